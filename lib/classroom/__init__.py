@@ -1,0 +1,1 @@
+"""The course machinery: release, self-check, grade, report. Knows notebooks, not transformers."""
