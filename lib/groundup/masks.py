@@ -1,7 +1,7 @@
 """Who may attend to whom. A mask is boolean and True where attention is allowed. Always."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -33,3 +33,50 @@ def masked_softmax(
     lowest = torch.finfo(scores.dtype).min
     weights = scores.masked_fill(~mask, lowest).softmax(dim=-1)
     return weights.masked_fill(~mask, 0.0)
+
+
+def causal_mask(
+    q_len: int, k_len: int | None = None, device: torch.device | str | None = None
+) -> Bool[Tensor, "q_len k_len"]:
+    """Let each position attend to itself and to what came before it.
+
+    The queries are the last `q_len` of `k_len` positions, so that a model that keeps the keys
+    of earlier tokens can ask for the newest rows alone.
+
+    Args:
+        q_len: Number of queries, in tokens.
+        k_len: Number of keys, in tokens; by default `q_len`.
+        device: Where the mask is made.
+
+    Returns:
+        True at `(i, j)` where key `j` is not later than query `i`.
+
+    Raises:
+        ValueError: If there are more queries than keys.
+
+    Source:
+        Vaswani et al. 2017, Attention Is All You Need, section 3.2.3,
+        https://arxiv.org/abs/1706.03762
+
+    """
+    k_len = q_len if k_len is None else k_len
+    if q_len > k_len:
+        raise ValueError(f"q_len must not exceed k_len, got q_len={q_len}, k_len={k_len}")
+    everything = torch.ones(q_len, k_len, dtype=torch.bool, device=device)
+    return everything.tril(diagonal=k_len - q_len)
+
+
+def padding_mask(lengths: Int[Tensor, " batch"], length: int) -> Bool[Tensor, "batch 1 1 {length}"]:
+    """Hide the filler after the end of each sequence, as a key, from every query.
+
+    Args:
+        lengths: Number of real tokens in each sequence; they come first.
+        length: Number of tokens that every sequence was filled up to.
+
+    Returns:
+        True on real tokens. The two axes of size 1 stand for heads and queries: combine it
+        with another mask by `&`.
+
+    """
+    is_real = torch.arange(length, device=lengths.device) < lengths[:, None]  # (batch, length)
+    return is_real[:, None, None, :]

@@ -1,0 +1,247 @@
+"""What a model is made of: sizes and choices, checked once, when they are written down."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, Self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Config:
+    """What both architectures have in common."""
+
+    PRESETS: ClassVar[tuple[str, ...]]
+
+    vocab_size: int
+    """Number of different tokens that can be predicted."""
+    max_len: int
+    """Longest sequence that is predicted, in tokens."""
+    d_model: int
+    """Width of a token."""
+    num_layers: int
+    """Number of blocks that predict; an encoder is counted apart."""
+    num_heads: int
+    """Number of query heads."""
+    num_kv_heads: int | None = None
+    """Number of key and value heads, a divisor of num_heads; None for num_heads."""
+    d_ff: int
+    """Width inside the feed-forward network."""
+    positions: Literal["sinusoidal", "learned", "rotary"]
+    """How a token knows where it stands."""
+    norm_order: Literal["pre", "post"]
+    """Whether a sub-layer's input is normalised, or the sum after it."""
+    activation: Literal["relu", "gelu"]
+    """The bend inside the feed-forward network."""
+    dropout: float
+    """Share of a sub-layer's output that is dropped in training, from 0 to 1."""
+    tie_embeddings: bool
+    """Whether the table that reads tokens also predicts them."""
+
+    def __post_init__(self):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and not (isinstance(value, int) and value > 0):
+                raise ValueError(
+                    f"{field.name} must be a positive integer, got {field.name}={value}"
+                )
+        _require_multiple("d_model", self.d_model, "num_heads", self.num_heads)
+        if self.num_kv_heads is not None:
+            _require_multiple("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
+        _require_choice("positions", self.positions, ("sinusoidal", "learned", "rotary"))
+        _require_choice("norm_order", self.norm_order, ("pre", "post"))
+        _require_choice("activation", self.activation, ("relu", "gelu"))
+        if self.positions == "rotary" and self.d_head % 2:
+            raise ValueError(
+                "rotary positions need an even d_head = d_model / num_heads, "
+                f"got d_model={self.d_model}, num_heads={self.num_heads}"
+            )
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(
+                f"sinusoidal positions need an even d_model, got d_model={self.d_model}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got dropout={self.dropout}")
+
+    @property
+    def d_head(self) -> int:
+        """Width of one head."""
+        return self.d_model // self.num_heads
+
+    @classmethod
+    def preset(cls, name: str, **sizes: Any) -> Self:
+        """Look up a preset by name, with the sizes it asks for and any field overridden.
+
+        Raises:
+            ValueError: If there is no such preset or field.
+
+        """
+        _require_choice("preset", name, cls.PRESETS)
+        return getattr(cls, name)(**sizes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """List the fields as JSON can hold them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Undo `to_dict`.
+
+        Raises:
+            ValueError: If a field is unknown or missing.
+
+        """
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(values.keys() - known)
+        if unknown:
+            raise ValueError(f"{cls.__name__} has no field {', '.join(unknown)}")
+        missing = sorted(known - values.keys() - {"num_kv_heads", "tie_source_embeddings"})
+        if missing:
+            raise ValueError(f"{cls.__name__} needs the field {', '.join(missing)}")
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecoderOnlyConfig(_Config):
+    """A model that continues a sequence."""
+
+    PRESETS: ClassVar[tuple[str, ...]] = ("tiny", "gpt2_small")
+
+    @classmethod
+    def tiny(cls, *, vocab_size: int, max_len: int, **overrides: Any) -> Self:
+        """A model that learns something on two CPU cores within minutes."""
+        values = {
+            "d_model": 128,
+            "num_layers": 4,
+            "num_heads": 4,
+            "d_ff": 512,
+            "positions": "rotary",
+            "norm_order": "pre",
+            "activation": "gelu",
+            "dropout": 0.0,
+            "tie_embeddings": True,
+        }
+        return cls.from_dict({"vocab_size": vocab_size, "max_len": max_len} | values | overrides)
+
+    @classmethod
+    def gpt2_small(cls, *, vocab_size: int = 50257, max_len: int = 1024, **overrides: Any) -> Self:
+        """The smallest GPT-2, 124 million parameters at its own vocabulary.
+
+        The activation is GELU in its exact form; the released weights were trained with an
+        approximation of it.
+
+        Source:
+            Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3
+            and table 2
+
+        """
+        values = {
+            "d_model": 768,
+            "num_layers": 12,
+            "num_heads": 12,
+            "d_ff": 3072,
+            "positions": "learned",
+            "norm_order": "pre",
+            "activation": "gelu",
+            "dropout": 0.1,
+            "tie_embeddings": True,
+        }
+        return cls.from_dict({"vocab_size": vocab_size, "max_len": max_len} | values | overrides)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderDecoderConfig(_Config):
+    """A model that reads one sequence and writes another."""
+
+    PRESETS: ClassVar[tuple[str, ...]] = ("tiny", "paper_base")
+
+    source_vocab_size: int
+    """Number of different tokens that can be read."""
+    source_max_len: int
+    """Longest sequence that is read, in tokens."""
+    num_encoder_layers: int
+    """Number of blocks that read."""
+    tie_source_embeddings: bool = False
+    """Whether source and target are one vocabulary and share one table."""
+
+    def __post_init__(self):
+        _Config.__post_init__(self)  # super() does not find its class in a slotted dataclass
+        if self.tie_source_embeddings and self.source_vocab_size != self.vocab_size:
+            raise ValueError(
+                "tie_source_embeddings needs one vocabulary, got "
+                f"source_vocab_size={self.source_vocab_size}, vocab_size={self.vocab_size}"
+            )
+
+    @classmethod
+    def tiny(
+        cls,
+        *,
+        source_vocab_size: int,
+        vocab_size: int,
+        source_max_len: int,
+        max_len: int,
+        **overrides: Any,
+    ) -> Self:
+        """A model that learns something on two CPU cores within minutes."""
+        values = {
+            "source_vocab_size": source_vocab_size,
+            "vocab_size": vocab_size,
+            "source_max_len": source_max_len,
+            "max_len": max_len,
+            "d_model": 128,
+            "num_encoder_layers": 2,
+            "num_layers": 2,
+            "num_heads": 4,
+            "d_ff": 512,
+            "positions": "sinusoidal",
+            "norm_order": "pre",
+            "activation": "relu",
+            "dropout": 0.0,
+            "tie_embeddings": True,
+        }
+        return cls.from_dict(values | overrides)
+
+    @classmethod
+    def paper_base(
+        cls,
+        *,
+        source_vocab_size: int,
+        vocab_size: int,
+        source_max_len: int,
+        max_len: int,
+        **overrides: Any,
+    ) -> Self:
+        """The paper's base model; where both vocabularies have one size, they share one table.
+
+        Source:
+            Vaswani et al. 2017, Attention Is All You Need, table 3 (base) and section 3.4
+            (shared tables), https://arxiv.org/abs/1706.03762
+
+        """
+        values = {
+            "source_vocab_size": source_vocab_size,
+            "vocab_size": vocab_size,
+            "source_max_len": source_max_len,
+            "max_len": max_len,
+            "d_model": 512,
+            "num_encoder_layers": 6,
+            "num_layers": 6,
+            "num_heads": 8,
+            "d_ff": 2048,
+            "positions": "sinusoidal",
+            "norm_order": "post",
+            "activation": "relu",
+            "dropout": 0.1,
+            "tie_embeddings": True,
+            "tie_source_embeddings": source_vocab_size == vocab_size,
+        }
+        return cls.from_dict(values | overrides)
+
+
+def _require_multiple(name: str, value: int, of_name: str, of: int) -> None:
+    if of < 1 or value % of:
+        raise ValueError(
+            f"{name} must be a multiple of {of_name}, got {name}={value}, {of_name}={of}"
+        )
+
+
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {name}={value}")
