@@ -11,9 +11,10 @@ Source:
 
 """
 
+from functools import partial
 from typing import Literal
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from groundup.cache import LayerCache
@@ -35,7 +36,9 @@ class Block(nn.Module):
         norm_order: `pre` or `post`.
         dropout: Share of a sub-layer's output that is dropped in training, from 0 to 1.
         rotary: Whether self attention turns queries and keys by their position.
-        backend: `explicit` or `fused`, as in `scaled_dot_product_attention`.
+
+    Raises:
+        ValueError: If `norm_order` is neither.
 
     """
 
@@ -50,12 +53,10 @@ class Block(nn.Module):
         norm_order: Literal["pre", "post"] = "pre",
         dropout: float = 0.0,
         rotary: bool = False,
-        backend: Literal["explicit", "fused"] = "fused",
     ):
         super().__init__()
-        self.attention = MultiHeadAttention(
-            d_model, num_heads, num_kv_heads, rotary=rotary, backend=backend
-        )
+        _require_norm_order(norm_order)
+        self.attention = MultiHeadAttention(d_model, num_heads, num_kv_heads, rotary=rotary)
         self.attention_norm = LayerNorm(d_model)
         self.feed_forward = FeedForward(d_model, d_ff, activation)
         self.feed_forward_norm = LayerNorm(d_model)
@@ -67,16 +68,14 @@ class Block(nn.Module):
         x: Float[Tensor, "batch length d_model"],
         mask: Bool[Tensor, "..."] | None = None,
         cache: LayerCache | None = None,
-        positions: Int[Tensor, "*batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
         """Add what attention finds, then what the feed-forward network makes of it."""
-        attention, feed_forward, drop = self.attention, self.feed_forward, self.dropout
-        seen = {"mask": mask, "cache": cache, "positions": positions}
+        attend = partial(self.attention, mask=mask, cache=cache)
         if self.norm_order == "pre":
-            x = x + drop(attention(self.attention_norm(x), **seen))
-            return x + drop(feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + drop(attention(x, **seen)))
-        return self.feed_forward_norm(x + drop(feed_forward(x)))
+            x = x + self.dropout(attend(self.attention_norm(x)))
+            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(x + self.dropout(attend(x)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
 class DecoderBlock(nn.Module):
@@ -92,7 +91,9 @@ class DecoderBlock(nn.Module):
         dropout: Share of a sub-layer's output that is dropped in training, from 0 to 1.
         rotary: Whether self attention turns queries and keys by their position. Cross
             attention never does: its two sequences share no positions.
-        backend: `explicit` or `fused`, as in `scaled_dot_product_attention`.
+
+    Raises:
+        ValueError: If `norm_order` is neither.
 
     """
 
@@ -107,14 +108,12 @@ class DecoderBlock(nn.Module):
         norm_order: Literal["pre", "post"] = "pre",
         dropout: float = 0.0,
         rotary: bool = False,
-        backend: Literal["explicit", "fused"] = "fused",
     ):
         super().__init__()
-        self.attention = MultiHeadAttention(
-            d_model, num_heads, num_kv_heads, rotary=rotary, backend=backend
-        )
+        _require_norm_order(norm_order)
+        self.attention = MultiHeadAttention(d_model, num_heads, num_kv_heads, rotary=rotary)
         self.attention_norm = LayerNorm(d_model)
-        self.cross_attention = MultiHeadAttention(d_model, num_heads, num_kv_heads, backend=backend)
+        self.cross_attention = MultiHeadAttention(d_model, num_heads, num_kv_heads)
         self.cross_attention_norm = LayerNorm(d_model)
         self.feed_forward = FeedForward(d_model, d_ff, activation)
         self.feed_forward_norm = LayerNorm(d_model)
@@ -129,17 +128,19 @@ class DecoderBlock(nn.Module):
         memory_mask: Bool[Tensor, "..."] | None = None,
         cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
-        positions: Int[Tensor, "*batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
         """Add what is found in the target so far, then in the source, then think it over."""
-        attention, cross, drop = self.attention, self.cross_attention, self.dropout
-        feed_forward = self.feed_forward
-        seen = {"mask": mask, "cache": cache, "positions": positions}
-        source = {"context": memory, "mask": memory_mask, "cache": cross_cache}
+        attend = partial(self.attention, mask=mask, cache=cache)
+        consult = partial(self.cross_attention, context=memory, mask=memory_mask, cache=cross_cache)
         if self.norm_order == "pre":
-            x = x + drop(attention(self.attention_norm(x), **seen))
-            x = x + drop(cross(self.cross_attention_norm(x), **source))
-            return x + drop(feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + drop(attention(x, **seen)))
-        x = self.cross_attention_norm(x + drop(cross(x, **source)))
-        return self.feed_forward_norm(x + drop(feed_forward(x)))
+            x = x + self.dropout(attend(self.attention_norm(x)))
+            x = x + self.dropout(consult(self.cross_attention_norm(x)))
+            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(x + self.dropout(attend(x)))
+        x = self.cross_attention_norm(x + self.dropout(consult(x)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+def _require_norm_order(norm_order: str) -> None:
+    if norm_order not in ("pre", "post"):
+        raise ValueError(f"norm_order must be pre or post, got norm_order={norm_order}")

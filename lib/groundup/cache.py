@@ -81,15 +81,35 @@ class KeyValueCache:
     """What a whole model has seen. Made by the model's `new_cache`, passed to each call.
 
     Args:
-        layers: One cache for the self attention of each block.
-        cross: One for the cross attention of each block, where there is one. It is filled
-            by the first call, from the encoder's output, and only read after that.
+        num_layers: Number of blocks; each has a cache of its own.
+        batch_size: Number of sequences.
+        num_kv_heads: Number of key and value heads.
+        max_len: Most tokens that fit.
+        d_head: Width of one head.
+        source_max_len: Longest source, for a model with cross attention. Its keys and values
+            come with the first call, from the encoder's output, and are only read after that.
+        device: Where the room is taken.
+        dtype: What the numbers are stored as.
 
     """
 
-    def __init__(self, layers: list[LayerCache], cross: list[LayerCache] | None = None):
-        self.layers = layers
-        self.cross = cross if cross is not None else []
+    def __init__(
+        self,
+        num_layers: int,
+        batch_size: int,
+        num_kv_heads: int,
+        max_len: int,
+        d_head: int,
+        source_max_len: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        def room(length: int) -> list[LayerCache]:
+            shape = (batch_size, num_kv_heads, length, d_head)
+            return [LayerCache(*shape, device, dtype) for _ in range(num_layers)]
+
+        self.layers = room(max_len)
+        self.cross = room(source_max_len) if source_max_len is not None else []
 
     @property
     def length(self) -> int:

@@ -49,6 +49,9 @@ class FeedForward(nn.Module):
         d_ff: Width in between, usually four times `d_model`.
         activation: `relu` as in the paper, or `gelu` in its exact form, `x Φ(x)`.
 
+    Raises:
+        ValueError: If `activation` is neither.
+
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.3,
         https://arxiv.org/abs/1706.03762; Hendrycks and Gimpel 2016, Gaussian Error Linear
@@ -58,6 +61,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, activation: Literal["relu", "gelu"] = "relu"):
         super().__init__()
+        if activation not in ("relu", "gelu"):
+            raise ValueError(f"activation must be relu or gelu, got activation={activation}")
         self.up = nn.Linear(d_model, d_ff)
         self.down = nn.Linear(d_ff, d_model)
         self.activation = F.relu if activation == "relu" else F.gelu

@@ -4,21 +4,19 @@ Logits are left as they are: the loss and the sampler each take the softmax that
 """
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from groundup.blocks import Block, DecoderBlock
-from groundup.cache import KeyValueCache, LayerCache
+from groundup.cache import KeyValueCache
 from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
 from groundup.layers import FeedForward, LayerNorm
 from groundup.masks import causal_mask
 from groundup.multihead import MultiHeadAttention
 from groundup.positions import LearnedPositions, SinusoidalPositions
-
-Backend = Literal["explicit", "fused"]
 
 
 class InputEmbedding(nn.Module):
@@ -44,17 +42,17 @@ class InputEmbedding(nn.Module):
             self.positions = tables[config.positions](max_len, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.positions == "sinusoidal" else 1.0
         self.dropout = nn.Dropout(config.dropout)
-        self.max_len = max_len
 
     def forward(
         self,
         tokens: Int[Tensor, "batch length"],
-        positions: Int[Tensor, "*batch length"],
+        start: int = 0,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Turn token numbers into vectors."""
+        """Turn token numbers into vectors; the first stands at position `start`."""
         x = self.tokens(tokens) * self.scale
         if self.positions is not None:
-            x = x + self.positions(positions)
+            end = start + tokens.shape[1]
+            x = x + self.positions(torch.arange(start, end, device=tokens.device))
         return self.dropout(x)
 
 
@@ -64,23 +62,17 @@ class DecoderOnly(nn.Module):
     Args:
         config: Sizes and choices.
         generator: Where the initial weights come from; by default torch's global state.
-        backend: `explicit` or `fused`, as in `scaled_dot_product_attention`.
 
     Source:
         Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3
 
     """
 
-    def __init__(
-        self,
-        config: DecoderOnlyConfig,
-        generator: torch.Generator | None = None,
-        backend: Backend = "fused",
-    ):
+    def __init__(self, config: DecoderOnlyConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
         self.embedding = InputEmbedding(config.vocab_size, config.max_len, config)
-        arguments = _block_arguments(config, backend)
+        arguments = _block_arguments(config)
         self.blocks = nn.ModuleList(Block(**arguments) for _ in range(config.num_layers))
         self.final_norm = _final_norm(config)
         self.unembedding = nn.Linear(config.d_model, config.vocab_size, bias=False)
@@ -106,13 +98,14 @@ class DecoderOnly(nn.Module):
             ValueError: If the sequence grows longer than `max_len`.
 
         """
-        length = tokens.shape[1]
         start = 0 if cache is None else cache.length
-        positions = _positions(start, length, self.config.max_len, "max_len", tokens.device)
-        mask = _causal(mask, length, start + length, tokens.device)
-        x = self.embedding(tokens, positions)
-        for layer, block in enumerate(self.blocks):
-            x = block(x, mask, None if cache is None else cache.layers[layer], positions)
+        end = start + tokens.shape[1]
+        _require_fits("max_len", self.config.max_len, end)
+        mask = _with_causal(mask, start, end, tokens.device)
+        x = self.embedding(tokens, start)
+        caches = [None] * len(self.blocks) if cache is None else cache.layers
+        for block, own in zip(self.blocks, caches, strict=True):
+            x = block(x, mask, own)
         return self.unembedding(self.final_norm(x))
 
     def new_cache(self, batch_size: int, max_len: int | None = None) -> KeyValueCache:
@@ -122,7 +115,7 @@ class DecoderOnly(nn.Module):
             ValueError: If `max_len` is more than the model's own.
 
         """
-        return KeyValueCache(_new_layers(self, batch_size, max_len))
+        return _new_cache(self, batch_size, max_len)
 
 
 class EncoderDecoder(nn.Module):
@@ -131,7 +124,6 @@ class EncoderDecoder(nn.Module):
     Args:
         config: Sizes and choices.
         generator: Where the initial weights come from; by default torch's global state.
-        backend: `explicit` or `fused`, as in `scaled_dot_product_attention`.
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3,
@@ -139,19 +131,14 @@ class EncoderDecoder(nn.Module):
 
     """
 
-    def __init__(
-        self,
-        config: EncoderDecoderConfig,
-        generator: torch.Generator | None = None,
-        backend: Backend = "fused",
-    ):
+    def __init__(self, config: EncoderDecoderConfig, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
         self.source_embedding = InputEmbedding(
             config.source_vocab_size, config.source_max_len, config
         )
         self.embedding = InputEmbedding(config.vocab_size, config.max_len, config)
-        arguments = _block_arguments(config, backend)
+        arguments = _block_arguments(config)
         self.encoder = nn.ModuleList(Block(**arguments) for _ in range(config.num_encoder_layers))
         self.encoder_norm = _final_norm(config)
         self.blocks = nn.ModuleList(DecoderBlock(**arguments) for _ in range(config.num_layers))
@@ -192,11 +179,10 @@ class EncoderDecoder(nn.Module):
         source_mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch src_len d_model"]:
         """Read the source. What comes out is the memory that `decode` asks."""
-        max_len, device = self.config.source_max_len, source.device
-        positions = _positions(0, source.shape[1], max_len, "source_max_len", device)
-        x = self.source_embedding(source, positions)
+        _require_fits("source_max_len", self.config.source_max_len, source.shape[1])
+        x = self.source_embedding(source)
         for block in self.encoder:
-            x = block(x, source_mask, positions=positions)
+            x = block(x, source_mask)
         return self.encoder_norm(x)
 
     def decode(
@@ -218,16 +204,15 @@ class EncoderDecoder(nn.Module):
             cache: From `new_cache`; remembers these tokens for the next call.
 
         """
-        length = target.shape[1]
         start = 0 if cache is None else cache.length
-        positions = _positions(start, length, self.config.max_len, "max_len", target.device)
-        mask = _causal(target_mask, length, start + length, target.device)
-        x = self.embedding(target, positions)
-        for layer, block in enumerate(self.blocks):
-            own, cross = (
-                (None, None) if cache is None else (cache.layers[layer], cache.cross[layer])
-            )
-            x = block(x, memory, mask, source_mask, own, cross, positions)
+        end = start + target.shape[1]
+        _require_fits("max_len", self.config.max_len, end)
+        mask = _with_causal(target_mask, start, end, target.device)
+        x = self.embedding(target, start)
+        none = [None] * len(self.blocks)
+        own, cross = (none, none) if cache is None else (cache.layers, cache.cross)
+        for block, own_cache, cross_cache in zip(self.blocks, own, cross, strict=True):
+            x = block(x, memory, mask, source_mask, own_cache, cross_cache)
         return self.unembedding(self.final_norm(x))
 
     def new_cache(self, batch_size: int, max_len: int | None = None) -> KeyValueCache:
@@ -237,13 +222,10 @@ class EncoderDecoder(nn.Module):
             ValueError: If `max_len` is more than the model's own.
 
         """
-        layers = _new_layers(self, batch_size, max_len)
-        return KeyValueCache(layers, _layer_caches(self, batch_size, self.config.source_max_len))
+        return _new_cache(self, batch_size, max_len, self.config.source_max_len)
 
 
-def _block_arguments(
-    config: DecoderOnlyConfig | EncoderDecoderConfig, backend: Backend
-) -> dict[str, Any]:
+def _block_arguments(config: DecoderOnlyConfig | EncoderDecoderConfig) -> dict[str, Any]:
     return {
         "d_model": config.d_model,
         "num_heads": config.num_heads,
@@ -253,7 +235,6 @@ def _block_arguments(
         "norm_order": config.norm_order,
         "dropout": config.dropout,
         "rotary": config.positions == "rotary",
-        "backend": backend,
     }
 
 
@@ -262,46 +243,36 @@ def _final_norm(config: DecoderOnlyConfig | EncoderDecoderConfig) -> nn.Module:
     return LayerNorm(config.d_model) if config.norm_order == "pre" else nn.Identity()
 
 
-def _positions(
-    start: int, length: int, max_len: int, name: str, device: torch.device
-) -> Int[Tensor, " length"]:
-    if start + length > max_len:
+def _require_fits(name: str, max_len: int, length: int) -> None:
+    if length > max_len:
         raise ValueError(
-            f"a sequence must not be longer than {name}, "
-            f"got length={start + length}, {name}={max_len}"
+            f"a sequence must not be longer than {name}, got length={length}, {name}={max_len}"
         )
-    return torch.arange(start, start + length, device=device)
 
 
-def _causal(
-    mask: Tensor | None, q_len: int, k_len: int, device: torch.device
+def _with_causal(
+    mask: Bool[Tensor, "..."] | None, start: int, end: int, device: torch.device
 ) -> Bool[Tensor, "..."]:
-    causal = causal_mask(q_len, k_len, device)
+    causal = causal_mask(end - start, end, device)
     return causal if mask is None else causal & mask
 
 
-def _new_layers(
-    model: DecoderOnly | EncoderDecoder, batch_size: int, max_len: int | None
-) -> list[LayerCache]:
-    own = model.config.max_len
-    max_len = own if max_len is None else max_len
-    if not 0 < max_len <= own:
-        raise ValueError(
-            f"a cache must hold at least 1 and at most the model's {own} tokens, "
-            f"got max_len={max_len}"
-        )
-    return _layer_caches(model, batch_size, max_len)
-
-
-def _layer_caches(
-    model: DecoderOnly | EncoderDecoder, batch_size: int, max_len: int
-) -> list[LayerCache]:
+def _new_cache(
+    model: DecoderOnly | EncoderDecoder,
+    batch_size: int,
+    max_len: int | None,
+    source_max_len: int | None = None,
+) -> KeyValueCache:
     config, weight = model.config, model.unembedding.weight
+    max_len = config.max_len if max_len is None else max_len
+    if not 1 <= max_len <= config.max_len:
+        raise ValueError(
+            "a cache must hold from 1 to as many tokens as the model, "
+            f"got max_len={max_len}, the model's max_len={config.max_len}"
+        )
     num_kv_heads = config.num_kv_heads or config.num_heads
-    return [
-        LayerCache(batch_size, num_kv_heads, max_len, config.d_head, weight.device, weight.dtype)
-        for _ in range(config.num_layers)
-    ]
+    sizes = (config.num_layers, batch_size, num_kv_heads, max_len, config.d_head, source_max_len)
+    return KeyValueCache(*sizes, device=weight.device, dtype=weight.dtype)
 
 
 def _initialise(
@@ -313,9 +284,9 @@ def _initialise(
 
     Linear maps and tables are normal with variance `2 / (5 d_model)`: a standard deviation of
     0.023 at the width of GPT-2 small, which used 0.02, and token vectors of variance 2/5 beside
-    the sinusoids' 1/2 once they are scaled up. Each sum on the residual stream adds variance,
-    so a map that writes to it is scaled by one over the root of the number of sums. Biases
-    start at 0, gains at 1.
+    the sinusoids' 1/2 once they are scaled up. In a pre-norm stack each sum adds variance to
+    the residual stream, so a map that writes to it is scaled by one over the root of the number
+    of sums. Biases start at 0, gains at 1.
 
     Source:
         Nguyen and Salazar 2019, Transformers without Tears, section 2.2,
@@ -330,6 +301,8 @@ def _initialise(
             nn.init.normal_(module.weight, std=std, generator=generator)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
+    if model.config.norm_order == "post":
+        return
     for stack in stacks:
         attentions = [m.output for m in stack.modules() if isinstance(m, MultiHeadAttention)]
         feed_forwards = [m.down for m in stack.modules() if isinstance(m, FeedForward)]

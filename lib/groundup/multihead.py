@@ -40,7 +40,8 @@ class MultiHeadAttention(nn.Module):
             `num_heads`.
         bias: Whether the four linear maps add a constant.
         rotary: Whether queries and keys are turned by their position.
-        backend: `explicit` or `fused`, as in `scaled_dot_product_attention`.
+        backend: `explicit` or `fused`, as in `scaled_dot_product_attention`; an attribute that
+            may be changed at any time, because it changes how and not what.
 
     Raises:
         ValueError: If the heads do not divide as stated, or if `rotary` meets an odd `d_head`.
