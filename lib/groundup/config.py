@@ -1,7 +1,9 @@
 """What a model is made of: sizes and choices, checked once, when they are written down."""
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, TypeVar
+
+Config = TypeVar("Config", bound="_Config")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +40,7 @@ class _Config:
     def __post_init__(self):
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type is int and not (isinstance(value, int) and value > 0):
+            if field.type is int and (type(value) is not int or value < 1):
                 raise ValueError(
                     f"{field.name} must be a positive integer, got {field.name}={value}"
                 )
@@ -66,7 +68,7 @@ class _Config:
         return self.d_model // self.num_heads
 
     @classmethod
-    def preset(cls, name: str, **sizes: Any) -> Self:
+    def preset(cls: type[Config], name: str, **sizes: Any) -> Config:
         """Look up a preset by name, with the sizes it asks for and any field overridden.
 
         Raises:
@@ -81,7 +83,7 @@ class _Config:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls: type[Config], values: dict[str, Any]) -> Config:
         """Undo `to_dict`.
 
         Raises:
@@ -105,7 +107,7 @@ class DecoderOnlyConfig(_Config):
     PRESETS: ClassVar[tuple[str, ...]] = ("tiny", "gpt2_small")
 
     @classmethod
-    def tiny(cls, *, vocab_size: int, max_len: int, **overrides: Any) -> Self:
+    def tiny(cls, *, vocab_size: int, max_len: int, **overrides: Any) -> "DecoderOnlyConfig":
         """A model that learns something on two CPU cores within minutes."""
         values = {
             "d_model": 128,
@@ -121,7 +123,9 @@ class DecoderOnlyConfig(_Config):
         return cls.from_dict({"vocab_size": vocab_size, "max_len": max_len} | values | overrides)
 
     @classmethod
-    def gpt2_small(cls, *, vocab_size: int = 50257, max_len: int = 1024, **overrides: Any) -> Self:
+    def gpt2_small(
+        cls, *, vocab_size: int = 50257, max_len: int = 1024, **overrides: Any
+    ) -> "DecoderOnlyConfig":
         """The smallest GPT-2, 124 million parameters at its own vocabulary.
 
         The activation is GELU in its exact form; the released weights were trained with an
@@ -178,7 +182,7 @@ class EncoderDecoderConfig(_Config):
         source_max_len: int,
         max_len: int,
         **overrides: Any,
-    ) -> Self:
+    ) -> "EncoderDecoderConfig":
         """A model that learns something on two CPU cores within minutes."""
         values = {
             "source_vocab_size": source_vocab_size,
@@ -207,7 +211,7 @@ class EncoderDecoderConfig(_Config):
         source_max_len: int,
         max_len: int,
         **overrides: Any,
-    ) -> Self:
+    ) -> "EncoderDecoderConfig":
         """The paper's base model; where both vocabularies have one size, they share one table.
 
         Source:
