@@ -1,0 +1,119 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from groundup.layers import FeedForward, LayerNorm
+from torch import nn
+
+# By hand
+
+
+def test_layer_norm_by_hand():
+    """Features 1, 3, 5, 7: mean 4, variance (9 + 1 + 1 + 9) / 4 = 5, not 20 / 3."""
+    norm = LayerNorm(4, eps=0.0)
+    x = torch.tensor([[1.0, 3.0, 5.0, 7.0]])
+    expected = torch.tensor([[-3.0, -1.0, 1.0, 3.0]]) / math.sqrt(5)
+    torch.testing.assert_close(norm(x), expected)
+    with torch.no_grad():
+        norm.gain.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        norm.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 9.0]))
+    scaled = expected * torch.tensor([1.0, 2.0, 3.0, 4.0]) + torch.tensor([0.0, 0.0, 0.0, 9.0])
+    torch.testing.assert_close(norm(x), scaled)
+
+
+def test_eps_stands_inside_the_root_by_hand():
+    """Variance 1 and eps 3: divided by 2, where an eps outside the root would divide by 4."""
+    norm = LayerNorm(2, eps=3.0)
+    torch.testing.assert_close(norm(torch.tensor([[-1.0, 1.0]])), torch.tensor([[-0.5, 0.5]]))
+
+
+def test_feed_forward_by_hand():
+    feed_forward = FeedForward(1, 2, "relu")
+    with torch.no_grad():
+        feed_forward.up.weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        feed_forward.up.bias.copy_(torch.tensor([0.0, 0.5]))
+        feed_forward.down.weight.copy_(torch.tensor([[2.0, -3.0]]))
+        feed_forward.down.bias.copy_(torch.tensor([1.0]))
+    x = torch.tensor([[4.0], [-4.0]])  # hidden (4, 0) and (0, 4.5)
+    assert feed_forward(x).tolist() == [[9.0], [-12.5]]
+
+
+# Against torch
+
+
+def test_layer_norm_equals_torch_s_forward_and_backward(normal, shaken, transfer):
+    ours, theirs = shaken(LayerNorm(5)), nn.LayerNorm(5).double()
+    transfer.norm(ours, theirs)
+    x, upstream = normal(2, 3, 5), normal(2, 3, 5)
+    results = []
+    for norm in (ours, theirs):
+        leaf = x.clone().requires_grad_()
+        out = norm(leaf)
+        results.append((out, *torch.autograd.grad(out, [leaf, *norm.parameters()], upstream)))
+    for own, expected in zip(*results, strict=True):
+        torch.testing.assert_close(own, expected)
+
+
+@pytest.mark.parametrize(("activation", "bend"), [("relu", F.relu), ("gelu", F.gelu)])
+def test_feed_forward_equals_torch_s(normal, shaken, activation, bend):
+    feed_forward, x = shaken(FeedForward(5, 11, activation)), normal(2, 3, 5)
+    up, down = feed_forward.up, feed_forward.down
+    expected = F.linear(bend(F.linear(x, up.weight, up.bias)), down.weight, down.bias)
+    torch.testing.assert_close(feed_forward(x), expected)
+
+
+def test_gelu_is_the_exact_one(normal):
+    feed_forward, x = FeedForward(1, 1, "gelu").double(), torch.tensor([[1.5]], dtype=torch.float64)
+    with torch.no_grad():
+        for parameter, value in zip(feed_forward.parameters(), (1.0, 0.0, 1.0, 0.0), strict=True):
+            parameter.fill_(value)
+    normal_share = (1 + math.erf(1.5 / math.sqrt(2))) / 2
+    assert feed_forward(x).item() == pytest.approx(1.5 * normal_share, abs=1e-12)
+
+
+# Laws
+
+
+def test_features_of_a_token_come_out_with_mean_zero_and_variance_one(normal):
+    out = LayerNorm(7, eps=0.0).double()(5 + 3 * normal(2, 3, 7))
+    torch.testing.assert_close(out.mean(-1), torch.zeros(2, 3, dtype=torch.float64))
+    torch.testing.assert_close(out.var(-1, correction=0), torch.ones(2, 3, dtype=torch.float64))
+
+
+def test_layer_norm_ignores_the_size_and_the_offset_of_a_token(normal, shaken):
+    norm, x = shaken(LayerNorm(7, eps=0.0)), normal(2, 3, 7)
+    torch.testing.assert_close(norm(11 * x + 13), norm(x))
+
+
+@pytest.mark.parametrize("layer", [LayerNorm(5), FeedForward(5, 11, "gelu")])
+def test_a_token_does_not_feel_its_neighbours(normal, shaken, layer):
+    layer, x = shaken(layer), normal(2, 3, 5)
+    other = x.clone()
+    other[0, 2], other[1] = normal(5), normal(3, 5)
+    torch.testing.assert_close(layer(other)[0, :2], layer(x)[0, :2])
+    assert not torch.allclose(layer(other)[0, 2], layer(x)[0, 2])
+
+
+def test_a_constant_token_gives_the_bias(shaken):
+    norm = shaken(LayerNorm(5))
+    constant = torch.full((3, 5), 7.0, dtype=torch.float64)
+    torch.testing.assert_close(norm(constant), norm.bias.expand(3, 5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_large_features_do_not_overflow_in_half_precision(normal, dtype):
+    x = (1000 * normal(3, 5)).to(dtype)
+    out = LayerNorm(5).to(dtype)(x)
+    assert out.dtype == dtype
+    torch.testing.assert_close(
+        out.double(), LayerNorm(5).double()(x.double()), atol=1e-2, rtol=1e-2
+    )
+
+
+# Refusals
+
+
+def test_an_unknown_activation_is_refused(unchecked):
+    with pytest.raises(ValueError, match="activation must be relu or gelu, got activation=tanh"):
+        FeedForward(5, 11, "tanh")
