@@ -1,0 +1,689 @@
+"""What is graded in chapter 01, deriving attention.
+
+The oracles are torch's own attention, torch's autograd, or numbers made by hand.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from classroom.checks import (
+    exercise,
+    expect_agrees,
+    expect_gradients,
+    expect_inputs_unchanged,
+    expect_law,
+    expect_test_judges,
+    points,
+)
+
+
+def attention_inputs(case):
+    batch, q_len, k_len = case.size("batch", 2), case.size("q_len", 5), case.size("k_len", 7)
+    d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
+    query = case.normal(batch, q_len, d_head, std=1.5)
+    return query, case.normal(batch, k_len, d_head), case.normal(batch, k_len, d_value)
+
+
+OUTPUT = {"output": "batch q_len d_value"}
+
+
+# 1.1 ------------------------------------------------------------------------------------------
+
+
+def gaussian_oracle(query, key, value, bandwidth):
+    """Torch's attention, with minus half the squared distance as an additive mask."""
+    distance = torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist")
+    bias = -distance.square() / (2 * bandwidth**2)
+    return F.scaled_dot_product_attention(0 * query, key, value, attn_mask=bias)
+
+
+def near_inputs(case):
+    return *attention_inputs(case), 1.3
+
+
+def far_inputs(case):
+    """The first query is among the keys, the others are hundreds of bandwidths away."""
+    query, key, value, bandwidth = near_inputs(case)
+    away = torch.arange(query.shape[1], dtype=query.dtype)[:, None] * 100.0
+    return query + away, key, value, bandwidth
+
+
+@exercise(
+    "kernel_regression",
+    number="1.1",
+    title="Kernel regression is attention",
+    asks="Return the average of the values, weighted by a Gaussian of the distance from query "
+    "to key.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestKernelRegression:
+    @points(2)
+    def test_values_are_averaged_with_gaussian_weights(self, subject, case):
+        expect_agrees(subject, case, "kernel_regression", near_inputs, gaussian_oracle, OUTPUT)
+
+    @points(1)
+    def test_a_query_far_from_every_key_still_gets_an_average(self, subject, case):
+        expect_agrees(subject, case, "kernel_regression", far_inputs, gaussian_oracle, OUTPUT)
+
+    @points(1)
+    def test_the_scale_makes_dot_products_agree_when_keys_are_equally_long(self, subject, case):
+        def inputs(case):
+            return (0.5 + case.integer(1, 40) / 10,)
+
+        expect_agrees(
+            subject, case, "scale_for", inputs, lambda bandwidth: bandwidth**-2, {"scale": ""}
+        )
+
+
+# 1.2 ------------------------------------------------------------------------------------------
+
+
+def lookup_oracle(query, key, value, temperature):
+    if temperature == 0:
+        # In the limit only the best key counts: an arbitrarily large scale gives just that.
+        temperature = 1e-12
+    return F.scaled_dot_product_attention(query, key, value, scale=1 / temperature)
+
+
+@exercise(
+    "soft_lookup",
+    number="1.2",
+    title="A dictionary that can be unsure",
+    asks="Return the average of the values, weighted by the softmax of query · key / temperature; "
+    "at temperature 0, the value of the best matching key.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestSoftLookup:
+    @points(2)
+    def test_better_matching_keys_weigh_more(self, subject, case):
+        def inputs(case):
+            return *attention_inputs(case), 0.7
+
+        expect_agrees(subject, case, "soft_lookup", inputs, lookup_oracle, OUTPUT)
+
+    @points(1)
+    def test_a_hot_lookup_is_nearly_the_plain_mean(self, subject, case):
+        def inputs(case):
+            return *attention_inputs(case), 30.0
+
+        expect_agrees(subject, case, "soft_lookup", inputs, lookup_oracle, OUTPUT)
+
+    @points(1)
+    def test_a_cold_lookup_does_not_overflow(self, subject, case):
+        def inputs(case):
+            query, key, value = attention_inputs(case)
+            # The first queries are so short that even the cold softmax stays soft.
+            shrink = torch.tensor([1e-3 if i < 2 else 1.0 for i in range(query.shape[1])])
+            return query * shrink[:, None].double(), key, value, 1e-3
+
+        expect_agrees(subject, case, "soft_lookup", inputs, lookup_oracle, OUTPUT)
+
+    @points(1)
+    def test_at_temperature_zero_the_best_key_wins(self, subject, case):
+        def inputs(case):
+            return *attention_inputs(case), 0.0
+
+        expect_agrees(subject, case, "soft_lookup", inputs, lookup_oracle, OUTPUT)
+
+
+# 1.3 ------------------------------------------------------------------------------------------
+
+
+def score_inputs(case):
+    batch, length = case.size("batch", 2), case.size("length", 5)
+    d_model, d_head = case.size("d_model", 6, smallest=2), case.size("d_head", 3)
+    return (
+        case.normal(batch, length, d_model),
+        case.normal(d_model, d_head),
+        case.normal(d_model, d_head),
+    )
+
+
+@exercise(
+    "raw_scores",
+    number="1.3",
+    title="Who looks at whom: symmetric and asymmetric scores",
+    asks="Return the matrix of scores between all pairs of tokens: row t, column s holds the query "
+    "of token t times the key of token s.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestRawScores:
+    @points(2)
+    def test_rows_are_queries_and_columns_are_keys(self, subject, case):
+        def oracle(x, w_query, w_key):
+            return torch.einsum("btd,dh,eh,bse->bts", x, w_query, w_key, x)
+
+        expect_agrees(
+            subject, case, "raw_scores", score_inputs, oracle, {"scores": "batch length length"}
+        )
+
+    @points(1)
+    def test_one_matrix_holds_all_there_is_to_a_score(self, subject, case):
+        def oracle(w_query, w_key):
+            return torch.einsum("dh,eh->de", w_query, w_key)
+
+        expect_agrees(
+            subject,
+            case,
+            "mixing_matrix",
+            lambda case: score_inputs(case)[1:],
+            oracle,
+            {"matrix": "d_model d_model"},
+        )
+
+    @points(1)
+    def test_asymmetry_is_zero_for_symmetric_scores_and_ignores_their_size(self, subject, case):
+        def inputs(case):
+            length = case.size("length", 5, smallest=2)
+            return (3.0 * case.normal(length, length),)
+
+        def oracle(scores):
+            return torch.dist(scores, scores.T) / torch.linalg.matrix_norm(scores)
+
+        expect_agrees(subject, case, "asymmetry", inputs, oracle, {"asymmetry": ""})
+
+
+# 1.4 ------------------------------------------------------------------------------------------
+
+
+def attention_oracle(query, key, value):
+    """Torch's attention; the weights are what it does to the identity matrix."""
+    identity = torch.eye(key.shape[-2], dtype=key.dtype).expand(*key.shape[:-1], key.shape[-2])
+    return (
+        F.scaled_dot_product_attention(query, key, value),
+        F.scaled_dot_product_attention(query, key, identity),
+    )
+
+
+def head_inputs(case):
+    batch, heads = case.size("batch", 2), case.size("heads", 3)
+    q_len, k_len = case.size("q_len", 5), case.size("k_len", 7)
+    d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
+    return (
+        case.normal(batch, heads, q_len, d_head, std=1.5),
+        case.normal(batch, heads, k_len, d_head),
+        case.normal(batch, heads, k_len, d_value),
+    )
+
+
+HEADS = {"output": "batch heads q_len d_value", "weights": "batch heads q_len k_len"}
+
+
+@exercise(
+    "scaled_dot_product_attention",
+    number="1.4",
+    title="Scaled dot-product attention",
+    asks="Return (output, weights): the weights of every query over the keys, and the averages of "
+    "the values that they give.",
+    difficulty=2,
+    importance=5,
+    minutes=20,
+)
+class TestScaledDotProductAttention:
+    @points(3)
+    def test_weights_are_a_softmax_over_keys_of_scaled_scores(self, subject, case):
+        expect_agrees(
+            subject,
+            case,
+            "scaled_dot_product_attention",
+            head_inputs,
+            attention_oracle,
+            HEADS,
+            compare=["weights"],
+        )
+
+    @points(2)
+    def test_output_is_the_weighted_average_of_the_values(self, subject, case):
+        expect_agrees(
+            subject, case, "scaled_dot_product_attention", head_inputs, attention_oracle, HEADS
+        )
+
+    @points(1)
+    def test_any_number_of_leading_axes_will_do(self, subject, case):
+        def inputs(case):
+            return tuple(tensor[0, 0] for tensor in head_inputs(case))
+
+        returns = {"output": "q_len d_value", "weights": "q_len k_len"}
+        expect_agrees(
+            subject, case, "scaled_dot_product_attention", inputs, attention_oracle, returns
+        )
+
+    @points(1)
+    def test_scores_in_the_thousands_give_no_nan(self, subject, case):
+        def inputs(case):
+            query, key, value = head_inputs(case)
+            # The first query stays small, so that right and wrong softmaxes both show there.
+            grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(query.shape[-2])])
+            return query * grow[:, None].double(), key, value
+
+        expect_agrees(
+            subject, case, "scaled_dot_product_attention", inputs, attention_oracle, HEADS
+        )
+
+    @points(1)
+    def test_gradients_flow_back_and_inputs_stay_as_they_were(self, subject, case):
+        expect_gradients(
+            subject,
+            case,
+            "scaled_dot_product_attention",
+            head_inputs,
+            attention_oracle,
+            wrt=["query", "key", "value"],
+        )
+        expect_inputs_unchanged(subject, case, "scaled_dot_product_attention", head_inputs)
+
+
+# 1.5 ------------------------------------------------------------------------------------------
+
+
+def weight_rows(case):
+    rows, k_len = case.size("rows", 3), case.size("k_len", 7, smallest=2)
+    return case.normal(rows, k_len, std=2.0).softmax(dim=-1)
+
+
+def entropy_oracle(weights):
+    return torch.special.entr(weights).sum(dim=-1)
+
+
+@exercise(
+    "logit_std",
+    number="1.5",
+    title="How large does a dot product get?",
+    asks="Return the standard deviation of scale · (query · key) for independent entries of mean 0 "
+    "and variance 1.",
+    difficulty=3,
+    importance=4,
+    minutes=20,
+)
+class TestLogitStd:
+    @points(1)
+    def test_the_spread_grows_with_the_root_of_the_width(self, subject, case):
+        def inputs(case):
+            return case.integer(2, 200), case.integer(1, 30) / 10
+
+        def oracle(d_head, scale):
+            return math.sqrt(d_head) * scale
+
+        expect_agrees(subject, case, "logit_std", inputs, oracle, {"standard deviation": ""})
+
+    @points(1)
+    def test_the_tails_are_heavier_than_those_of_a_normal(self, subject, case):
+        def inputs(case):
+            return (case.integer(1, 200),)
+
+        expect_agrees(
+            subject, case, "excess_kurtosis", inputs, lambda d_head: 6 / d_head, {"kurtosis": ""}
+        )
+
+    @points(1)
+    def test_entropy_is_counted_in_nats_row_by_row(self, subject, case):
+        expect_agrees(
+            subject,
+            case,
+            "entropy",
+            lambda case: (weight_rows(case),),
+            entropy_oracle,
+            {"entropy": "rows"},
+        )
+
+    @points(1)
+    def test_a_weight_of_zero_adds_nothing(self, subject, case):
+        def inputs(case):
+            weights = weight_rows(case)
+            weights[-1] = 0.0
+            weights[-1, -1] = 1.0
+            return (weights,)
+
+        expect_agrees(subject, case, "entropy", inputs, entropy_oracle, {"entropy": "rows"})
+
+
+# 1.6 ------------------------------------------------------------------------------------------
+
+# Printed in a widely read introduction to decoder-only transformers, for the six tokens
+# "The sun dipped below the horizon" and the query of the last one.
+PRINTED_QUERY = [0.9100, 0.3448]
+PRINTED_KEYS = [
+    [0.0921, 0.9907],
+    [0.5637, 0.7303],
+    [0.1860, 0.4071],
+    [0.8067, 0.1776],
+    [0.7002, 0.6632],
+    [0.9094, 0.3594],
+]
+PRINTED_VALUES = [
+    [0.5637, 0.4056],
+    [0.9803, 0.0100],
+    [0.4111, 0.3980],
+    [0.6882, 0.9797],
+    [0.5551, 0.7583],
+    [0.3060, 0.2141],
+]
+
+
+def row_oracle(query, keys, values):
+    output, weights = attention_oracle(query[None], keys, values)
+    scores = torch.mv(keys, query) / math.sqrt(len(query))
+    return scores, weights[0], output[0]
+
+
+def rankings_oracle(query, keys):
+    similarity = F.cosine_similarity(keys, query[None], dim=-1)
+    return torch.mv(keys, query).argsort(descending=True), similarity.argsort(descending=True)
+
+
+ROW = {"scores": "k_len", "weights": "k_len", "output": "d_value"}
+
+
+@exercise(
+    "worked_row",
+    number="1.6",
+    title="Repair a printed example",
+    asks="Return (scores, weights, output) of one query over the keys: the scores are scaled, the "
+    "weights sum to 1.",
+    difficulty=2,
+    importance=3,
+    minutes=20,
+)
+class TestWorkedRow:
+    @points(2)
+    def test_the_printed_row_is_right_to_four_digits(self, subject, case):
+        def inputs(case):
+            return tuple(
+                torch.tensor(numbers, dtype=torch.float64)
+                for numbers in (PRINTED_QUERY, PRINTED_KEYS, PRINTED_VALUES)
+            )
+
+        expect_agrees(subject, case, "worked_row", inputs, row_oracle, ROW)
+
+    @points(1)
+    def test_any_other_row_is_right_too(self, subject, case):
+        def inputs(case):
+            k_len, d_head, d_value = case.size("k_len", 6), case.size("d_head", 3), 5
+            return case.normal(d_head), case.normal(k_len, d_head), case.normal(k_len, d_value)
+
+        expect_agrees(subject, case, "worked_row", inputs, row_oracle, ROW)
+
+    @points(2)
+    def test_keys_are_ranked_by_dot_product_and_by_direction(self, subject, case):
+        def inputs(case):
+            k_len, d_head = case.size("k_len", 11, smallest=3), case.size("d_head", 3, smallest=2)
+            lengths = case.uniform(k_len, 1, low=0.2, high=3.0)
+            return case.normal(d_head), case.normal(k_len, d_head) * lengths
+
+        returns = {"by_dot_product": "k_len", "by_cosine": "k_len"}
+        expect_agrees(subject, case, "rankings", inputs, rankings_oracle, returns)
+
+
+# 1.7 ------------------------------------------------------------------------------------------
+
+
+def averaging(weights_of):
+    """Return an attention function whose weights are made from the scores by `weights_of`."""
+
+    def attention(query, key, value):
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        return weights_of(scores) @ value
+
+    return attention
+
+
+def around(before=lambda value: value, after=lambda output: output):
+    """Return right attention with something done to its values or to its output."""
+
+    def attention(query, key, value):
+        return after(F.scaled_dot_product_attention(query, key, before(value)))
+
+    return attention
+
+
+RIGHT = {
+    "attention as in 1.4": averaging(lambda scores: scores.softmax(dim=-1)),
+    "torch's own attention": F.scaled_dot_product_attention,
+    "a very cold softmax": averaging(lambda scores: (50 * scores).softmax(dim=-1)),
+    "the plain mean": averaging(lambda scores: (0 * scores).softmax(dim=-1)),
+}
+NO_AVERAGES = {
+    "the weights of a query sum to more than 1": averaging(
+        lambda scores: 1.5 * scores.softmax(dim=-1)
+    ),
+    "the weights of a query sum to less than 1": averaging(
+        lambda scores: 0.5 * scores.softmax(dim=-1)
+    ),
+    "the weights sum to 1, and some are negative": averaging(
+        lambda scores: 2 * (3 * scores).softmax(dim=-1) - scores.softmax(dim=-1)
+    ),
+}
+NOT_LINEAR = {
+    "negative features of the values are cut off": around(before=torch.relu),
+    "every value is stretched to length 1": around(before=lambda v: F.normalize(v, dim=-1)),
+    "a constant is added to the output": around(after=lambda output: output + 0.5),
+}
+
+
+@exercise(
+    "check_convex_hull",
+    number="1.7",
+    title="Write the tests: what averaging can and cannot do",
+    asks="Call the attention function on inputs of your choice, and `assert` that every feature of "
+    "the output lies between the smallest and the largest value of that feature.",
+    difficulty=4,
+    importance=4,
+    minutes=25,
+)
+class TestCheckConvexHull:
+    @points(1)
+    def test_weights_that_sum_to_more_than_one_are_caught(self, subject, case):
+        self.judge_hull(subject, case, "the weights of a query sum to more than 1")
+
+    @points(1)
+    def test_weights_that_sum_to_less_than_one_are_caught(self, subject, case):
+        self.judge_hull(subject, case, "the weights of a query sum to less than 1")
+
+    @points(1)
+    def test_negative_weights_are_caught(self, subject, case):
+        self.judge_hull(subject, case, "the weights sum to 1, and some are negative")
+
+    @points(1)
+    def test_values_that_are_cut_off_are_caught(self, subject, case):
+        self.judge_map(subject, case, "negative features of the values are cut off")
+
+    @points(1)
+    def test_values_that_are_normalised_are_caught(self, subject, case):
+        self.judge_map(subject, case, "every value is stretched to length 1")
+
+    @points(1)
+    def test_a_constant_in_the_output_is_caught(self, subject, case):
+        self.judge_map(subject, case, "a constant is added to the output")
+
+    def judge_hull(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_convex_hull", RIGHT, NO_AVERAGES, bug)
+
+    def judge_map(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_value_map_commutes", RIGHT, NOT_LINEAR, bug)
+
+
+# 1.8 ------------------------------------------------------------------------------------------
+
+
+def backward_inputs(case):
+    query, key, value = attention_inputs(case)
+    return query, key, value, case.normal(*query.shape[:-1], value.shape[-1])
+
+
+def backward_oracle(query, key, value, grad_output):
+    leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
+    output = F.scaled_dot_product_attention(*leaves)
+    return torch.autograd.grad(output, leaves, grad_output)
+
+
+def jacobian_oracle(query, key, value):
+    def output(query):
+        return F.scaled_dot_product_attention(query[None, :], key, value)[0]
+
+    return torch.autograd.functional.jacobian(output, query)
+
+
+GRADIENTS = {
+    "grad_query": "batch q_len d_head",
+    "grad_key": "batch k_len d_head",
+    "grad_value": "batch k_len d_value",
+}
+
+
+@exercise(
+    "attention_backward",
+    number="1.8",
+    title="Backward by hand",
+    asks="Return (grad_query, grad_key, grad_value), given the gradient of the loss by the output.",
+    difficulty=5,
+    importance=3,
+    minutes=40,
+)
+class TestAttentionBackward:
+    @points(1)
+    def test_values_receive_their_share_of_the_gradient(self, subject, case):
+        self.compare(subject, case, "grad_value")
+
+    @points(2)
+    def test_the_gradient_by_the_queries_is_right(self, subject, case):
+        self.compare(subject, case, "grad_query")
+
+    @points(2)
+    def test_the_gradient_by_the_keys_is_right(self, subject, case):
+        self.compare(subject, case, "grad_key")
+
+    @points(2)
+    def test_the_output_moves_with_the_query_by_a_covariance(self, subject, case):
+        def inputs(case):
+            return tuple(tensor[0] for tensor in attention_inputs(case))
+
+        def one_query(case):
+            query, key, value = inputs(case)
+            return query[0], key, value
+
+        returns = {"jacobian": "d_value d_head"}
+        expect_agrees(subject, case, "output_jacobian", one_query, jacobian_oracle, returns)
+
+    def compare(self, subject, case, gradient):
+        expect_agrees(
+            subject,
+            case,
+            "attention_backward",
+            backward_inputs,
+            backward_oracle,
+            GRADIENTS,
+            compare=[gradient],
+        )
+
+
+# Bug hunts ------------------------------------------------------------------------------------
+
+
+@exercise(
+    "mended_attention",
+    number="1.9",
+    title="Bug hunt: the scale that was computed and never used",
+    asks="Return the output of attention: the published function with its two bugs mended.",
+    difficulty=1,
+    importance=4,
+    minutes=10,
+)
+class TestMendedAttention:
+    @points(2)
+    def test_the_output_is_that_of_scaled_attention(self, subject, case):
+        expect_agrees(
+            subject,
+            case,
+            "mended_attention",
+            attention_inputs,
+            F.scaled_dot_product_attention,
+            OUTPUT,
+        )
+
+    @points(1)
+    def test_wide_heads_do_not_collapse_onto_one_key(self, subject, case):
+        def inputs(case):
+            q_len, k_len, d_head = case.size("q_len", 3), case.size("k_len", 11), 256
+            return (
+                case.normal(1, q_len, d_head),
+                case.normal(1, k_len, d_head),
+                torch.eye(k_len, dtype=torch.float64)[None],
+            )
+
+        def law(output, query, key, value):
+            expected = F.scaled_dot_product_attention(query, key, value)
+            if output.shape != expected.shape:
+                return f"output has shape {tuple(output.shape)}, expected {tuple(expected.shape)}"
+            largest, right = float(output.max()), float(expected.max())
+            if not abs(largest - right) < 1e-6:
+                return (
+                    f"with d_head = 256 the largest weight is {largest:.3f}, expected {right:.3f}"
+                )
+            return None
+
+        expect_law(subject, case, "mended_attention", inputs, law)
+
+
+def mixing_inputs(case):
+    q_len, k_len = case.size("q_len", 5), case.size("k_len", 7)
+    d_model, d_value = case.size("d_model", 4), case.size("d_value", 6)
+    weights = case.uniform(q_len, k_len, low=0.1)
+    weights = weights / weights.sum(dim=-1, keepdim=True)
+    return (
+        weights,
+        case.normal(k_len, d_model),
+        case.normal(d_model, d_value),
+        case.normal(d_value),
+    )
+
+
+def mixing_oracle(weights, tokens, w_value, b_value):
+    """What the function computed before it was made fast: project first, then average."""
+    return torch.einsum("qk,kv->qv", weights, torch.addmm(b_value, tokens, w_value))
+
+
+@exercise(
+    "project_after_mixing",
+    number="1.10",
+    title="Bug hunt: the value map that was moved",
+    asks="Return what averaging the projected values gives, but project only once per query: mend "
+    "the fast function for rows that do not sum to 1.",
+    difficulty=2,
+    importance=3,
+    minutes=15,
+)
+class TestProjectAfterMixing:
+    @points(1)
+    def test_averages_are_projected_as_before(self, subject, case):
+        expect_agrees(
+            subject,
+            case,
+            "project_after_mixing",
+            mixing_inputs,
+            mixing_oracle,
+            {"output": "q_len d_value"},
+        )
+
+    @points(2)
+    def test_a_row_that_sums_to_less_gets_less_of_the_bias(self, subject, case):
+        def inputs(case):
+            weights, *rest = mixing_inputs(case)
+            keep = torch.linspace(1.0, 0.0, len(weights), dtype=torch.float64)
+            return weights * keep[:, None], *rest
+
+        expect_agrees(
+            subject,
+            case,
+            "project_after_mixing",
+            inputs,
+            mixing_oracle,
+            {"output": "q_len d_value"},
+        )

@@ -1,0 +1,114 @@
+"""Compares results, and says in a sentence how they differ."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+RELATIVE_TOLERANCE = 1e-6
+ABSOLUTE_TOLERANCE = 1e-8
+
+
+def same(a: Any, b: Any) -> bool:
+    """Say whether two results are equal in kind, shape, dtype and, up to rounding, numbers."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and close(a, b)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, float) and isinstance(b, float):
+        return close(torch.tensor(a), torch.tensor(b))
+    return type(a) is type(b) and a == b
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    """Say whether two tensors are equal up to rounding; NaN equals NaN."""
+    return torch.allclose(
+        a.double(), b.double(), rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE, equal_nan=True
+    )
+
+
+def wrong_form(
+    seen: Any, expected: Sequence[Any], returns: Mapping[str, str], name: str
+) -> str | None:
+    """Say how results differ in number, kind, shape or dtype; None if they do not.
+
+    Args:
+        seen: What was returned.
+        expected: One right result per entry of `returns`.
+        returns: The name of each result and the words of its axes.
+        name: The function that returned it.
+
+    """
+    labels = list(returns)
+    if len(labels) > 1 and not (isinstance(seen, (tuple, list)) and len(seen) == len(labels)):
+        return f"`{name}` should return ({', '.join(labels)}), it returned {describe(seen)}"
+    for label, s, e in zip(labels, seen, expected, strict=True):
+        if isinstance(e, Tensor):
+            if isinstance(s, (int, float)) and e.dim() == 0:
+                continue
+            if not isinstance(s, Tensor):
+                return f"{label} should be a tensor, it is {describe(s)}"
+            if s.shape != e.shape:
+                axes = f" = ({', '.join(returns[label].split())})" if returns[label] else ""
+                return f"{label} has shape {tuple(s.shape)}, expected {tuple(e.shape)}{axes}"
+            if s.dtype.is_floating_point != e.dtype.is_floating_point:
+                return f"{label} has dtype {s.dtype}, expected {e.dtype}"
+        elif not isinstance(s, (int, float)) and not (isinstance(s, Tensor) and s.numel() == 1):
+            return f"{label} should be a number, it is {describe(s)}"
+    return None
+
+
+def differs(label: str, seen: Any, expected: Any) -> str | None:
+    """Say how the numbers of two results of one shape differ; None if they do not.
+
+    NaN never passes for a number.
+    """
+    seen = torch.as_tensor(seen, dtype=torch.float64)
+    expected = torch.as_tensor(expected, dtype=torch.float64)
+    if close(seen, expected):
+        return None
+    nan = seen.isnan() & ~expected.isnan()
+    if nan.any():
+        where = _index_of_first(nan)
+        return f"{label} holds NaN in {_share(nan)}, first at {where}"
+    if seen.dim() == 0:
+        return f"{label} is {number(seen)}, expected {number(expected)}"
+    off = ~torch.isclose(seen, expected, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE)
+    distance = (seen - expected).abs().nan_to_num(float("inf"))
+    where = _index(distance, int(distance.argmax()))
+    return (
+        f"{label} differs in {_share(off)}; furthest at {list(where)}: "
+        f"seen {number(seen[where])}, expected {number(expected[where])}"
+    )
+
+
+def _share(flags: Tensor) -> str:
+    return f"{int(flags.sum())} of {flags.numel()} places"
+
+
+def _index(tensor: Tensor, flat: int) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(flat, tensor.shape))
+
+
+def _index_of_first(flags: Tensor) -> list[int]:
+    return flags.nonzero()[0].tolist()
+
+
+def number(value: Tensor | float) -> str:
+    """Return a number with four digits."""
+    return f"{float(value):.4g}"
+
+
+def describe(value: Any) -> str:
+    """Say what kind of thing a result is."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if value is None:
+        return "None (is there a return?)"
+    return f"{type(value).__name__} {value!r}"[:80]

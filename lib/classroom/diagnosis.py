@@ -1,0 +1,164 @@
+"""Finds out which known mistake code behaves like, and the smallest case on which it goes wrong."""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from classroom.answers import Answer
+from classroom.cases import Case
+from classroom.comparing import describe, number, same
+from classroom.subjects import LocalSubject, StudentError, Subject
+
+Inputs = Callable[[Case], tuple[Any, ...]]
+Judge = Callable[..., str | None]
+
+_FRESH_CASES = 3
+SECONDS_PER_MISTAKE = 2.0
+_WRONG_FORM = (TypeError, ValueError, RuntimeError, IndexError, AttributeError)
+
+
+def attempt(
+    subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge
+) -> tuple[str | None, Exception | None]:
+    """Call a function and judge its result.
+
+    Returns:
+        What is wrong, if anything; and the exception, if it did not come as far as a result of
+        the right form.
+
+    """
+    args = inputs(case)
+    try:
+        seen = subject.call(name, *args)
+    except StudentError as error:
+        return str(error), error
+    try:
+        return judge(seen, *args), None
+    except _WRONG_FORM as error:
+        return f"`{name}` returned {describe(seen)}, which has the wrong form", error
+
+
+def mistakes_alike(
+    subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge
+) -> list[Answer]:
+    """Return the known mistakes that behave like the student's code on every fresh case.
+
+    Code that crashes is compared on inputs whose sizes are all equal, where shapes that do not
+    fit often go unnoticed: that two programs crash is no sign that they are the same.
+    """
+    crashed = isinstance(_outcome(subject, name, inputs(case.fresh(0))), _Crash)
+    cases = [case.fresh(i) for i in range(_FRESH_CASES)]
+    cases += [case.fresh(i).square(case.asked) for i in range(_FRESH_CASES)] * crashed
+    trials = [(args, _outcome(subject, name, args)) for args in map(inputs, cases)]
+    if not any(_tells_something(seen) for _, seen in trials):
+        return []
+    return [m for m in case.mistakes if _behaves_like(m, name, trials, judge)]
+
+
+def _behaves_like(
+    mistake: Answer, name: str, trials: Sequence[tuple[tuple[Any, ...], Any]], judge: Judge
+) -> bool:
+    known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
+    shown_wrong = False
+    for args, seen in trials:
+        wrong = _outcome(known, name, args)
+        if not same(seen, wrong):
+            return False
+        shown_wrong = shown_wrong or _is_wrong(judge, wrong, args)
+    return shown_wrong
+
+
+@dataclass(frozen=True)
+class _Crash:
+    kind: str
+
+
+def _outcome(subject: Subject, name: str, args: tuple[Any, ...]) -> Any:
+    try:
+        return subject.call(name, *args)
+    except StudentError as error:
+        return _Crash(type(error).__name__)
+
+
+def _tells_something(outcome: Any) -> bool:
+    """Say whether an outcome is specific enough to recognise a mistake by."""
+    if isinstance(outcome, Tensor):
+        return not bool(outcome.isnan().all())
+    if isinstance(outcome, (list, tuple)):
+        return any(_tells_something(item) for item in outcome)
+    return not isinstance(outcome, _Crash) and outcome is not None and outcome == outcome
+
+
+def _is_wrong(judge: Judge, outcome: Any, args: tuple[Any, ...]) -> bool:
+    if isinstance(outcome, _Crash):
+        return False
+    try:
+        return judge(outcome, *args) is not None
+    except _WRONG_FORM:
+        return True
+
+
+def smallest_example(
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    judge: Judge,
+    oracle: Callable[..., Any] | None,
+) -> str:
+    """Shrink the sizes one after the other while the check still fails; show what is left."""
+    for rounded in (True, False):
+        smallest = case.smaller(case.sizes, rounded)
+        problem, error = attempt(subject, smallest, name, inputs, judge)
+        if problem is not None and error is None:
+            break
+    else:
+        return ""
+    for axis, sizes in smallest.shrinkable().items():
+        for size in sizes:
+            candidate = case.smaller({**smallest.asked, axis: size}, rounded)
+            try:
+                found, error = attempt(subject, candidate, name, inputs, judge)
+            except (ValueError, RuntimeError, IndexError):  # inputs that need a larger size
+                continue
+            if found is not None and error is None:
+                smallest, problem = candidate, found
+                break
+    # A case remembers how far it has drawn: start it again from the same seed.
+    args = inputs(case.smaller({**case.sizes, **smallest.asked}, rounded))
+    shown = list(zip(_names(oracle, len(args)), args, strict=True))
+    try:
+        shown.append(("you return", subject.call(name, *args)))
+    except StudentError:  # the time ran out
+        return ""
+    if oracle is not None:
+        shown.append(("expected", oracle(*args)))
+    width = max(len(label) for label, _ in shown)
+    lines = [f"  {label:<{width}} = {_show(value)}" for label, value in shown]
+    if sum(len(line) for line in lines) > 1500:
+        return ""
+    return "\n".join(["A small case to try it on:", *lines])
+
+
+def _names(oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
+    names = list(inspect.signature(oracle).parameters) if oracle else []
+    return names[:count] if len(names) >= count else [f"argument {i + 1}" for i in range(count)]
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return str(_rounded(value.tolist()))
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(_show(item) for item in value) + ")"
+    if isinstance(value, float):
+        return number(value)
+    return repr(value)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value

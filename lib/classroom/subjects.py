@@ -1,0 +1,262 @@
+"""The code under test, as a check sees it: something to call, wherever it runs.
+
+A check never holds an object of the student's. It names a function, hands over tensors, numbers
+and strings, and gets the same kinds of values back, so the same check serves code in this
+process and code in another one.
+"""
+
+import contextlib
+import difflib
+import itertools
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from classroom.wire import CannotCross, Handle, pack, unpack
+
+SECONDS_PER_EXERCISE = 10.0
+_REPEAT_ALARM_EVERY = 0.01
+
+
+class StudentError(Exception):
+    """The code under test gave no usable answer; the text says why, to its author."""
+
+
+class NotDefined(StudentError):
+    """There is no function of that name."""
+
+
+class NotWritten(StudentError):
+    """The function is still the blank of the handout."""
+
+
+class Crashed(StudentError):
+    """The function raised an exception of its own.
+
+    Attributes:
+        kind: Name of the exception's class, such as `RuntimeError`.
+        text: What the exception said.
+
+    """
+
+    def __init__(self, message: str, kind: str, text: str):
+        super().__init__(message)
+        self.kind = kind
+        self.text = text
+
+
+class TooSlow(StudentError):
+    """The time for this exercise ran out."""
+
+
+class WrongKind(StudentError):
+    """The function returned something that is no tensor, number or string."""
+
+
+class Subject(Protocol):
+    """What a check may do with the code under test."""
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a function by name; inputs and result are copies."""
+        ...
+
+    def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Call a function and also return its arguments as it left them."""
+        ...
+
+    def gradients(
+        self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        """Differentiate the outputs, weighted by `cotangents`, by the arguments `wrt`."""
+        ...
+
+    def lend(self, function: Callable[..., Any]) -> Handle:
+        """Lend one of our functions: the code under test can call it, and sees values only."""
+        ...
+
+
+class LocalSubject:
+    """Code that lives in this process, such as the cells of an open notebook.
+
+    Every value is packed and unpacked on its way, as it would be between processes, so nothing
+    that passes a check here depends on sharing memory with it.
+
+    Args:
+        namespace: Where the functions are found by name, for instance a notebook's variables.
+        seconds: Time for all calls together; after that each call fails at once. Enforced in
+            the main thread of systems with POSIX timers, elsewhere only between calls.
+
+    """
+
+    def __init__(self, namespace: Mapping[str, Any], seconds: float = SECONDS_PER_EXERCISE):
+        self._namespace = namespace
+        self._seconds = seconds
+        self._seconds_left = seconds
+        self._lent: dict[int, Callable[..., Any]] = {}
+        self._ids = itertools.count()
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the function `name` with copies of the arguments and return a copy of its result.
+
+        Raises:
+            NotDefined: If the namespace has no such function.
+            NotWritten: If it raises NotImplementedError.
+            Crashed: If it raises anything else.
+            TooSlow: If the time is up.
+            WrongKind: If what it returns cannot cross.
+
+        """
+        args, kwargs = self._cross((args, kwargs))
+        return self._returned(name, self._run(name, args, kwargs))
+
+    def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Call the function `name` and return its result and its arguments after the call.
+
+        Raises:
+            StudentError: As `call`.
+
+        """
+        given = self._cross(args)
+        result = self._run(name, given, {})
+        return self._returned(name, result), self._cross(given)
+
+    def gradients(
+        self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        """Differentiate `sum(output * cotangent)` through the function by autograd.
+
+        Args:
+            name: The function.
+            args: Its arguments.
+            wrt: Which of them to differentiate by.
+            cotangents: One per output tensor, of its shape.
+
+        Returns:
+            One gradient per entry of `wrt`, None where the result does not depend on it.
+
+        Raises:
+            StudentError: As `call`; also if the result carries no gradient at all.
+
+        """
+        given = list(self._cross(tuple(args)))
+        for index in wrt:
+            given[index].requires_grad_()
+        result = self._run(name, given, {})
+        outputs = result if isinstance(result, (tuple, list)) else (result,)
+        if len(outputs) != len(cotangents) or not all(isinstance(o, Tensor) for o in outputs):
+            raise WrongKind(f"`{name}` should return {_count(len(cotangents), 'tensor')}")
+        for output, cotangent in zip(outputs, cotangents, strict=True):
+            if output.shape != cotangent.shape:
+                raise WrongKind(
+                    f"`{name}` returned a tensor of shape {tuple(output.shape)}, expected "
+                    f"{tuple(cotangent.shape)}"
+                )
+        total = sum((o * c).sum() for o, c in zip(outputs, cotangents, strict=True))
+        if not isinstance(total, Tensor) or not total.requires_grad:
+            raise WrongKind(
+                f"the result of `{name}` is cut off from its inputs: no gradient can flow back "
+                "(look for .detach(), .data, torch.no_grad() or a new torch.tensor(...))"
+            )
+        return torch.autograd.grad(total, [given[index] for index in wrt], allow_unused=True)
+
+    def lend(self, function: Callable[..., Any]) -> Handle:
+        """Lend a function of ours; pass the handle as an argument of `call`."""
+        handle = Handle(next(self._ids), "checks")
+        self._lent[handle.id] = function
+        return handle
+
+    def _cross(self, value: Any) -> Any:
+        return unpack(pack(value), self._resolve)
+
+    def _resolve(self, handle: Handle) -> Callable[..., Any]:
+        function = self._lent[handle.id]
+
+        def lent(*args: Any, **kwargs: Any) -> Any:
+            given, named = self._cross((args, kwargs))
+            return self._cross(function(*given, **named))
+
+        return lent
+
+    def _returned(self, name: str, result: Any) -> Any:
+        try:
+            return self._cross(result)
+        except CannotCross as reason:
+            raise WrongKind(f"`{name}` returned something unreadable: {reason}") from None
+
+    def _run(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        function = self._find(name)
+        try:
+            with self._time_limit(name):
+                return function(*args, **kwargs)
+        except StudentError:
+            raise
+        except NotImplementedError:
+            raise NotWritten(f"`{name}` is not written yet") from None
+        except BaseException as error:
+            raise Crashed(_describe_crash(name, error), type(error).__name__, str(error)) from None
+
+    def _find(self, name: str) -> Callable[..., Any]:
+        found = self._namespace.get(name)
+        if callable(found):
+            return found
+        if found is not None:
+            raise NotDefined(f"`{name}` should be a function, it is a {type(found).__name__}")
+        near = difflib.get_close_matches(
+            name, [n for n, v in self._namespace.items() if callable(v) and n[0] != "_"], n=1
+        )
+        hint = f"; there is a `{near[0]}`: is that its name?" if near else ""
+        raise NotDefined(
+            f"`{name}` is not defined: its cell has not run to the end "
+            f"(run it, and look for an error below it){hint}"
+        )
+
+    @contextlib.contextmanager
+    def _time_limit(self, name: str) -> Iterator[None]:
+        too_slow = TooSlow(
+            f"`{name}` was stopped: an exercise may compute for {self._seconds:g} seconds. "
+            "Is there a loop that does not end?"
+        )
+        if self._seconds_left <= 0:
+            raise too_slow
+        can_interrupt = (
+            hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+        )
+        started = time.monotonic()
+        armed = can_interrupt
+
+        def stop(signum: int, frame: object) -> None:
+            if armed:
+                raise too_slow
+
+        previous = signal.signal(signal.SIGALRM, stop) if can_interrupt else None
+        try:
+            if can_interrupt:
+                # The alarm repeats, because code under test may catch the first one.
+                signal.setitimer(signal.ITIMER_REAL, self._seconds_left, _REPEAT_ALARM_EVERY)
+            yield
+        finally:
+            armed = False
+            if can_interrupt:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, previous)
+            self._seconds_left -= time.monotonic() - started
+
+
+def _describe_crash(name: str, error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    theirs = [frame for frame in frames if "site-packages" not in frame.filename]
+    frame = theirs[-1] if theirs else None
+    where = f" in line {frame.lineno}: {frame.line.strip()}" if frame and frame.line else ""
+    said = str(error).strip().splitlines()
+    text = f": {said[0]}" if said else ""
+    return f"`{name}` raised {type(error).__name__}{text}{where}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,531 @@
+# %% [markdown]
+# # Deriving attention
+#
+# This notebook goes with chapter 1 of *Attention from the Ground Up*. You build attention from a weighted average, find out how large its scores get, test what it can and cannot do, differentiate it by hand, and mend two programs that went wrong.
+#
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+#
+# **Conventions.** A token is a row. `query` has the shape `(..., q_len, d_head)`, `key` `(..., k_len, d_head)`, `value` `(..., k_len, d_value)`, and weights `(..., q_len, k_len)`: one row per query, one column per key. The dots stand for any number of leading axes, such as batch and heads. The lengths and widths in the tests are all different, so a product that fits only square matrices will not fit here.
+
+# %%
+import math
+
+import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
+
+from classroom import check
+
+# %% [markdown]
+# {{exercise kernel_regression}}
+#
+# You have observed values $v_s$ at places $k_s$ and want to guess the value at a place $q$ where you have not looked. Nearby observations should count more. Kernel regression, sixty years old, takes the average
+#
+# $$\hat v(q) = \frac{\sum_s K(q, k_s)\, v_s}{\sum_s K(q, k_s)}, \qquad K(q, k) = \exp\left(-\frac{\lVert q - k\rVert^2}{2\sigma^2}\right)$$
+#
+# with a bandwidth $\sigma$. Write it for many queries at once.
+#
+# *Before you code:* what does the formula give when the bandwidth is huge? And what should it give for a query that is a thousand bandwidths from every key: what does `torch.exp(torch.tensor(-500_000.0))` say, and what is $0/0$?
+#
+# Now expand the square: $-\lVert q-k\rVert^2 = 2\,q\cdot k - \lVert q\rVert^2 - \lVert k\rVert^2$. If all keys are equally long, two of the three terms cancel in the quotient, and what is left is a softmax of `scale * (q · k)`. Which scale?
+#
+# <details><summary>Hint: the shapes</summary>
+#
+# `query.unsqueeze(-2) - key.unsqueeze(-3)` has the shape `(batch, q_len, k_len, d_head)`.
+# </details>
+# <details><summary>Hint: far away</summary>
+#
+# A softmax over the keys of $-\lVert q-k\rVert^2/2\sigma^2$ is the same quotient, and `softmax` never divides zero by zero.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "kernel_regression", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def kernel_regression(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bandwidth: float
+) -> torch.Tensor:
+    """Average the values with Gaussian weights of the distance from query to key.
+
+    Shapes: query (batch, q_len, d_head), key (batch, k_len, d_head), value (batch, k_len, d_value);
+    returns (batch, q_len, d_value).
+    """
+    ### BEGIN SOLUTION
+    difference = query.unsqueeze(-2) - key.unsqueeze(-3)
+    exponent = -difference.square().sum(dim=-1) / (2 * bandwidth**2)
+    return exponent.softmax(dim=-1) @ value
+    ### END SOLUTION
+
+
+def scale_for(bandwidth: float) -> float:
+    """Return the scale at which softmax(scale * query · key) gives the same weights, if all keys
+    are equally long.
+    """
+    ### BEGIN SOLUTION
+    return 1 / bandwidth**2
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "kernel_regression-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check("kernel_regression")
+
+# %% [markdown]
+# {{exercise soft_lookup}}
+#
+# A Python dictionary compares your query with every key and hands over the value of the one that is equal. Attention is a dictionary that can be unsure: it hands over a mixture, with weights $\mathrm{softmax}(q\cdot k_s/\tau)$. The temperature $\tau$ says how unsure.
+#
+# *Before you code:* which weights does the query $q = 0$ get? What happens to them as $\tau$ grows, and as $\tau \to 0$? At $\tau = 10^{-3}$ a score of 2 becomes 2000: will your code survive that?
+#
+# At temperature exactly 0 return the limit: the value of the key with the largest score.
+#
+# <details><summary>Hint: temperature 0</summary>
+#
+# `scores.argmax(dim=-1)` holds the winner of each query. `torch.take_along_dim`, or `F.one_hot(...)` times the values, fetches its value.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "soft_lookup", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def soft_lookup(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """Look the queries up among the keys and return mixtures of the values.
+
+    Shapes: query (batch, q_len, d_head), key (batch, k_len, d_head), value (batch, k_len, d_value);
+    returns (batch, q_len, d_value).
+    """
+    ### BEGIN SOLUTION
+    scores = query @ key.transpose(-2, -1)
+    if temperature == 0:
+        weights = F.one_hot(scores.argmax(dim=-1), scores.shape[-1]).to(value.dtype)
+    else:
+        weights = (scores / temperature).softmax(dim=-1)
+    return weights @ value
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "soft_lookup-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("soft_lookup")
+
+# %% [markdown]
+# {{exercise raw_scores}}
+#
+# Take the tokens themselves as queries and keys, and the score of $t$ on $s$ is $x_t\cdot x_s$, the same as the score of $s$ on $t$. But "cat" may need "the" more than "the" needs "cat". Two learned maps break the tie: $q_t = x_t W_q$ and $k_s = x_s W_k$.
+#
+# Write three small functions: the matrix of raw scores (no scale, no softmax); the one matrix $M$ with $\text{score}_{ts} = x_t M x_s^\top$; and a measure of asymmetry, $\lVert S - S^\top\rVert / \lVert S\rVert$, which is 0 for symmetric scores.
+#
+# *Before you code:* what is the shape of $M$, and what is its rank at most? For which $W_q, W_k$ are the scores symmetric for every input?
+#
+# <details><summary>Hint: which one is transposed</summary>
+#
+# $x_t W_q (x_s W_k)^\top = x_t\, W_q W_k^\top\, x_s^\top$.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "raw_scores", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def raw_scores(x: torch.Tensor, w_query: torch.Tensor, w_key: torch.Tensor) -> torch.Tensor:
+    """Score every token as a query against every token as a key.
+
+    Shapes: x (batch, length, d_model), w_query and w_key (d_model, d_head);
+    returns (batch, length, length), rows are queries.
+    """
+    ### BEGIN SOLUTION
+    return (x @ w_query) @ (x @ w_key).transpose(-2, -1)
+    ### END SOLUTION
+
+
+def mixing_matrix(w_query: torch.Tensor, w_key: torch.Tensor) -> torch.Tensor:
+    """Return the matrix (d_model, d_model) that scores are made with."""
+    ### BEGIN SOLUTION
+    return w_query @ w_key.T
+    ### END SOLUTION
+
+
+def asymmetry(scores: torch.Tensor) -> torch.Tensor:
+    """Measure how far a (length, length) matrix is from symmetric, whatever its size."""
+    ### BEGIN SOLUTION
+    return (scores - scores.T).norm() / scores.norm()
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "raw_scores-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check("raw_scores")
+
+# %% [markdown]
+# {{exercise scaled_dot_product_attention}}
+#
+# The operation that the rest of the course stands on:
+#
+# $$\mathrm{attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_{\text{head}}}}\right) V$$
+#
+# The softmax runs over the keys. $d_{\text{head}}$ is the width of one query or key: not of the values, and not of all heads together. Return the output *and* the weights; you will want to look at them.
+#
+# *Before you code:* with a single key, what is the output, whatever the query? With keys that are all equal?
+#
+# <details><summary>Hint: any number of leading axes</summary>
+#
+# `key.transpose(-2, -1)` swaps the last two axes and leaves the others alone; `@` multiplies the last two and carries the others along.
+# </details>
+# <details><summary>Hint: scores in the thousands</summary>
+#
+# `softmax` subtracts the largest score before it exponentiates. If you wrote the exponential yourself, do the same.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "scaled_dot_product_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def scaled_dot_product_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Average the values with weights that say how well each key matches the query.
+
+    Shapes: query (..., q_len, d_head), key (..., k_len, d_head), value (..., k_len, d_value);
+    returns output (..., q_len, d_value) and weights (..., q_len, k_len).
+    """
+    ### BEGIN SOLUTION
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    weights = scores.softmax(dim=-1)
+    return weights @ value, weights
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "scaled_dot_product_attention-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("scaled_dot_product_attention")
+
+# %% [markdown]
+# {{exercise logit_std}}
+#
+# Why divide by $\sqrt{d_{\text{head}}}$, and not by $d_{\text{head}}$, or by nothing? Measure first. The cell below draws queries and keys with independent entries of mean 0 and variance 1, and prints the standard deviation and the excess kurtosis of their dot products (the excess kurtosis is 0 for a normal distribution, and larger if extreme values are more common).
+
+# %%
+generator = torch.Generator().manual_seed(0)
+for d_head in (1, 4, 16, 64, 256):
+    query, key = torch.randn(2, 200_000, d_head, generator=generator)
+    dots = (query * key).sum(dim=-1)
+    kurtosis = ((dots / dots.std()) ** 4).mean() - 3
+    print(
+        f"d_head {d_head:3}: standard deviation {dots.std():5.2f}, excess kurtosis {kurtosis:5.2f}"
+    )
+
+# %% [markdown]
+# Now explain the table. Write the standard deviation of `scale * (query · key)` and the excess kurtosis of `query · key` as formulas in `d_head`, for *normal* entries. (One product of two standard normals has variance 1 and fourth moment 9.)
+#
+# Then write the entropy of rows of weights, $-\sum_s p_s \ln p_s$, in nats: $\ln n$ for $n$ equal weights, 0 when one key takes all. It is how the chapter shows that unscaled attention stops hesitating.
+#
+# *Before you code:* what is the entropy of the row $(1, 0, 0)$, and what does `0 * math.log(0)` say about it?
+#
+# <details><summary>Hint: the kurtosis of a sum</summary>
+#
+# For independent terms the fourth cumulants add, as variances do. The fourth cumulant of one product is $9 - 3\cdot 1^2 = 6$; divide the sum of $d$ of them by the squared variance of the sum.
+# </details>
+# <details><summary>Hint: zero weights</summary>
+#
+# `torch.xlogy` and `torch.special.entr` know that $0 \ln 0 = 0$.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "logit_std", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def logit_std(d_head: int, scale: float) -> float:
+    """Return the standard deviation of scale * (query · key)."""
+    ### BEGIN SOLUTION
+    return math.sqrt(d_head) * scale
+    ### END SOLUTION
+
+
+def excess_kurtosis(d_head: int) -> float:
+    """Return the excess kurtosis of query · key for normal entries."""
+    ### BEGIN SOLUTION
+    return 6 / d_head
+    ### END SOLUTION
+
+
+def entropy(weights: torch.Tensor) -> torch.Tensor:
+    """Return the entropy of each row of weights (rows, k_len) in nats, shape (rows,)."""
+    ### BEGIN SOLUTION
+    return -torch.xlogy(weights, weights).sum(dim=-1)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "logit_std-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+check("logit_std")
+
+# %% [markdown]
+# {{exercise worked_row}}
+#
+# An introduction to decoder-only transformers, read by many, works one row of attention out by hand: the sentence is "The sun dipped below the horizon", the query is that of its last token, `d_head` is 2. It explains the scale, and then prints these numbers:
+#
+# | | The | sun | dipped | below | the | horizon |
+# |---|---|---|---|---|---|---|
+# | printed scores | 0.4254 | 0.7648 | 0.3096 | 0.7953 | 0.8659 | 0.9515 |
+# | printed weights | 0.1252 | 0.1758 | 0.1115 | 0.1812 | 0.1945 | 0.2119 |
+#
+# and the output `(0.5863, 0.4673)`. The query, the keys and the values are in the cell below. Something was forgotten. Write `worked_row` so that it is right.
+#
+# The text also says that a dot product tells how much two vectors "point in the same direction". Write `rankings`: the indices of the keys from best to worst, first by dot product, then by the cosine of the angle. Then look at "dipped" in both.
+#
+# *Before you code:* if every key were twice as long, which of the two rankings would change? If only one key were?
+
+# %%
+tokens = ["The", "sun", "dipped", "below", "the", "horizon"]
+query = torch.tensor([0.9100, 0.3448])
+keys = torch.tensor(
+    [
+        [0.0921, 0.9907],
+        [0.5637, 0.7303],
+        [0.1860, 0.4071],
+        [0.8067, 0.1776],
+        [0.7002, 0.6632],
+        [0.9094, 0.3594],
+    ]
+)
+values = torch.tensor(
+    [
+        [0.5637, 0.4056],
+        [0.9803, 0.0100],
+        [0.4111, 0.3980],
+        [0.6882, 0.9797],
+        [0.5551, 0.7583],
+        [0.3060, 0.2141],
+    ]
+)
+
+
+# %% nbgrader={"grade": false, "grade_id": "worked_row", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def worked_row(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Work one row of attention out.
+
+    Shapes: query (d_head,), keys (k_len, d_head), values (k_len, d_value); returns the scaled
+    scores (k_len,), the weights (k_len,) and the output (d_value,).
+    """
+    ### BEGIN SOLUTION
+    scores = keys @ query / math.sqrt(len(query))
+    weights = scores.softmax(dim=-1)
+    return scores, weights, weights @ values
+    ### END SOLUTION
+
+
+def rankings(query: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rank the keys from best to worst, by dot product and by cosine: two (k_len,) of indices."""
+    ### BEGIN SOLUTION
+    by_dot_product = (keys @ query).argsort(descending=True)
+    by_cosine = F.cosine_similarity(keys, query[None], dim=-1).argsort(descending=True)
+    return by_dot_product, by_cosine
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "worked_row-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("worked_row")
+
+# %% [markdown]
+# {{exercise check_convex_hull}}
+#
+# Here the tables turn: you write the tests, and they are graded by the bugs that they catch. Your two functions get `attention`, a function of `(query, key, value)` that returns only the output. They call it on inputs of their choice and use `assert`. They must let every right implementation pass, however it rounds, and stop the wrong ones.
+#
+# 1. **An average stays inside.** Weights that are positive and sum to 1 cannot leave the convex hull of the values. It is enough to look feature by feature: every output lies between the smallest and the largest value of that feature. Nothing that attention adds up can be larger than what it was given.
+# 2. **A linear map may be applied before or after.** Averaging projected values is projecting averaged values: $A(VW) = (AV)W$. So the value map alone makes attention no more expressive per row of weights; what is not linear sits in the weights.
+#
+# *Before you code:* which inputs make a bug visible? If all values lie around zero, will an output that is half as large as it should be leave the hull? If all values are equal, can a negative weight show? If the map only stretches, what gets past?
+#
+# <details><summary>Hint: values that leave no room</summary>
+#
+# Put the values far from zero and close together, such as between 10 and 11, and different from each other.
+# </details>
+# <details><summary>Hint: comparing floats</summary>
+#
+# Use `torch.allclose(a, b, atol=...)`, or double precision and a small tolerance. Two right implementations differ in the last digits.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "check_convex_hull", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def check_convex_hull(attention) -> None:
+    """Raise AssertionError if some output of attention lies outside what its values span."""
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(0)
+    query = 2 * torch.randn(11, 4, generator=generator)
+    key = torch.randn(7, 4, generator=generator)
+    value = 10 + torch.rand(7, 6, generator=generator)
+    output = attention(query, key, value)
+    assert (output >= value.amin(dim=0) - 1e-4).all(), "some output is smaller than every value"
+    assert (output <= value.amax(dim=0) + 1e-4).all(), "some output is larger than every value"
+    ### END SOLUTION
+
+
+def check_value_map_commutes(attention) -> None:
+    """Raise AssertionError if mapping the values before and after averaging gives different
+    results.
+    """
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(1)
+    query = torch.randn(5, 4, generator=generator)
+    key = torch.randn(7, 4, generator=generator)
+    value = torch.randn(7, 6, generator=generator)
+    matrix = torch.randn(6, 3, generator=generator)
+    mapped_before = attention(query, key, value @ matrix)
+    mapped_after = attention(query, key, value) @ matrix
+    assert torch.allclose(mapped_before, mapped_after, atol=1e-4), "the map does not commute"
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "check_convex_hull-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("check_convex_hull")
+
+# %% [markdown]
+# {{exercise attention_backward}}
+#
+# Autograd will do this for you for the rest of your life. Do it once by hand, and you will know what a kernel such as flash attention has to compute.
+#
+# Given $G = \partial L/\partial \text{output}$, work backwards through `output = weights @ value`, `weights = softmax(scores)`, `scores = scale * query @ keyᵀ`, with `scale` $= 1/\sqrt{d_{\text{head}}}$. Return the gradients by query, key and value.
+#
+# Then look at a single query. Write $\partial\,\text{output}_i/\partial q_j$ as a matrix `(d_value, d_head)`. It turns out to be `scale` times the covariance of values and keys under the weights. No spread among the keys that get weight means no gradient for the query: that is why saturated attention stops learning.
+#
+# *Before you code:* if one key has all the weight, what are the gradients by query and by key? What is the gradient by its value?
+#
+# <details><summary>Hint: through the softmax</summary>
+#
+# For one row, $\partial L/\partial s_i = p_i\,(g_i - \sum_j p_j g_j)$ with $g = \partial L/\partial p$: each gradient minus the weighted mean of its row.
+# </details>
+# <details><summary>Hint: through a product</summary>
+#
+# If $C = AB$, then the gradient by $A$ is $G B^\top$ and the gradient by $B$ is $A^\top G$. Shapes leave no choice.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "attention_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def attention_backward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grad_output: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of the loss by query, key and value, without autograd.
+
+    Shapes: query (batch, q_len, d_head), key (batch, k_len, d_head), value (batch, k_len, d_value),
+    grad_output (batch, q_len, d_value); each gradient has the shape of what it belongs to.
+    """
+    ### BEGIN SOLUTION
+    scale = 1 / math.sqrt(query.shape[-1])
+    weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)
+    grad_value = weights.transpose(-2, -1) @ grad_output
+    grad_weights = grad_output @ value.transpose(-2, -1)
+    row_mean = (weights * grad_weights).sum(dim=-1, keepdim=True)
+    grad_scores = weights * (grad_weights - row_mean) * scale
+    return grad_scores @ key, grad_scores.transpose(-2, -1) @ query, grad_value
+    ### END SOLUTION
+
+
+def output_jacobian(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return how the output of one query changes with the query.
+
+    Shapes: query (d_head,), key (k_len, d_head), value (k_len, d_value);
+    returns (d_value, d_head).
+    """
+    ### BEGIN SOLUTION
+    scale = 1 / math.sqrt(len(query))
+    weights = (key @ query * scale).softmax(dim=-1)
+    centred = value - weights @ value
+    return scale * centred.T @ (weights[:, None] * key)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "attention_backward-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
+check("attention_backward")
+
+# %% [markdown]
+# {{exercise mended_attention}}
+#
+# This function was published, ran without an error, and trained. It computes a scale. Run the cell: the wider the head, the more one key takes all, although the inputs are plain noise.
+#
+# There are two bugs in it. Write the mended function; it returns the output only.
+#
+# *Before you code:* if `scaled` had been used as it stands, would the largest weight have grown or shrunk with the width?
+
+
+# %%
+def published_attention(query, key, value):
+    scores = query @ key.transpose(-2, -1)
+    scaled = scores / key.shape[-1]
+    weights = scores.softmax(dim=-1)
+    return weights @ value
+
+
+generator = torch.Generator().manual_seed(0)
+for d_head in (4, 64, 1024):
+    query, key = torch.randn(2, 32, d_head, generator=generator)
+    largest = published_attention(query, key, torch.eye(32)).amax(dim=-1).mean()
+    print(f"d_head {d_head:4}: the favourite of 32 keys gets {largest:.2f} of the weight")
+
+
+# %% nbgrader={"grade": false, "grade_id": "mended_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def mended_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return the output of scaled dot-product attention.
+
+    Shapes: query (batch, q_len, d_head), key (batch, k_len, d_head), value (batch, k_len, d_value);
+    returns (batch, q_len, d_value).
+    """
+    ### BEGIN SOLUTION
+    scores = query @ key.transpose(-2, -1)
+    scaled = scores / math.sqrt(key.shape[-1])
+    weights = scaled.softmax(dim=-1)
+    return weights @ value
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "mended_attention-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+check("mended_attention")
+
+# %% [markdown]
+# {{exercise project_after_mixing}}
+#
+# Somebody read that "the value map gives attention its nonlinearity", disbelieved it, and was right: $A(TW) = (AT)W$. So they moved the map behind the average, where it runs once per query instead of once per key, and the tests stayed green. Months later padding was added: rows of weights for padded queries became all zero. Since then padded positions are no longer silent.
+#
+# `projected_first` below is what was there before, `projected_last` is the fast version. Find out when they differ, and write `project_after_mixing`: fast, and equal to the old one for *any* weights. The map has a bias.
+#
+# *Before you code:* what does a row of weights that sums to one half make of a constant?
+
+
+# %%
+def projected_first(weights, tokens, w_value, b_value):
+    return weights @ (tokens @ w_value + b_value)
+
+
+def projected_last(weights, tokens, w_value, b_value):
+    return (weights @ tokens) @ w_value + b_value
+
+
+# %% nbgrader={"grade": false, "grade_id": "project_after_mixing", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def project_after_mixing(
+    weights: torch.Tensor, tokens: torch.Tensor, w_value: torch.Tensor, b_value: torch.Tensor
+) -> torch.Tensor:
+    """Average first, project then, and get what projecting first would have given.
+
+    Shapes: weights (q_len, k_len), tokens (k_len, d_model), w_value (d_model, d_value),
+    b_value (d_value,); returns (q_len, d_value).
+    """
+    ### BEGIN SOLUTION
+    row_sums = weights.sum(dim=-1, keepdim=True)
+    return (weights @ tokens) @ w_value + row_sums * b_value
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "project_after_mixing-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+check("project_after_mixing")
+
+# %% [markdown]
+# ## Look at what you built
+#
+# Your own attention on the printed sentence, every token as a query: brighter is more weight. And your kernel regression through a few noisy observations, from narrow to wide. (This cell is not graded.)
+
+# %%
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+_, weights = scaled_dot_product_attention(keys, keys, values)
+left.imshow(weights, cmap="viridis", vmin=0)
+left.set_xticks(range(6), tokens, rotation=45)
+left.set_yticks(range(6), tokens)
+left.set_xlabel("key")
+left.set_ylabel("query")
+
+generator = torch.Generator().manual_seed(0)
+places = torch.rand(1, 30, 1, generator=generator) * 6
+observed = torch.sin(places) + 0.2 * torch.randn(places.shape, generator=generator)
+grid = torch.linspace(0, 6, 200)[None, :, None]
+right.plot(places.flatten(), observed.flatten(), "k.", label="observed")
+for bandwidth in (0.1, 0.4, 2.0):
+    curve = kernel_regression(grid, places, observed, bandwidth)
+    right.plot(grid.flatten(), curve.flatten(), label=f"bandwidth {bandwidth}")
+right.legend()
+plt.show()
