@@ -1,0 +1,97 @@
+"""Mend what the theme and the extensions get wrong in the finished pages.
+
+Most of it is for those who use a keyboard or a screen reader. One pass over the HTML, each mend
+a function of its own with its reason. What an update sets right can go; the browser tests say
+whether it may.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bs4 import BeautifulSoup
+from sphinx.application import Sphinx
+
+
+def name_the_logo(soup: BeautifulSoup) -> None:
+    """The link to the start page stood in no landmark, and so in no list of landmarks."""
+    for logo in soup.select("div.sidebar-primary-item:has(> a.navbar-brand)"):
+        logo.name = "nav"
+        logo["aria-label"] = "Start page"
+
+
+def trust_visible_labels(soup: BeautifulSoup) -> None:
+    """Whoever speaks to a computer says what is written, which another name would hide."""
+    for labelled in soup.select("summary[aria-label], button.search-button-field[aria-label]"):
+        del labelled["aria-label"]
+    for icon in soup.select("button[aria-label] i[title]"):
+        del icon["title"]
+
+
+def name_the_sidebar_arrows(soup: BeautifulSoup) -> None:
+    """An arrow that folds a chapter says nothing without the chapter's name."""
+    for summary in soup.select("nav li > details > summary"):
+        chapter = summary.find_parent("li").find("a")
+        if not summary.get_text(strip=True) and chapter is not None:
+            summary["aria-label"] = f"Sections of {chapter.get_text(strip=True)}"
+
+
+def list_the_references(soup: BeautifulSoup) -> None:
+    """A list must hold list items; the role of each entry is no longer part of the standard."""
+    for entry in soup.select("div.citation[role]"):
+        entry["role"] = "listitem"
+    for label in soup.select("div.citation > span.label"):
+        label.decompose()  # entries are cited by author and year, these keys appear nowhere else
+
+
+def frame_tables(soup: BeautifulSoup) -> None:
+    """On a phone a wide table must scroll in a frame of its own, not with the page."""
+    for table in soup.select("article table"):
+        if "wide" not in table.parent.get("class", []):
+            table.wrap(soup.new_tag("div", attrs={"class": "wide"}))
+
+
+def share_the_description(soup: BeautifulSoup) -> None:
+    """A link preview showed the first words of the page, formulas as raw TeX and all."""
+    written = soup.find("meta", attrs={"name": "description"})
+    shared = soup.find("meta", attrs={"property": "og:description"})
+    if written is not None and shared is not None:
+        shared["content"] = written["content"]
+
+
+def leave_out_thebe(soup: BeautifulSoup) -> None:
+    """No page runs code in the browser; its script stood there twice and stopped with an error."""
+    for script in soup.find_all("script"):
+        if "sphinx-thebe.js" in script.get("src", "") or "THEBE_JS_URL" in (script.string or ""):
+            script.decompose()
+
+
+MENDS: tuple[Callable[[BeautifulSoup], None], ...] = (
+    name_the_logo,
+    trust_visible_labels,
+    name_the_sidebar_arrows,
+    list_the_references,
+    frame_tables,
+    share_the_description,
+    leave_out_thebe,
+)
+
+
+def mend(html: str) -> str:
+    """Apply every mend to one page. A page mended before stays as it is."""
+    soup = BeautifulSoup(html, "html.parser")
+    for apply in MENDS:
+        apply(soup)
+    return str(soup)
+
+
+def mend_pages(app: Sphinx, exception: Exception | None) -> None:
+    if exception is not None or app.builder.format != "html":
+        return
+    for page in sorted(Path(app.outdir).rglob("*.html")):
+        if "_static" not in page.relative_to(app.outdir).parts:
+            page.write_text(mend(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("build-finished", mend_pages)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

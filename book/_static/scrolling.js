@@ -1,0 +1,14 @@
+// What is wider than its frame (a table, a formula) can be scrolled by keyboard, too.
+const frames = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const frame = target.closest(".wide, div.math");
+    if (frame.scrollWidth > frame.clientWidth) frame.tabIndex = 0;
+    else frame.removeAttribute("tabindex");
+  }
+});
+window.addEventListener("load", () => {
+  for (const frame of document.querySelectorAll(".wide, div.math")) {
+    frames.observe(frame);
+    for (const child of frame.children) frames.observe(child);
+  }
+});
