@@ -63,7 +63,7 @@ DARK = {
 """What stands for each colour on a dark page."""
 
 LIGHT_PAGE = "#ffffff"
-DARK_PAGE = "#14181e"
+DARK_PAGE = "#121212"
 """The two backgrounds, as the book's theme sets them."""
 
 FULL = to_rgba("#2a7fc4", 0.7)
@@ -79,6 +79,7 @@ def use() -> None:
                 color=[BLUE, ORANGE, GREEN, PURPLE], linestyle=["-", "--", "-.", ":"]
             ),
             "axes.edgecolor": MUTED,
+            "axes.facecolor": "none",
             "axes.grid": False,
             "axes.labelcolor": INK,
             "axes.spines.right": False,
@@ -87,6 +88,7 @@ def use() -> None:
             "axes.titlelocation": "left",
             "axes.titlesize": "medium",
             "figure.constrained_layout.use": True,
+            "figure.facecolor": "none",
             "figure.figsize": (6.4, 3.4),
             "font.size": 10.5,
             "grid.color": MUTED,
@@ -95,7 +97,7 @@ def use() -> None:
             "legend.frameon": False,
             "legend.labelcolor": INK,
             "lines.linewidth": 1.8,
-            "savefig.transparent": True,
+            "savefig.facecolor": "none",
             "svg.fonttype": "path",
             "svg.hashsalt": "attention from the ground up",
             "text.color": INK,
