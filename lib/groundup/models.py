@@ -283,13 +283,13 @@ def _initialise(
     """Draw the weights so that no layer starts too loud.
 
     Linear maps and tables are normal with variance `2 / (5 d_model)`: a standard deviation of
-    0.023 at the width of GPT-2 small, which used 0.02, and token vectors of variance 2/5 beside
+    0.023 at the width of GPT-2 small, whose code has 0.02, and token vectors of variance 2/5 beside
     the sinusoids' 1/2 once they are scaled up. In a pre-norm stack each sum adds variance to
     the residual stream, so a map that writes to it is scaled by one over the root of the number
     of sums. Biases start at 0, gains at 1.
 
     Source:
-        Nguyen and Salazar 2019, Transformers without Tears, section 2.2,
+        Nguyen and Salazar 2019, Transformers without Tears (SmallInit),
         https://arxiv.org/abs/1910.05895; Radford et al. 2019, Language Models are Unsupervised
         Multitask Learners, section 2.3 (residual scaling)
 

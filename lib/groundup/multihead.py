@@ -126,13 +126,11 @@ class MultiHeadAttention(nn.Module):
         cache: LayerCache | None,
         positions: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if mask is not None and (mask.dtype != torch.bool or mask.ndim not in (2, 4)):
-            raise ValueError(
-                "a mask must be boolean with axes (q_len, k_len) or (batch, heads, q_len, k_len), "
-                f"got dtype={mask.dtype}, shape={tuple(mask.shape)}"
-            )
+        _require_mask(mask)
         if self.rotary and context is not None:
-            raise ValueError("rotary attention compares positions within one sequence: no context")
+            raise ValueError(
+                "rotary attention takes no context: it turns by places in one sequence"
+            )
         query = split_heads(self.query(x), self.num_heads)
         if context is not None and cache is not None and cache.length > 0:
             key, value = cache.keys, cache.values
@@ -154,6 +152,14 @@ class MultiHeadAttention(nn.Module):
             key = key.repeat_interleave(group, dim=1)  # (batch, heads, k_len, d_head)
             value = value.repeat_interleave(group, dim=1)
         return query, key, value
+
+
+def _require_mask(mask: Tensor | None) -> None:
+    if mask is not None and (mask.dtype != torch.bool or mask.ndim not in (2, 4)):
+        raise ValueError(
+            "a mask must be boolean with axes (q_len, k_len) or (batch, heads, q_len, k_len), "
+            f"got dtype={mask.dtype}, shape={tuple(mask.shape)}"
+        )
 
 
 def _require_multiple(name: str, value: int, of_name: str, of: int) -> None:
