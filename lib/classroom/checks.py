@@ -201,7 +201,7 @@ def expect_gradients(
     try:
         seen = subject.gradients(name, args, indices, cotangents)
     except StudentError as error:
-        raise _failed(str(error), error) from None
+        raise CheckFailed(str(error)) from error
     for label, s, e in zip(wrt, seen, expected, strict=True):
         if s is None:
             raise CheckFailed(
@@ -222,7 +222,7 @@ def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inp
     try:
         _, after = subject.call_and_return_inputs(name, *args)
     except StudentError as error:
-        raise _failed(str(error), error) from None
+        raise CheckFailed(str(error)) from error
     for index, (before, now) in enumerate(zip(args, after, strict=True)):
         if isinstance(before, Tensor) and not equal(before, now):
             raise CheckFailed(
@@ -305,16 +305,10 @@ def _expect(
     if problem is None:
         return
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
-        raise _failed(problem, error)
+        raise CheckFailed(problem) from error
     alike = mistakes_alike(subject, case, name, inputs, judge)
     example = "" if error else smallest_example(subject, case, name, inputs, judge, oracle)
     raise CheckFailed(problem, alike, example)
-
-
-def _failed(problem: str, error: StudentError) -> CheckFailed:
-    failure = CheckFailed(problem)
-    failure.__cause__ = error
-    return failure
 
 
 def _verdicts(
@@ -339,8 +333,6 @@ def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) ->
     except Crashed as error:
         if error.kind == "AssertionError":
             return error.text or "nothing"
-        raise _failed(
-            f"{error}. A test says that something is wrong with `assert`", error
-        ) from None
+        raise CheckFailed(f"{error}. A test says that something is wrong with `assert`") from error
     except StudentError as error:
-        raise _failed(str(error), error) from None
+        raise CheckFailed(str(error)) from error

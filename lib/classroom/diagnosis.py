@@ -144,7 +144,10 @@ def smallest_example(
 
 
 def _names(oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
-    names = list(inspect.signature(oracle).parameters) if oracle else []
+    try:
+        names = list(inspect.signature(oracle).parameters) if oracle else []
+    except ValueError:  # a function of torch's that keeps its signature to itself
+        names = []
     return names[:count] if len(names) >= count else [f"argument {i + 1}" for i in range(count)]
 
 

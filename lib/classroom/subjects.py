@@ -254,7 +254,7 @@ def _describe_crash(name: str, error: BaseException) -> str:
     frame = theirs[-1] if theirs else None
     where = f" in line {frame.lineno}: {frame.line.strip()}" if frame and frame.line else ""
     said = str(error).strip().splitlines()
-    text = f": {said[0]}" if said else ""
+    text = f": {said[0].rstrip('.')}" if said else ""
     return f"`{name}` raised {type(error).__name__}{text}{where}"
 
 

@@ -19,6 +19,10 @@ from classroom.checks import (
 )
 
 
+def output_oracle(query, key, value):
+    return F.scaled_dot_product_attention(query, key, value)
+
+
 def attention_inputs(case):
     batch, q_len, k_len = case.size("batch", 2), case.size("q_len", 5), case.size("k_len", 7)
     d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
@@ -604,7 +608,7 @@ class TestMendedAttention:
             case,
             "mended_attention",
             attention_inputs,
-            F.scaled_dot_product_attention,
+            output_oracle,
             OUTPUT,
         )
 

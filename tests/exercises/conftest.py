@@ -1,0 +1,103 @@
+"""Every answer of every assignment, as fixtures."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from classroom.answers import Answer, load_answers
+from classroom.notebooks import assignments, cell_of, text_file
+from classroom.selfcheck import load_checks
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """An assignment as its authors see it (`folder`) and as students get it (`handout`)."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def handout(self) -> Path:
+        return ROOT / "exercises" / self.name
+
+    @property
+    def notebook_name(self) -> str:
+        return text_file(self.folder).with_suffix(".ipynb").name
+
+    @functools.cached_property
+    def exercises(self) -> list[str]:
+        return list(load_checks(self.folder))
+
+    @functools.cached_property
+    def mistakes(self) -> list[Answer]:
+        return load_answers(self.folder / "mistakes.py")
+
+    @functools.cached_property
+    def variants(self) -> list[Answer]:
+        return load_answers(self.folder / "variants.py")
+
+    def solution(self, exercise: str) -> Answer:
+        return self._cell(self.folder, exercise, "Solution")
+
+    def blank(self, exercise: str) -> Answer:
+        return self._cell(self.handout, exercise, "Blank")
+
+    def notebook(self, cells: dict[str, str]) -> nbformat.NotebookNode:
+        """The released notebook as a student would hand it in, with these cells filled in."""
+        notebook = nbformat.read(self.handout / self.notebook_name, as_version=4)
+        for exercise, source in cells.items():
+            cell_of(notebook, exercise).source = source
+        return notebook
+
+    def _cell(self, folder: Path, exercise: str, name: str) -> Answer:
+        notebook = nbformat.read(folder / self.notebook_name, as_version=4)
+        first = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        return Answer(name, exercise, name, cell_of(notebook, exercise).source, first.source)
+
+
+@functools.cache
+def all_assignments() -> list[Assignment]:
+    return [Assignment(folder) for folder in assignments(ROOT / "solutions")]
+
+
+def _each(kind: str) -> Iterator:
+    for assignment in all_assignments():
+        for answer in getattr(assignment, kind):
+            yield pytest.param(
+                (assignment, answer), id=f"{assignment.name}-{answer.exercise}-{answer.name}"
+            )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "assignment" in metafunc.fixturenames:
+        found = all_assignments()
+        metafunc.parametrize("assignment", found, ids=[a.name for a in found])
+    if "exercise" in metafunc.fixturenames:
+        pairs = [
+            pytest.param((a, exercise), id=f"{a.name}-{exercise}")
+            for a in all_assignments()
+            for exercise in a.exercises
+        ]
+        metafunc.parametrize("exercise", pairs)
+    for kind in ("mistake", "variant"):
+        if kind in metafunc.fixturenames:
+            metafunc.parametrize(kind, list(_each(f"{kind}s")))
+
+
+@pytest.fixture(scope="session")
+def every_assignment() -> list[Assignment]:
+    return all_assignments()
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT

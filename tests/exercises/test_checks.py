@@ -1,0 +1,87 @@
+"""The checks know the solutions, the blanks, the mistakes and the variants, on unseen seeds."""
+
+import ast
+from collections import Counter
+
+import pytest
+
+from classroom.selfcheck import MAX_MESSAGE_LINES, load_checks, run_checks
+from classroom.subjects import LocalSubject
+
+SEEDS = ["unseen 1", "unseen 2"]
+
+
+def run(assignment, answer, seed):
+    """Check an answer with the files that students have."""
+    report = run_checks(assignment.handout, answer.exercise, LocalSubject(answer.namespace), seed)
+    assert "check itself broke" not in str(report), report.to_text()
+    return report
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_solution_gets_full_marks(exercise, seed):
+    assignment, name = exercise
+    report = run(assignment, assignment.solution(name), seed)
+    assert report.earned == report.points, report.to_text()
+
+
+def test_the_blank_gets_nothing_and_says_what_to_write(exercise):
+    assignment, name = exercise
+    report = run(assignment, assignment.blank(name), SEEDS[0])
+    asks = load_checks(assignment.handout)[name][0].asks
+    assert report.earned == 0
+    assert "is not written yet" in report.messages[0]
+    assert asks in report.messages[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_mistake_is_caught_and_named_and_no_other_is(mistake, seed):
+    assignment, answer = mistake
+    report = run(assignment, answer, seed)
+    assert report.earned < report.points, f"{answer.name} passes"
+    assert report.mistakes == [answer.name], report.to_text()
+    assert answer.title in report.to_text()
+    assert len(report.to_text().splitlines()) <= MAX_MESSAGE_LINES
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_variant_gets_full_marks(variant, seed):
+    assignment, answer = variant
+    report = run(assignment, answer, seed)
+    assert report.earned == report.points, report.to_text()
+
+
+def test_every_exercise_has_mistakes_and_variants_enough(assignment):
+    mistakes = Counter(answer.exercise for answer in assignment.mistakes)
+    variants = Counter(answer.exercise for answer in assignment.variants)
+    for name in assignment.exercises:
+        assert mistakes[name] >= 3, f"{name} has {mistakes[name]} mistakes"
+        assert variants[name] >= 3, f"{name} has {variants[name]} variants"
+    assert set(mistakes) | set(variants) == set(assignment.exercises)
+
+
+def test_answers_differ_from_the_solution_and_from_each_other(assignment):
+    answers = assignment.mistakes + assignment.variants
+    answers += [assignment.solution(name) for name in assignment.exercises]
+    cells = Counter((a.exercise, ast.dump(ast.parse(a.cell))) for a in answers)
+    assert max(cells.values()) == 1
+
+
+def test_the_inputs_of_a_check_change_with_the_seed_and_not_without_it(exercise):
+    assignment, name = exercise
+    first, again, other = (inputs_seen(assignment, name, SEEDS[i]) for i in (0, 0, 1))
+    assert first == again
+    assert first != other or name == "check_convex_hull", "the inputs are the student's own there"
+
+
+def inputs_seen(assignment, name, seed):
+    """Record, as text, what the checks of an exercise hand to its solution."""
+    calls = []
+
+    class Recorder(LocalSubject):
+        def call(self, name, *args, **kwargs):
+            calls.append(f"{name} {args}")
+            return super().call(name, *args, **kwargs)
+
+    run_checks(assignment.handout, name, Recorder(assignment.solution(name).namespace), seed)
+    return calls
