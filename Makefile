@@ -1,0 +1,30 @@
+.DEFAULT_GOAL := help
+.PHONY: help book test quick check release bench clean
+
+help:  ## list these commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+book:  ## build the book; open book/_build/html/index.html
+	jupyter-book build book -W --keep-going -n
+
+test:  ## run all tests
+	pytest
+
+quick:  ## run the tests that take no browser, no class of students
+	pytest -m "not slow and not browser and not benchmark and not gpu"
+
+check:  ## format, lint, types, who imports whom, exercises against solutions
+	ruff format --check .
+	ruff check .
+	pyright
+	lint-imports
+	classroom release --verify
+
+release:  ## make exercises/ from solutions/
+	classroom release
+
+bench:  ## measure against peers; writes tests/benchmarks/records/
+	pytest -m benchmark tests/benchmarks
+
+clean:  ## remove what builds leave behind
+	rm -rf book/_build build .pytest_cache .ruff_cache
