@@ -13,13 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from classroom.inventory import inventory
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
+
+from classroom.inventory import inventory
 
 
 @cache
@@ -80,13 +81,14 @@ class Exercises(SphinxDirective):
         return [listed]
 
     def _summary(self, assignment: dict[str, Any]) -> nodes.paragraph:
-        optional = sum(exercise["optional"] for exercise in assignment["exercises"])
-        count = f"{len(assignment['exercises'])} exercises"
-        count += f" ({optional} of them optional)" if optional else ""
-        text = (
-            f"{count}, {assignment['points']} points, about {duration(assignment['minutes'])} "
-            "in all. Open the notebook from the folder of the course:"
-        )
+        exercises = assignment["exercises"]
+        optional = sum(exercise["optional"] for exercise in exercises)
+        mistakes = sum(len(exercise["mistakes"]) for exercise in exercises)
+        text = f"{len(exercises)} exercises"
+        text += f" ({optional} of them optional)" if optional else ""
+        text += f", {assignment['points']} points, about {duration(assignment['minutes'])} in all. "
+        text += f"The checks know {mistakes} mistakes by name, and say so when they meet one. "
+        text += "Open the notebook from the folder of the course:"
         return nodes.paragraph(text, text)
 
     def _download(self, notebook: Path) -> nodes.paragraph:
@@ -106,7 +108,7 @@ class Exercises(SphinxDirective):
             facts += nodes.Text(f", {word} ")
             facts += scale_node(word=word, level=exercise[word])
         if mistakes:
-            facts += nodes.Text(f", {mistakes} mistakes known by name")
+            facts += nodes.Text(f", {mistakes} known mistakes")
         body = nodes.definition("", facts)
         self.state.nested_parse(StringList([exercise["asks"]]), self.content_offset, body)
         return nodes.definition_list_item("", nodes.term(title, title), body)

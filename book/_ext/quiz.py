@@ -109,9 +109,9 @@ class Quiz(SphinxDirective):
         for number, option in enumerate(options, start=1):
             place = {"number": number, "group": quiz["ids"][0]}
             quiz += self._inline(quiz_option(**place), option.text)
-            explanation = quiz_explanation(is_right=option.is_right, **place)
             recalled = nodes.paragraph(classes=["quiz-recalled"])
-            explanation += self._inline(recalled, option.text)
+            explanations += self._inline(recalled, option.text)
+            explanation = quiz_explanation(is_right=option.is_right, **place)
             body = nodes.container()
             self.state.nested_parse(StringList(option.explanation), self.content_offset, body)
             explanation += body.children
