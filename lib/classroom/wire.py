@@ -6,9 +6,10 @@ tensors in the order in which the header names them.
 """
 
 import json
+import operator
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,7 +32,10 @@ DTYPES = {
 }
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 16
+MAX_INTEGER_BITS = 63
+_BYTES_PER_ITEM = 16
 _LENGTH = struct.Struct(">Q")
+_dispatch_of = operator.attrgetter("__torch_dispatch__")
 
 
 class CannotCross(ValueError):
@@ -63,13 +67,11 @@ def pack(value: Any) -> bytes:
         CannotCross: If something else is in it, or if it is larger than `MAX_BYTES`.
 
     """
-    blobs: list[bytes] = []
-    header = json.dumps(_describe(value, blobs, 0)).encode()
-    message = _LENGTH.pack(len(header)) + header + b"".join(blobs)
+    writer = _Writer(MAX_BYTES)
+    header = json.dumps(writer.describe(value, 0)).encode()
+    message = _LENGTH.pack(len(header)) + header + b"".join(writer.blobs)
     if len(message) > MAX_BYTES:
-        raise CannotCross(
-            f"a value may hold at most {MAX_BYTES:,} bytes, this one holds {len(message):,}"
-        )
+        raise _too_large()
     return message
 
 
@@ -98,40 +100,98 @@ def unpack(message: bytes, resolve: Callable[[Handle], Any] = lambda handle: han
         return value
     except CannotCross:
         raise
-    except (ValueError, KeyError, TypeError, RuntimeError, struct.error, RecursionError) as error:
+    except (
+        ArithmeticError,
+        KeyError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
         raise CannotCross(f"these bytes are not a message: {error}") from None
 
 
-def _describe(value: Any, blobs: list[bytes], depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise CannotCross(f"a value may be nested at most {MAX_DEPTH} levels deep")
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, Tensor):
-        return _describe_tensor(value, blobs)
-    if type(value) is Handle:
-        return {"handle": value.id, "owner": value.owner}
-    if isinstance(value, (list, tuple)):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_describe(item, blobs, depth + 1) for item in value]}
-    if isinstance(value, dict):
-        if not all(type(key) is str for key in value):
+def _too_large() -> CannotCross:
+    return CannotCross(f"a value may hold at most {MAX_BYTES:,} bytes, this one holds more")
+
+
+@dataclass
+class _Writer:
+    """Describes values for the header, collects the bytes of tensors, and counts both.
+
+    Counting on the way stops values that are small in memory and huge when written out, such as
+    a list that holds another one ten times, which holds another one ten times.
+    """
+
+    room: int
+    blobs: list[bytes] = field(default_factory=list)
+
+    def describe(self, value: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise CannotCross(f"a value may be nested at most {MAX_DEPTH} levels deep")
+        self._count(_BYTES_PER_ITEM)
+        if value is None or type(value) is bool:
+            return value
+        if type(value) is int:
+            if value.bit_length() > MAX_INTEGER_BITS:
+                raise CannotCross("a whole number must fit into 64 bits")
+            return value
+        if isinstance(value, float):
+            # Such as numpy's float64: whatever a subclass adds, only its number crosses.
+            return float.__float__(value)
+        if type(value) is str:
+            self._count(len(value))
+            return value
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if type(value) is Handle:
+            return {"handle": value.id, "owner": value.owner}
+        # Read by the built-in types' own methods, because a subclass may bring other ones.
+        if isinstance(value, list):
+            return {"list": [self.describe(item, depth + 1) for item in list.__iter__(value)]}
+        if isinstance(value, tuple):
+            return {"tuple": [self.describe(item, depth + 1) for item in tuple.__iter__(value)]}
+        if isinstance(value, dict):
+            return {"dict": [self._entry(*entry, depth + 1) for entry in dict.items(value)]}
+        raise CannotCross(
+            f"{_kind_of(value)} cannot be handed over: use a torch.Tensor or a number"
+        )
+
+    def _entry(self, key: Any, value: Any, depth: int) -> list[Any]:
+        if type(key) is not str:
             raise CannotCross("the keys of a dictionary must be strings")
-        return {"dict": [[k, _describe(v, blobs, depth + 1)] for k, v in value.items()]}
-    raise CannotCross(f"{_kind_of(value)} cannot be handed over: use a torch.Tensor or a number")
+        self._count(len(key))
+        return [key, self.describe(value, depth)]
 
+    def _tensor(self, value: Tensor) -> dict[str, Any]:
+        if _dispatch_of(type(value)) is not _dispatch_of(Tensor):
+            raise CannotCross(f"{_kind_of(value)} cannot be read: use a plain torch.Tensor")
+        try:
+            # A subclass may answer for itself: ask the tensor below it.
+            with torch._C.DisableTorchFunctionSubclass():
+                plain = Tensor.detach(value)
+            if plain.device.type != "cpu":
+                raise CannotCross(
+                    f"a tensor on {plain.device.type} cannot be read: move it to the CPU"
+                )
+            name = str(plain.dtype).removeprefix("torch.")
+            if name not in DTYPES or plain.layout is not torch.strided or plain.is_nested:
+                raise CannotCross(
+                    f"a tensor of dtype {name} and layout {plain.layout} cannot be read"
+                )
+            # A size is claimed before it is filled: an expanded tensor is small until then.
+            self._count(plain.numel() * plain.element_size())
+            flat = plain.resolve_neg().contiguous().reshape(-1)
+            self.blobs.append(flat.view(torch.uint8).numpy().tobytes())
+            return {"tensor": name, "shape": list(plain.shape)}
+        except (RuntimeError, TypeError) as error:
+            reason = str(error).split("\n")[0]
+            raise CannotCross(f"this kind of tensor cannot be read: {reason}") from None
 
-def _describe_tensor(value: Tensor, blobs: list[bytes]) -> dict[str, Any]:
-    name = str(value.dtype).removeprefix("torch.")
-    if name not in DTYPES or value.layout is not torch.strided or value.is_quantized:
-        raise CannotCross(f"a tensor of dtype {name} and layout {value.layout} cannot be read")
-    if value.device.type != "cpu":
-        raise CannotCross(f"a tensor on {value.device.type} cannot be read: move it to the CPU")
-    if value.numel() * value.element_size() > MAX_BYTES:
-        raise CannotCross(f"a tensor of shape {tuple(value.shape)} is too large to hand over")
-    flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    blobs.append(flat.view(torch.uint8).numpy().tobytes())
-    return {"tensor": name, "shape": list(value.shape)}
+    def _count(self, num_bytes: int) -> None:
+        self.room -= num_bytes
+        if self.room < 0:
+            raise _too_large()
 
 
 def _kind_of(value: Any) -> str:
@@ -151,15 +211,22 @@ class _Reader:
         if not isinstance(description, dict):
             if isinstance(description, list):
                 raise ValueError("a bare list")
+            if isinstance(description, int) and description.bit_length() > MAX_INTEGER_BITS:
+                raise ValueError("a whole number beyond 64 bits")
             return description
         if "tensor" in description:
             return self._tensor(DTYPES[description["tensor"]], description["shape"])
         if "handle" in description:
             return self.resolve(Handle(int(description["handle"]), str(description["owner"])))
         if "dict" in description:
-            return {str(k): self.build(v, depth + 1) for k, v in description["dict"]}
+            return {self._key(k): self.build(v, depth + 1) for k, v in description["dict"]}
         kind = list if "list" in description else tuple
         return kind(self.build(item, depth + 1) for item in description[kind.__name__])
+
+    def _key(self, key: Any) -> str:
+        if type(key) is not str:
+            raise ValueError("a key that is no string")
+        return key
 
     def _tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
         if not all(type(size) is int and size >= 0 for size in shape):
@@ -174,4 +241,7 @@ class _Reader:
         self.position = end
         if not data:
             return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(shape)
+        flat = torch.frombuffer(data, dtype=torch.uint8)
+        # A bool that is neither 0 nor 1 would make two equal answers differ.
+        flat = flat != 0 if dtype is torch.bool else flat.view(dtype)
+        return flat.reshape(shape)
