@@ -48,7 +48,7 @@ from matplotlib.image import AxesImage
 BLUE = "#0b6fb8"
 ORANGE = "#c2570c"
 GREEN = "#0a8a66"
-PURPLE = "#9c2f7f"
+PURPLE = "#7d1f6a"
 INK = "#222832"
 MUTED = "#68717c"
 
@@ -56,7 +56,7 @@ DARK = {
     BLUE: "#58a9ea",
     ORANGE: "#f0924a",
     GREEN: "#3cc79c",
-    PURPLE: "#dd84c4",
+    PURPLE: "#d14fa6",
     INK: "#ced6dd",
     MUTED: "#98a2ae",
 }
@@ -67,7 +67,7 @@ DARK_PAGE = "#121212"
 """The two backgrounds, as the book's theme sets them."""
 
 FULL = to_rgba("#2a7fc4", 0.7)
-OPPOSITE = to_rgba("#c96a1f", 0.7)
+OPPOSITE = to_rgba("#b9601a", 0.7)
 """Ends of the colour maps. A raster has no dark twin: clear enough for `INK` on either page."""
 
 
