@@ -1,0 +1,238 @@
+"""A trained model on disk: `config.json`, `model.safetensors`, `training.safetensors`.
+
+Tensors and text only: nothing in these files can run when they are read. Each file is written
+beside its place and then moved there, so a reader, or a run that was cut off, finds the old
+file or the new one, whole.
+
+`model.safetensors` is for use. `training.safetensors` is for going on: weights, optimizer,
+random state and step belong together, so they are one file.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
+from groundup.models import DecoderOnly, EncoderDecoder
+from groundup.tokenizers import CharacterTokenizer
+
+FORMAT = 1
+"""Goes up when the files change in a way that older readers would misread."""
+
+_MODELS: dict[str, tuple[type[DecoderOnly] | type[EncoderDecoder], Any]] = {
+    "DecoderOnly": (DecoderOnly, DecoderOnlyConfig),
+    "EncoderDecoder": (EncoderDecoder, EncoderDecoderConfig),
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class Checkpoint:
+    """What was saved, ready for use."""
+
+    model: DecoderOnly | EncoderDecoder
+    """In evaluation mode."""
+    tokenizers: dict[str, CharacterTokenizer]
+    """By what they are for, such as `text`, or `source` and `target`."""
+    notes: dict[str, Any]
+    """What else is worth knowing: data, preset, seed. Anything that JSON holds."""
+
+
+def save(
+    folder: str | Path,
+    model: DecoderOnly | EncoderDecoder,
+    tokenizers: Mapping[str, CharacterTokenizer],
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model for later use.
+
+    Tied weights are one parameter, and are written once.
+
+    Args:
+        folder: Made if it is not there.
+        model: What to save; its configuration goes along.
+        tokenizers: By what they are for.
+        notes: Anything that JSON holds.
+
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "format": FORMAT,
+        "model": type(model).__name__,
+        "config": model.config.to_dict(),
+        "tokenizers": {name: tokenizer.to_dict() for name, tokenizer in tokenizers.items()},
+        "notes": dict(notes or {}),
+    }
+    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    _write(folder / "config.json", text.encode())
+    _write(folder / "model.safetensors", to_bytes(_parameters(model)))
+
+
+def load(folder: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
+    """Read what `save` wrote.
+
+    Raises:
+        ValueError: If a file is missing or damaged, the configuration has an unknown field, or
+            the weights have other names or shapes than the configuration asks for.
+
+    """
+    path = Path(folder) / "config.json"
+    record = _read_config(path)
+    model_class, config_class = _MODELS[record["model"]]
+    model = model_class(config_class.from_dict(record["config"]))
+    tensors, _ = _read(Path(folder) / "model.safetensors")
+    _copy_into(model, tensors, Path(folder) / "model.safetensors")
+    tokenizers = {
+        name: CharacterTokenizer.from_dict(fields) for name, fields in record["tokenizers"].items()
+    }
+    return Checkpoint(model=model.to(device).eval(), tokenizers=tokenizers, notes=record["notes"])
+
+
+def save_training(
+    folder: str | Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    generator: torch.Generator,
+    step: int,
+) -> None:
+    """Write what it takes to go on with training as if it had not stopped.
+
+    Torch's global random state goes along: dropout draws from it.
+
+    Args:
+        folder: Made if it is not there.
+        model: Its weights after `step` updates.
+        optimizer: Its averages after as many.
+        generator: What the batches are drawn with.
+        step: Number of updates made.
+
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{name}": tensor for name, tensor in _parameters(model).items()}
+    for index, averages in optimizer.state_dict()["state"].items():
+        for name, tensor in averages.items():
+            tensors[f"optimizer.{index}.{name}"] = tensor
+    tensors |= {f"random.{name}": state for name, state in _random_states(generator).items()}
+    _write(folder / "training.safetensors", to_bytes(tensors, metadata={"step": str(step)}))
+
+
+def load_training(
+    folder: str | Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    generator: torch.Generator,
+) -> int:
+    """Bring a model, its optimizer and the random states back to where they were.
+
+    Args:
+        folder: Where `save_training` wrote.
+        model: Of the same configuration; its weights are overwritten.
+        optimizer: Made for this model, as it was then.
+        generator: What the batches will be drawn with.
+
+    Returns:
+        Number of updates made so far.
+
+    Raises:
+        ValueError: If the file is missing or damaged, or belongs to another model.
+
+    """
+    path = Path(folder) / "training.safetensors"
+    tensors, metadata = _read(path)
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "random": {}}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(".")
+        parts[part][rest] = tensor
+    _copy_into(model, parts["model"], path)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in parts["optimizer"].items():
+        index, _, average = name.partition(".")
+        state.setdefault(int(index), {})[average] = tensor
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    generator.set_state(parts["random"]["generator"])
+    torch.set_rng_state(parts["random"]["cpu"])
+    if "cuda" in parts["random"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state(parts["random"]["cuda"])
+    return int(metadata["step"])
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(
+            f"a checkpoint needs its config.json, got {path}: {error.strerror}"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"config.json must be JSON in UTF-8, got {path}: {error}") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"config.json must hold named fields, got something else in {path}")
+    for name in ("format", "model", "config", "tokenizers", "notes"):
+        if name not in record:
+            raise ValueError(f"config.json needs the field {name}, which {path} lacks")
+    if record["format"] != FORMAT:
+        raise ValueError(f"config.json must have format {FORMAT}, got {record['format']} in {path}")
+    if record["model"] not in _MODELS:
+        raise ValueError(
+            f"model must be one of {', '.join(_MODELS)}, got {record['model']} in {path}"
+        )
+    return record
+
+
+def _random_states(generator: torch.Generator) -> dict[str, Tensor]:
+    states = {"generator": generator.get_state(), "cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _parameters(model: nn.Module) -> dict[str, Tensor]:
+    # Tied weights come once: `named_parameters` lists each parameter under its first name.
+    return {name: p.detach().contiguous() for name, p in model.named_parameters()}
+
+
+def _copy_into(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    parameters = dict(model.named_parameters())
+    for name in sorted(parameters.keys() ^ tensors.keys()):
+        problem = "lacks" if name in parameters else "has an unknown"
+        raise ValueError(
+            f"weights must be those of the configuration, got {path}: {problem} {name}"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            if parameter.shape != tensors[name].shape:
+                raise ValueError(
+                    "weights must have the shapes of the configuration, got "
+                    f"{name} {tuple(tensors[name].shape)} in {path} instead of "
+                    f"{tuple(parameter.shape)}"
+                )
+            parameter.copy_(tensors[name])
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
+    except FileNotFoundError:
+        raise ValueError(f"a checkpoint needs its {path.name}, got no file {path}") from None
+    except SafetensorError as error:
+        raise ValueError(f"a safetensors file must be whole, got {path}: {error}") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file beside its place, then move it there in one step."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
