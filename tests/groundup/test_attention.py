@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+
 from groundup.attention import (
     additive_scores,
     attention_weights,

@@ -1,8 +1,9 @@
 import pytest
 import torch
+from torch import nn
+
 from groundup.blocks import Block, DecoderBlock
 from groundup.masks import causal_mask
-from torch import nn
 
 # Sizes: batch 2, heads 3, d_model 12, d_ff 11, target length 5, source length 7.
 
@@ -131,21 +132,33 @@ def test_every_part_is_trained(normal, shaken):
         assert silent == ["attention.key.bias", "cross_attention.key.bias"]
 
 
-@pytest.mark.parametrize("part", ["attention", "feed_forward", "cross_attention"])
-def test_dropout_acts_on_a_sub_layer_s_output_before_it_is_added(normal, shaken, part):
+@pytest.mark.parametrize("norm_order", ORDERS)
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        (Block, "attention"),
+        (Block, "feed_forward"),
+        (DecoderBlock, "attention"),
+        (DecoderBlock, "cross_attention"),
+        (DecoderBlock, "feed_forward"),
+    ],
+)
+def test_dropout_acts_on_a_sub_layer_s_output_before_it_is_added(
+    normal, shaken, kind, part, norm_order
+):
     """With one sub-layer speaking, each feature of what it adds is dropped or doubled."""
-    block = shaken(DecoderBlock(12, 3, 11, dropout=0.5))
-    x, memory = normal(2, 5, 12), normal(2, 7, 12)
-    with torch.no_grad():
-        for name in {"attention", "feed_forward", "cross_attention"} - {part}:
-            writer = (
-                block.feed_forward.down if name == "feed_forward" else getattr(block, name).output
-            )
-            writer.weight.zero_()
-            writer.bias.zero_()
-    added = block.eval()(x, memory) - x
+    block, x = shaken(kind(12, 3, 11, dropout=0.5, norm_order=norm_order)), normal(2, 5, 12)
+    memory = [normal(2, 7, 12)] if kind is DecoderBlock else []
+    for name, sub_layer in list(block.named_children()):
+        if name.endswith("_norm"):
+            setattr(block, name, nn.Identity())  # leaves the sum as it is, in either order
+        elif name not in (part, "dropout"):
+            writer = sub_layer.down if name == "feed_forward" else sub_layer.output
+            nn.init.zeros_(writer.weight)
+            nn.init.zeros_(writer.bias)
+    added = block.eval()(x, *memory) - x
     torch.manual_seed(0)
-    seen = (block.train()(x, memory) - x) / added
+    seen = (block.train()(x, *memory) - x) / added
     is_dropped, is_doubled = seen.abs() < 1e-6, (seen - 2).abs() < 1e-6
     assert (is_dropped | is_doubled).all()
     assert 0.3 < is_dropped.double().mean() < 0.7

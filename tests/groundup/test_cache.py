@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from groundup.cache import KeyValueCache, LayerCache
 
 # By hand

@@ -2,6 +2,7 @@ import dataclasses
 import json
 
 import pytest
+
 from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
 
 SIZES = {"source_vocab_size": 13, "vocab_size": 11, "source_max_len": 7, "max_len": 5}
@@ -105,6 +106,13 @@ def test_what_cannot_be_built_is_refused_in_one_sentence(unchecked, overrides, m
     with pytest.raises(ValueError) as refusal:
         tiny(**overrides)
     assert str(refusal.value) == message
+
+
+def test_a_model_with_an_encoder_is_checked_as_strictly():
+    with pytest.raises(ValueError, match="num_encoder_layers must be a positive integer, got .*=0"):
+        EncoderDecoderConfig.tiny(**SIZES, num_encoder_layers=0)
+    with pytest.raises(ValueError, match="d_model must be a multiple of num_heads, .*=10, .*=3"):
+        EncoderDecoderConfig.tiny(**SIZES, d_model=10, num_heads=3)
 
 
 def test_one_table_for_two_vocabularies_is_refused():

@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from groundup.layers import FeedForward, LayerNorm
 from torch import nn
+
+from groundup.layers import FeedForward, LayerNorm
 
 # By hand
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
-from groundup.masks import causal_mask, masked_softmax, padding_mask
 from torch import nn
+
+from groundup.masks import causal_mask, masked_softmax, padding_mask
 
 # By hand
 

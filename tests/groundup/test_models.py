@@ -4,12 +4,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+
 from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
 from groundup.masks import padding_mask
 from groundup.models import DecoderOnly, EncoderDecoder
 from groundup.multihead import MultiHeadAttention
 from groundup.positions import sinusoidal_table
-from torch import nn
 
 # Sizes: vocabulary 19 (source 23), d_model 12, 3 heads, d_ff 13, up to 11 tokens (source 17).
 

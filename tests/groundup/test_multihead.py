@@ -1,10 +1,11 @@
 import pytest
 import torch
+from torch import nn
+
 from groundup.attention import scaled_dot_product_attention
 from groundup.cache import LayerCache
 from groundup.masks import causal_mask
 from groundup.multihead import MultiHeadAttention, merge_heads, split_heads
-from torch import nn
 
 BACKENDS = ["explicit", "fused"]
 

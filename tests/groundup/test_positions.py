@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+
 from groundup.positions import LearnedPositions, SinusoidalPositions, rotate, sinusoidal_table
 
 # By hand
