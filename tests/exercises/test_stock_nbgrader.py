@@ -125,22 +125,26 @@ def test_generate_assignment_makes_the_committed_exercises(classroom, root):
 
 
 def test_every_answer_scores_in_the_gradebook_what_its_self_check_showed(classroom):
+    shown = {}
     for student, answers in classroom.answers.items():
         recorded = classroom.scores(student)
         assert set(recorded) == set(classroom.assignment.exercises)
         for exercise, answer in answers.items():
-            report = run_checks(
-                classroom.assignment.handout, exercise, LocalSubject(answer.namespace)
-            )
-            assert recorded[exercise] == report.earned, f"{student}: {exercise} {answer.name}"
+            if (exercise, answer.name) not in shown:
+                subject = LocalSubject(answer.namespace)
+                report = run_checks(classroom.assignment.handout, exercise, subject)
+                shown[exercise, answer.name] = report.earned
+            expected = shown[exercise, answer.name]
+            assert recorded[exercise] == expected, f"{student}: {exercise} {answer.name}"
 
 
 def test_mistakes_lose_points_and_nothing_else_does(classroom):
     full = classroom.scores("solution")
     assert sum(classroom.scores("blank").values()) == 0
     for student, answers in classroom.answers.items():
+        scores = classroom.scores(student)
         for exercise, answer in answers.items():
-            score = classroom.scores(student)[exercise]
+            score = scores[exercise]
             if student.startswith("mistakes") and answer.name != "Solution":
                 assert score < full[exercise], f"{exercise}: {answer.name}"
             elif student != "blank":
