@@ -155,11 +155,15 @@ def language_model_batches(
             f"a text must be longer than the windows cut from it, got {len(tokens)} tokens, "
             f"length={length}"
         )
-    offsets = torch.arange(length + 1)
-    while True:
-        starts = torch.randint(len(tokens) - length, (batch_size, 1), generator=generator)
-        windows = tokens[starts + offsets]  # (batch, length + 1)
-        yield Batch({"tokens": windows[:, :-1]}, windows[:, 1:])
+
+    def draw() -> Iterator[Batch]:
+        offsets = torch.arange(length + 1)
+        while True:
+            starts = torch.randint(len(tokens) - length, (batch_size, 1), generator=generator)
+            windows = tokens[starts + offsets]  # (batch, length + 1)
+            yield Batch({"tokens": windows[:, :-1]}, windows[:, 1:])
+
+    return draw()  # what is wrong with the arguments shows at once, not at the first batch
 
 
 def covering_windows(
