@@ -111,7 +111,7 @@ class DecoderOnlyConfig(_Config):
         """A model that learns something on two CPU cores within minutes."""
         values = {
             "d_model": 128,
-            "num_layers": 4,
+            "num_layers": 3,
             "num_heads": 4,
             "d_ff": 512,
             "positions": "rotary",
@@ -189,11 +189,11 @@ class EncoderDecoderConfig(_Config):
             "vocab_size": vocab_size,
             "source_max_len": source_max_len,
             "max_len": max_len,
-            "d_model": 128,
+            "d_model": 64,
             "num_encoder_layers": 2,
             "num_layers": 2,
             "num_heads": 4,
-            "d_ff": 512,
+            "d_ff": 256,
             "positions": "sinusoidal",
             "norm_order": "pre",
             "activation": "relu",
