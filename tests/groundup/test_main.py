@@ -1,0 +1,420 @@
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from groundup.__main__ import DatesTask, TextTask, main
+from groundup.baselines import CharacterNGram
+
+WORDS = "the cat sat on the mat and the dog sat on the log while the hen ran to the den "
+"""A text that a small model learns in seconds."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_validation_dates():
+    """Measure on 60 dates; on 2000, as the command does, most of the time would go there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DatesTask, "NUM_VALIDATION", 60)
+        yield
+
+
+@pytest.fixture(scope="module")
+def text_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "words.txt"
+    path.write_text(WORDS * 20, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def run(capfd):
+    """Run a command in this process; give its exit status and what it wrote."""
+
+    def command(*arguments):
+        status = main([str(argument) for argument in arguments])
+        return status, *capfd.readouterr()
+
+    return command
+
+
+SHORT = ["--preset", "tiny", "--context", 16, "--batch-size", 4, "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def words(text_path, tmp_path_factory):
+    """A model of the words, trained once for all tests that only read it."""
+    out = tmp_path_factory.mktemp("runs") / "words"
+    arguments = ["train", "--data", text_path, *SHORT, "--steps", 60, "--out", out]
+    assert main([str(argument) for argument in arguments]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def dates(tmp_path_factory):
+    """A model of dates that has hardly learned anything."""
+    out = tmp_path_factory.mktemp("runs") / "dates"
+    arguments = ["train", "--data", "dates", "--batch-size", 3, "--steps", 11, "--out", out]
+    assert main([str(argument) for argument in arguments]) == 0
+    return out
+
+
+# The whole path
+
+
+def test_training_writes_a_model_a_log_and_a_progress_bar(run, text_path, tmp_path):
+    out = tmp_path / "deep" / "folder"
+    status, printed, bar = run(
+        "train", "--data", text_path, *SHORT, "--steps", 25, "--out", out, "--seed", 5
+    )
+    assert status == 0
+    assert f"made 25 of 25 updates, saved in {out}" in printed
+    assert "bits_per_byte: " in printed
+    assert "25/25" in bar
+    assert "nats per token" in bar
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in log] == [10, 20, 25]
+    assert log[-1]["loss"] < log[0]["loss"] < 10
+    notes = json.loads((out / "config.json").read_text())["notes"]
+    assert (notes["data"], notes["seed"], notes["step"]) == (str(text_path), 5, 25)
+
+
+def test_a_model_of_text_is_measured_on_the_part_held_out(run, words, text_path):
+    status, printed, _ = run("evaluate", words, "--json")
+    assert status == 0
+    results = json.loads(printed)
+    num_characters = len(WORDS) * 2 - 1
+    assert (results["num_tokens"], results["num_bytes"]) == (num_characters, num_characters)
+    assert results["bits_per_byte"] == pytest.approx(results["nats_per_token"] / math.log(2))
+    assert results["bits_per_byte"] < math.log2(len(set(WORDS))) / 1.5
+    assert (results["data"], results["step"]) == (str(text_path), 60)
+    assert "exact_match" not in results
+
+
+def test_the_baseline_is_the_5_gram_on_the_same_characters(run, words, text_path):
+    _, printed, _ = run("evaluate", words, "--json", "--baseline")
+    baseline = json.loads(printed)["baseline"]
+    text = text_path.read_text()
+    ngram = CharacterNGram(text[: len(text) * 9 // 10], set(text), order=5)
+    bits = ngram.bits_per_character(text[len(text) * 9 // 10 :])
+    assert baseline["bits_per_byte"] == pytest.approx(bits)
+    assert "5-gram" in baseline["name"]
+
+
+def test_results_can_be_read_by_people_too(run, words):
+    _, printed, _ = run("evaluate", words, "--baseline")
+    names = [line.partition(": ")[0] for line in printed.splitlines()]
+    assert names[2:4] == ["bits_per_byte", "nats_per_token"]
+    assert names[-1] == "baseline bits_per_byte"
+
+
+def test_a_model_of_text_goes_on_from_a_prompt(run, words):
+    status, printed, _ = run("generate", words, "--prompt", "the cat", "--length", 40)
+    assert status == 0
+    assert printed.startswith("the cat")
+    assert len(printed) == len("the cat") + 40 + 1
+    assert set(printed) <= set(WORDS + "\n")
+    assert run("generate", words, "--prompt", "the cat", "--length", 40)[1] == printed
+    assert run("generate", words, "--prompt", "the cat", "--length", 40, "--seed", 1)[1] != printed
+
+
+def test_choosing_among_one_token_is_greedy(run, words):
+    greedy = run("generate", words, "--prompt", "the", "--length", 20, "--greedy")[1]
+    for option in (["--top-k", 1], ["--top-p", 1e-6], ["--temperature", 1e-4]):
+        assert run("generate", words, "--prompt", "the", "--length", 20, *option)[1] == greedy
+
+
+def test_a_prompt_can_be_piped_in(run, words, monkeypatch, tmp_path):
+    path = tmp_path / "prompt.txt"
+    path.write_text("the dog\n")
+    with path.open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        printed = run("generate", words, "--length", 5, "--greedy")[1]
+    assert printed == run("generate", words, "--prompt", "the dog", "--length", 5, "--greedy")[1]
+
+
+def test_dates_are_measured_by_exact_match(run, dates):
+    status, printed, _ = run("evaluate", dates, "--json", "--device", "cpu")
+    assert status == 0
+    results = json.loads(printed)
+    assert results["num_examples"] == 60
+    assert results["num_tokens"] == 60 * 11
+    assert 0 <= results["exact_match"] <= 1
+    assert 0 < results["nats_per_token"] < 4
+    assert "bits_per_byte" not in results
+
+
+def test_each_date_is_answered_on_a_line_of_its_own(run, dates, monkeypatch, tmp_path):
+    sources = ["3. Mai 2031", "Saturday, May 3, 2031"]
+    status, printed, _ = run("generate", dates, "--prompt", *sources)
+    assert status == 0
+    assert len(printed.splitlines()) == 2
+    path = tmp_path / "dates.txt"
+    path.write_text("3. Mai 2031\n\n  Saturday, May 3, 2031  \n")
+    with path.open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert run("generate", dates)[1] == printed
+
+
+@pytest.mark.parametrize("data", ["text", "dates"])
+def test_a_run_cut_short_and_resumed_is_the_run_in_one_go(run, tmp_path, text_path, data):
+    data = text_path if data == "text" else "dates"
+    arguments = ["train", "--data", data, *SHORT[:2], "--context", 48, "--batch-size", 2]
+    run(*arguments, "--steps", 30, "--out", tmp_path / "whole")
+    cut = [*arguments, "--steps", 30, "--out", tmp_path / "cut"]
+    _, printed, _ = run(*cut, "--seconds", 1e-9)
+    assert "made 10 of 30 updates" in printed
+    assert f"go on with: groundup train --resume --out {tmp_path / 'cut'}" in printed
+    run("train", "--resume", "--out", tmp_path / "cut", "--seconds", 1e-9)
+    status, printed, _ = run(*cut, "--resume")
+    assert status == 0
+    assert "made 30 of 30 updates" in printed
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for name in ("model.safetensors", "training.safetensors", "config.json"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+    losses = [
+        [json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines()]
+        for out in (whole, cut)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_a_run_may_go_on_longer_than_it_was_begun_for(run, text_path, tmp_path):
+    run("train", "--data", text_path, *SHORT, "--steps", 10, "--out", tmp_path)
+    status, printed, _ = run("train", "--resume", "--out", tmp_path, "--steps", 20)
+    assert status == 0
+    assert "made 20 of 20 updates" in printed
+
+
+def test_updates_that_a_crash_lost_leave_the_log(run, text_path, tmp_path):
+    run("train", "--data", text_path, *SHORT, "--steps", 20, "--seconds", 1e-9, "--out", tmp_path)
+    log = tmp_path / "log.jsonl"
+    log.write_text(log.read_text() + '{"step": 20, "loss": 123.0}\n')
+    run("train", "--resume", "--out", tmp_path)
+    steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
+    assert steps == [10, 20]
+    assert "123" not in log.read_text()
+
+
+def test_a_seed_decides_the_model(run, text_path, tmp_path):
+    for name, seed in [("a", 1), ("b", 1), ("c", 2)]:
+        arguments = ["--steps", 3, "--seed", seed, "--out", tmp_path / name]
+        run("train", "--data", text_path, *SHORT, *arguments)
+    a, b, c = ((tmp_path / name / "model.safetensors").read_bytes() for name in "abc")
+    assert a == b
+    assert a != c
+
+
+def test_an_interrupted_run_saves_what_it_has_done(text_path, tmp_path):
+    arguments = ["train", "--data", text_path, *SHORT, "--steps", 100_000, "--out", tmp_path]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "groundup", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    log = tmp_path / "log.jsonl"
+    try:
+        while process.poll() is None and not (log.exists() and log.read_text().count("\n") > 0):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130
+    last = json.loads(log.read_text().splitlines()[-1])["step"]
+    assert f"made {last} of 100000 updates" in printed
+    assert json.loads((tmp_path / "config.json").read_text())["notes"]["step"] == last
+
+
+def test_overwriting_starts_over(run, text_path, tmp_path):
+    for steps in (5, 3):
+        status, printed, _ = run(
+            "train", "--data", text_path, *SHORT, "--overwrite", "--steps", steps, "--out", tmp_path
+        )
+        assert status == 0
+    assert "made 3 of 3" in printed
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 1
+
+
+def test_the_alphabet_is_that_of_the_whole_text(tmp_path):
+    path = tmp_path / "late.txt"
+    path.write_text("ab" * 20 + "abz")
+    task = TextTask(str(path))
+    assert task.tokenizers["text"].characters == ("a", "b", "z")
+    assert len(task.data.validation) == 5
+
+
+# Refusals: one sentence, exit status 2, no traceback
+
+
+@pytest.fixture
+def refusal(run):
+    def command(*arguments):
+        status, _, message = run(*arguments)
+        assert status == 2
+        assert message.startswith("groundup: ")
+        assert message.count("\n") == 1
+        return message
+
+    return command
+
+
+def test_a_missing_file_is_refused(refusal, tmp_path):
+    message = refusal("train", "--data", tmp_path / "none.txt", "--out", tmp_path / "out")
+    assert "data must be a readable file" in message
+    assert "none.txt" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_text_is_refused(refusal, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n")
+    message = refusal("train", "--data", tmp_path / "empty.txt", "--out", tmp_path / "out")
+    assert "got an empty file" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_text_shorter_than_the_context_is_refused(refusal, tmp_path):
+    (tmp_path / "short.txt").write_text("short" * 6)
+    message = refusal("train", "--data", tmp_path / "short.txt", "--out", tmp_path / "out")
+    assert "longer than the windows" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_preset_is_refused(refusal, text_path, tmp_path):
+    message = refusal("train", "--data", text_path, "--preset", "huge", "--out", tmp_path / "out")
+    assert "preset must be one of tiny, gpt2_small, got preset=huge" in message
+
+
+def test_data_must_be_named(refusal, tmp_path):
+    message = refusal("train", "--out", tmp_path / "out")
+    assert "--data must be given: dates, python-reference, python-source" in message
+
+
+def test_a_model_is_not_overwritten_by_accident(refusal, words, text_path):
+    before = (words / "model.safetensors").read_bytes()
+    message = refusal("train", "--data", text_path, "--out", words)
+    assert "--out must not hold a model yet" in message
+    assert (words / "model.safetensors").read_bytes() == before
+
+
+def test_nothing_to_resume_is_refused(refusal, tmp_path):
+    message = refusal("train", "--resume", "--out", tmp_path / "none")
+    assert "a checkpoint needs its config.json" in message
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--data", "dates"),
+        ("--preset", "gpt2_small"),
+        ("--seed", 1),
+        ("--batch-size", 5),
+        ("--context", 32),
+        ("--learning-rate", 0.5),
+    ],
+)
+def test_resuming_with_other_settings_is_refused(refusal, words, option, value):
+    message = refusal("train", "--resume", "--out", words, "--steps", 99, option, value)
+    assert f"{option} must be what the model was begun with, got {value} instead of" in message
+
+
+def test_resuming_a_finished_run_is_refused(refusal, words):
+    message = refusal("train", "--resume", "--out", words)
+    assert "--steps must be more than the updates made so far, got steps=60 after 60" in message
+
+
+def test_resuming_on_a_text_that_changed_is_refused(run, refusal, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(WORDS)
+    run("train", "--data", path, *SHORT, "--steps", 3, "--out", tmp_path / "out")
+    path.write_text(WORDS.replace("cat", "act"))
+    message = refusal("train", "--resume", "--steps", 5, "--out", tmp_path / "out")
+    assert "training must go on with the data it began with" in message
+
+
+def test_measuring_on_a_text_that_changed_is_pointed_out(run, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(WORDS)
+    run("train", "--data", path, *SHORT, "--steps", 3, "--out", tmp_path / "out")
+    path.write_text(WORDS.replace("cat", "act"))
+    status, printed, message = run("evaluate", tmp_path / "out", "--json")
+    assert status == 0
+    assert json.loads(printed)["num_tokens"] > 0
+    assert "whose held-out part it may have seen" in message
+
+
+def test_a_checkpoint_of_another_shape_is_refused(refusal, run, text_path, tmp_path):
+    run("train", "--data", text_path, *SHORT, "--steps", 1, "--out", tmp_path)
+    path = tmp_path / "config.json"
+    record = json.loads(path.read_text())
+    record["config"]["d_ff"] = 77
+    path.write_text(json.dumps(record))
+    assert "weights must have the shapes" in refusal("evaluate", tmp_path)
+    assert "weights must have the shapes" in refusal("generate", tmp_path, "--prompt", "the")
+    assert "weights must have the shapes" in refusal("train", "--resume", "--out", tmp_path)
+
+
+def test_a_prompt_longer_than_the_context_is_refused(refusal, words):
+    message = refusal("generate", words, "--prompt", "the cat " * 3)
+    assert "got 24 tokens, max_len=16" in message
+
+
+def test_a_date_longer_than_the_model_reads_is_refused(refusal, dates):
+    message = refusal("generate", dates, "--prompt", "3. Mai 2031" * 6)
+    assert "length=66, source_max_len=64" in message
+
+
+def test_a_character_outside_the_vocabulary_is_refused(refusal, words, dates):
+    message = refusal("generate", words, "--prompt", "the ☃")
+    assert "got '☃' (U+2603) at position 4" in message
+    assert "got '☃' (U+2603) at position 3" in refusal("generate", dates, "--prompt", "3. ☃")
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--temperature", 0], "temperature must be positive"),
+        (["--top-k", 0], "k must be at least 1"),
+        (["--top-p", 2], "p must be above 0 and at most 1"),
+    ],
+)
+def test_impossible_sampling_is_refused(run, words, option, message):
+    status, _, printed = run("generate", words, "--prompt", "the", *option)
+    assert status == 2
+    assert message in printed
+
+
+def test_an_empty_prompt_is_refused(refusal, words, dates):
+    assert "at least 1 token, got none" in refusal("generate", words, "--prompt", "")
+    assert "at least 1 character, got an empty" in refusal("generate", dates, "--prompt", "")
+
+
+def test_dates_have_no_baseline(refusal, dates):
+    assert "--baseline must be used with a model of text" in refusal(
+        "evaluate", dates, "--baseline"
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_refused(refusal, words):
+    assert "--device cuda needs a GPU" in refusal("evaluate", words, "--device", "cuda")
+
+
+@pytest.mark.parametrize("arguments", [["fly"], ["train"], ["train", "--out", "x", "--steps", "0"]])
+def test_a_command_line_that_makes_no_sense_is_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_the_command_is_installed():
+    shown = subprocess.run(["groundup", "--help"], capture_output=True, text=True, check=True)
+    assert "train|evaluate|generate" in shown.stdout
