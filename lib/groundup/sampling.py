@@ -25,7 +25,7 @@ def sample(
         generator: Decides, on the device of the logits.
 
     """
-    probabilities = logits.softmax(dim=-1).flatten(0, -2)  # (rows, vocab)
+    probabilities = logits.softmax(dim=-1).reshape(-1, logits.shape[-1])  # (rows, vocab)
     return torch.multinomial(probabilities, 1, generator=generator).view(logits.shape[:-1])
 
 

@@ -77,7 +77,8 @@ def cross_entropy(
         targets: The right token there, or `IGNORED`, which neither adds nor divides.
 
     """
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED)
+    rows = logits.reshape(-1, logits.shape[-1])
+    return F.cross_entropy(rows, targets.reshape(-1), ignore_index=IGNORED)
 
 
 def warmup_cosine(

@@ -113,6 +113,10 @@ def test_what_is_ruled_out_is_never_drawn(logits):
     assert draws.unique().numel() > 2
 
 
+def test_a_single_row_gives_a_single_token(logits):
+    assert sample(logits[0], generator()).shape == greedy(logits[0]).shape == ()
+
+
 def test_a_seed_decides_the_draws(logits):
     many = logits.repeat(50, 1, 1)
     assert torch.equal(sample(many, generator(1)), sample(many, generator(1)))
