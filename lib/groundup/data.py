@@ -80,7 +80,7 @@ MIN_TEXT_LENGTH = 20
 def python_reference() -> TextData:
     """Read the Python language reference, which comes with every CPython.
 
-    About 380 thousand characters of technical English, from the module that prints `help()`.
+    About 370 thousand characters of technical English, from the module that prints `help()`.
     A few of its sections quote one another at length; a paragraph that was there before is
     left out, so that the held-out part is not a copy of the part to learn from.
 
@@ -100,7 +100,7 @@ def python_reference() -> TextData:
 def python_source() -> TextData:
     """Read the source of the standard library: its top-level modules, in alphabetical order.
 
-    About 5 million characters; the text differs a little between versions of Python.
+    About 4.7 million characters; the text differs a little between versions of Python.
     """
     folder = Path(sysconfig.get_path("stdlib"))
     modules = sorted(folder.glob("*.py"))
