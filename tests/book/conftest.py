@@ -8,21 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
-ROOT = Path(__file__).parents[2]
-BOOK = ROOT / "book"
-EXTENSIONS = BOOK / "_ext"
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 # The extensions are modules beside the book, as _config.yml tells jupyter-book.
-sys.path[:0] = [str(EXTENSIONS), str(BOOK)]
-
-
-def pages() -> list[str]:
-    """Name every page of the table of contents, without its ending."""
-    contents = yaml.safe_load((BOOK / "_toc.yml").read_text(encoding="utf-8"))
-    chapters = [chapter["file"] for part in contents["parts"] for chapter in part["chapters"]]
-    return [contents["root"], *chapters]
+sys.path[:0] = [str(ROOT / "book" / "_ext"), str(ROOT / "book"), str(HERE)]
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +28,7 @@ def site() -> Path:
     for leftover in (target / "_build").glob("*"):
         if leftover.name != ".jupyter_cache":
             shutil.rmtree(leftover)
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", BOOK]
+    command = [Path(sys.executable).with_name("jupyter-book"), "build", ROOT / "book"]
     command += ["--path-output", target, "-W", "--keep-going", "-n"]
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
     built = subprocess.run(
@@ -50,46 +41,10 @@ def site() -> Path:
     return target / "_build" / "html"
 
 
-class SmallBook:
-    """A few pages built with our extensions by Sphinx alone."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.settings = {
-            "extensions": ["myst_nb"],
-            "nb_execution_mode": "cache",
-            "nb_execution_show_tb": True,
-            "myst_enable_extensions": ["dollarmath"],
-        }
-
-    def write(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text, encoding="utf-8")
-
-    def write_page(self, name: str, code: str) -> None:
-        header = "---\nfile_format: mystnb\nkernelspec: {name: python3}\n---\n"
-        self.write(f"{name}.md", f"{header}# {name}\n\n```{{code-cell}}\n{code}\n```\n")
-
-    def build(self) -> subprocess.CompletedProcess[str]:
-        settings = "\n".join(f"{name} = {value!r}" for name, value in self.settings.items())
-        self.write("conf.py", settings)
-        names = sorted(page.stem for page in self.folder.glob("*.md") if page.stem != "index")
-        listed = "\n".join(names)
-        self.write("index.md", f"# Small book\n\n```{{toctree}}\n{listed}\n```\n")
-        return subprocess.run(
-            [sys.executable, "-m", "sphinx", "-W", "--keep-going", ".", "out"],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": f"{EXTENSIONS}{os.pathsep}{BOOK}"},
-            capture_output=True,
-            text=True,
-        )
-
-    def html(self, name: str) -> str:
-        return (self.folder / "out" / f"{name}.html").read_text(encoding="utf-8")
-
-
 @pytest.fixture
-def small_book(tmp_path: Path) -> Callable[..., SmallBook]:
+def small_book(tmp_path: Path) -> Callable:
     """Give a new small book that uses the named extensions."""
+    from books import SmallBook
 
     def make(*extensions: str, **settings: object) -> SmallBook:
         book = SmallBook(tmp_path)

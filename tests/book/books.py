@@ -1,0 +1,57 @@
+"""Where the book lies, which pages it has, and small books to try its extensions on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+BOOK = ROOT / "book"
+EXTENSIONS = BOOK / "_ext"
+
+
+def pages() -> list[str]:
+    """Name every page of the table of contents, without its ending."""
+    contents = yaml.safe_load((BOOK / "_toc.yml").read_text(encoding="utf-8"))
+    chapters = [chapter["file"] for part in contents["parts"] for chapter in part["chapters"]]
+    return [contents["root"], *chapters]
+
+
+class SmallBook:
+    """A few pages built with our extensions by Sphinx alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "pages").mkdir()
+        self.settings = {
+            "extensions": ["myst_nb"],
+            "nb_execution_mode": "cache",
+            "nb_execution_show_tb": True,
+            "myst_enable_extensions": ["dollarmath"],
+        }
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / "pages" / name).write_text(text, encoding="utf-8")
+
+    def write_page(self, name: str, code: str) -> None:
+        header = "---\nfile_format: mystnb\nkernelspec: {name: python3}\n---\n"
+        self.write(f"{name}.md", f"{header}# {name}\n\n```{{code-cell}}\n{code}\n```\n")
+
+    def build(self) -> subprocess.CompletedProcess[str]:
+        settings = "\n".join(f"{name} = {value!r}" for name, value in self.settings.items())
+        self.write("conf.py", settings)
+        names = {page.stem for page in (self.folder / "pages").glob("*.md")} - {"index"}
+        listed = "\n".join(sorted(names))
+        self.write("index.md", f"# Small book\n\n```{{toctree}}\n{listed}\n```\n")
+        return subprocess.run(
+            [sys.executable, "-m", "sphinx", "-W", "--keep-going", "pages", "out"],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": f"{EXTENSIONS}{os.pathsep}{BOOK}"},
+            capture_output=True,
+            text=True,
+        )
+
+    def html(self, name: str) -> str:
+        return (self.folder / "out" / f"{name}.html").read_text(encoding="utf-8")

@@ -1,0 +1,317 @@
+"""The built book as a reader meets it: in a browser, light, dark and on a phone, without a network.
+
+Each page is opened once per look; what was seen is kept, and the tests ask about it.
+"""
+
+import functools
+import http.server
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from books import pages
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+pytestmark = pytest.mark.browser
+
+PAGES = [*pages(), "search"]
+DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+LOOKS = {
+    "light": {"color_scheme": "light", "viewport": DESK},
+    "dark": {"color_scheme": "dark", "viewport": DESK},
+    "phone": {"color_scheme": "light", "viewport": PHONE},
+}
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+AXE = {
+    "resultTypes": ["violations"],
+    "preload": False,  # or it fetches style sheets from addresses of its own making
+    "rules": {"label-content-name-mismatch": {"enabled": True}},  # off unless asked for
+}
+# A phone shows the colours of a desk, and to measure them all again takes the longest.
+RULES = {"light": {}, "dark": {}, "phone": {"color-contrast": {"enabled": False}}}
+LOOK_AT_THE_PAGE = """() => {
+  const seen = (element) => element.offsetParent !== null;
+  const text = document.createElement("div");
+  text.append(...[...document.querySelectorAll("article p, article li, article td, article dd")]
+    .map((element) => element.cloneNode(true)));
+  text.querySelectorAll("code, pre, mjx-container").forEach((element) => element.remove());
+  return {
+    tex: text.textContent.match(/\\\\[(\\[a-zA-Z]+/g) || [],
+    formulas: document.querySelectorAll("mjx-container").length,
+    broken_formulas: [...document.querySelectorAll("mjx-merror")].map((e) => e.textContent),
+    nameless_images: [...document.images].filter((i) => i.alt === null || !i.hasAttribute("alt"))
+      .map((i) => i.src),
+    figures_without_text: [...document.querySelectorAll("article img")].filter((i) => !i.alt.trim())
+      .map((i) => i.src),
+    unloaded_images: [...document.images].filter((i) => seen(i) && !i.naturalWidth)
+      .map((i) => i.src),
+    figures: [...document.querySelectorAll("article .cell_output img")].filter(seen)
+      .map((i) => i.className),
+    overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    unreachable_frames: [...document.querySelectorAll(".wide, div.math")]
+      .filter((e) => e.scrollWidth > e.clientWidth && e.tabIndex < 0).map((e) => e.outerHTML),
+    uncopyable_code: [...document.querySelectorAll("div.highlight pre")]
+      .filter((pre) => seen(pre) && !pre.closest(".output") && !pre.parentElement
+        .querySelector("button.copybtn")).length,
+  };
+}"""
+
+
+@dataclass
+class Visit:
+    """What happened when a page was opened."""
+
+    elsewhere: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    seen: dict = field(default_factory=dict)
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serve files without a line of log for each."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    handler = functools.partial(QuietHandler, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if found is None:
+        pytest.fail(
+            "the tests of the book need Chromium: install it with `apt-get install chromium`, "
+            "`brew install chromium`, or leave these tests out with `pytest -m 'not browser'`",
+            pytrace=False,
+        )
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
+    opened: list[BrowserContext] = []
+
+    def new(**options: object) -> BrowserContext:
+        opened.append(browser.new_context(**options))
+        return opened[-1]
+
+    yield new
+    for each in opened:
+        each.close()
+
+
+def watch(page: Page, address: str) -> Visit:
+    """Let a page reach nothing but the book, and write down what it tries and says."""
+    visit = Visit()
+
+    def route(route) -> None:
+        if route.request.url.startswith(address):
+            route.continue_()
+        else:
+            visit.elsewhere.append(route.request.url)
+            route.abort()
+
+    def heard(message) -> None:
+        if message.type in ("error", "warning"):
+            visit.complaints.append(message.text)
+
+    def answered(response) -> None:
+        if response.status >= 400:
+            visit.missing.append(response.url)
+
+    page.route("**/*", route)
+    page.on("console", heard)
+    page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+    page.on("response", answered)
+    return visit
+
+
+def settle(page: Page) -> None:
+    """Wait until formulas are set and figures have come."""
+    page.wait_for_load_state("networkidle")
+    page.evaluate("() => window.MathJax?.startup?.promise")
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
+
+
+@pytest.fixture(scope="module")
+def visits(browser: Browser, address: str) -> Callable[[str, str], Visit]:
+    @functools.cache
+    def visit(name: str, look: str) -> Visit:
+        with browser.new_context(**LOOKS[look]) as context:
+            page = context.new_page()
+            result = watch(page, address)
+            page.goto(f"{address}{name}.html")
+            settle(page)
+            result.seen = page.evaluate(LOOK_AT_THE_PAGE)
+            options = {**AXE, "rules": {**AXE["rules"], **RULES[look]}}
+            found = Axe().run(page, options=options).response["violations"]
+            result.violations = [
+                f"{rule['id']}: {node['html']}" for rule in found for node in rule["nodes"]
+            ]
+            return result
+
+    return visit
+
+
+@pytest.fixture(params=[(page, look) for look in LOOKS for page in PAGES], ids="-".join)
+def visit(request: pytest.FixtureRequest, visits: Callable[[str, str], Visit]) -> Visit:
+    return visits(*request.param)
+
+
+def test_a_page_asks_nothing_of_the_network(visit):
+    assert visit.elsewhere == []
+
+
+def test_a_page_finds_all_its_files(visit):
+    assert visit.missing == []
+    assert visit.seen["unloaded_images"] == []
+
+
+def test_no_script_complains(visit):
+    assert visit.complaints == []
+
+
+def test_every_formula_is_set(visit):
+    assert visit.seen["tex"] == []
+    assert visit.seen["broken_formulas"] == []
+
+
+def test_a_page_is_accessible(visit):
+    assert visit.violations == []
+
+
+def test_a_page_is_no_wider_than_its_window(visit):
+    assert visit.seen["overflow"] <= 0
+
+
+def test_what_scrolls_sideways_can_be_reached_by_keyboard(visit):
+    assert visit.seen["unreachable_frames"] == []
+
+
+def test_every_figure_says_what_it_shows(visit):
+    assert visit.seen["nameless_images"] == []
+    assert visit.seen["figures_without_text"] == []
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_figure_is_drawn_for_the_page_it_stands_on(visits, page, look):
+    wanted = "figure-on-dark" if look == "dark" else "figure-on-light"
+    assert [name for name in visits(page, look).seen["figures"] if wanted not in name] == []
+
+
+def test_code_can_be_copied(visits):
+    assert sum(visits(page, "light").seen["uncopyable_code"] for page in PAGES) == 0
+
+
+def test_there_is_something_to_look_at(visits):
+    """Formulas and figures, without which the tests above would hold of an empty page."""
+    seen = [visits(page, "light").seen for page in PAGES]
+    assert sum(page["formulas"] for page in seen) > 20
+    assert sum(len(page["figures"]) for page in seen) > 3
+
+
+def test_an_undefined_macro_is_seen_as_an_error(context, address):
+    page = context().new_page()
+    page.goto(f"{address}notation.html")
+    settle(page)
+    page.evaluate(
+        """() => {
+          const formula = document.createElement("p");
+          formula.className = "math";
+          formula.textContent = "\\\\(\\\\nosuchmacro{x}\\\\)";
+          document.querySelector("article").append(formula);
+          return MathJax.typesetPromise([formula]);
+        }"""
+    )
+    assert len(page.evaluate(LOOK_AT_THE_PAGE)["broken_formulas"]) == 1
+
+
+def quizzes(page: Page) -> list:
+    return page.locator("fieldset.quiz").all()
+
+
+@pytest.mark.parametrize("name", pages())
+def test_every_quiz_explains_every_answer_by_keyboard_alone(context, address, name):
+    page = context().new_page()
+    page.goto(f"{address}{name}.html")
+    settle(page)
+    for quiz in quizzes(page):
+        status = quiz.get_by_role("status")
+        options = quiz.get_by_role("radio").all()
+        verdicts = []
+        options[0].focus()
+        for number, option in enumerate(options):
+            page.keyboard.press("ArrowDown" if number else "Space")
+            assert option.is_checked()
+            assert status.inner_text() == ""
+            page.keyboard.press("Tab")
+            page.keyboard.press("Enter")
+            verdict, _, explanation = status.inner_text().partition("\n")
+            assert explanation.strip()
+            verdicts.append(verdict)
+            page.keyboard.press("Shift+Tab")
+        assert sorted(verdicts) == ["Not quite."] * (len(options) - 1) + ["Right."]
+
+
+def test_a_quiz_asks_for_an_answer_before_it_checks_one(context, address):
+    page = context().new_page()
+    page.goto(f"{address}01_attention.html")
+    settle(page)
+    quiz = quizzes(page)[0]
+    quiz.get_by_role("button", name="Check").click()
+    assert quiz.get_by_role("status").inner_text() == "Choose an answer first."
+
+
+def test_without_scripts_a_page_can_be_read_and_no_button_is_dead(context, address):
+    page = context(java_script_enabled=False).new_page()
+    page.goto(f"{address}01_attention.html")
+    quiz = quizzes(page)[0]
+    assert not quiz.get_by_role("button").is_visible()
+    quiz.locator("summary").click()
+    assert quiz.locator(".quiz-explanation").first.is_visible()
+    for figure in page.locator("article figure").all():
+        assert sum(image.is_visible() for image in figure.locator("img").all()) == 1
+
+
+def test_the_search_finds_the_chapter_on_scaled_dot_product_attention(context, address):
+    page = context().new_page()
+    page.goto(f"{address}search.html?q=scaled+dot-product+attention")
+    page.locator("#search-results ul.search li a").first.wait_for()
+    found = [link.get_attribute("href") for link in page.locator("#search-results li a").all()]
+    assert any("01_attention.html" in link for link in found)
+
+
+def test_the_theme_can_be_switched_and_the_figures_follow(context, address):
+    page = context(color_scheme="light").new_page()
+    page.goto(f"{address}index.html")
+    settle(page)
+    dark = page.locator("img.figure-on-dark").first
+    assert not dark.is_visible()
+    for _ in range(3):
+        page.get_by_role("button", name="Color mode").locator("visible=true").first.click()
+        if page.evaluate("document.documentElement.dataset.theme") == "dark":
+            break
+    assert dark.is_visible()

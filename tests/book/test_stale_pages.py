@@ -1,0 +1,127 @@
+from pathlib import Path
+
+import pytest
+import stale_pages
+from stale_pages import files_behind, fingerprint, imported_names
+
+
+@pytest.fixture
+def lib(tmp_path: Path) -> Path:
+    """A package in which `models` needs `heads`, `heads` needs `scores`, and `dates` is alone."""
+    package = tmp_path / "lib" / "course"
+    (package / "inner").mkdir(parents=True)
+    for name, text in {
+        "__init__.py": "",
+        "models.py": "from course.heads import Head",
+        "heads.py": "import torch\nfrom . import scores",
+        "scores.py": "",
+        "dates.py": "",
+        "inner/__init__.py": "",
+        "inner/deep.py": "from ..scores import score\nfrom .twin import x",
+        "inner/twin.py": "",
+    }.items():
+        (package / name).write_text(text)
+    return package.parent
+
+
+def names(files, lib):
+    return {file.relative_to(lib / "course").as_posix() for file in files}
+
+
+def test_every_form_of_import_is_seen():
+    source = "import a.b\nimport c as d\nfrom e import f\nfrom .g import h\nfrom .. import i"
+    assert imported_names(source, "top.mid") == {
+        *("a.b", "c", "e", "e.f"),
+        *("top.mid.g", "top.mid.g.h", "top", "top.i"),
+    }
+
+
+def test_imports_inside_functions_are_seen():
+    assert imported_names("def f():\n    import late") == {"late"}
+
+
+def test_imports_are_followed_from_module_to_module(lib):
+    found = files_behind({"course.models"}, [lib])
+    assert names(found, lib) == {"__init__.py", "models.py", "heads.py", "scores.py"}
+
+
+def test_relative_imports_are_followed_from_an_inner_package(lib):
+    found = files_behind({"course.inner.deep"}, [lib])
+    deep = {"inner/__init__.py", "inner/deep.py", "inner/twin.py"}
+    assert names(found, lib) == {"__init__.py", "scores.py", *deep}
+
+
+def test_modules_of_others_are_not_followed(lib):
+    assert files_behind({"torch", "os.path"}, [lib]) == set()
+
+
+def test_circular_imports_end(lib):
+    (lib / "course" / "scores.py").write_text("import course.models")
+    assert names(files_behind({"course.scores"}, [lib]), lib) >= {"models.py", "scores.py"}
+
+
+@pytest.mark.parametrize("changed", ["models.py", "heads.py", "scores.py", "__init__.py"])
+def test_a_change_in_anything_a_page_imports_changes_its_fingerprint(lib, changed):
+    before = fingerprint("from course import models", [lib])
+    (lib / "course" / changed).write_text("answer = 42")
+    assert fingerprint("from course import models", [lib]) != before
+
+
+def test_a_change_elsewhere_leaves_the_fingerprint_alone(lib):
+    before = fingerprint("from course import models", [lib])
+    (lib / "course" / "dates.py").write_text("answer = 42")
+    assert fingerprint("from course import models", [lib]) == before
+
+
+def test_data_beside_the_code_belong_to_the_fingerprint(lib):
+    before = fingerprint("import course", [lib])
+    (lib / "course" / "weights.safetensors").write_bytes(b"trained")
+    assert fingerprint("import course", [lib]) != before
+
+
+def test_a_new_version_of_torch_changes_every_fingerprint(lib, monkeypatch):
+    before = fingerprint("x = 1", [lib])
+    monkeypatch.setattr(stale_pages, "version", lambda name: "999")
+    assert fingerprint("x = 1", [lib]) != before
+
+
+@pytest.mark.slow
+def test_exactly_the_pages_that_depend_on_a_change_are_executed_again(small_book):
+    book = small_book("stale_pages", "parallel_pages")
+    book.write("first_numbers.py", "value = 2")
+    book.write("other_numbers.py", "value = 3")
+    book.write_page("first", "import first_numbers\nprint('first', first_numbers.value * 11)")
+    book.write_page("other", "import other_numbers\nprint('other', other_numbers.value * 11)")
+
+    def executed():
+        built = book.build()
+        assert built.returncode == 0, built.stdout + built.stderr
+        return {page for page in ("first", "other") if f"executed {page} in" in built.stdout}
+
+    assert executed() == {"first", "other"}
+    assert "first 22" in book.html("first")
+    assert executed() == set()
+
+    book.write("first_numbers.py", "value = 5")
+    assert executed() == {"first"}
+    assert "first 55" in book.html("first")
+
+    book.write("first_numbers.py", "value = 2")  # what it was, and what an old result still shows
+    assert executed() == {"first"}
+    assert "first 22" in book.html("first")
+
+    (record,) = book.folder.rglob(stale_pages.RECORD)
+    record.unlink()
+    assert executed() == {"first", "other"}
+
+
+@pytest.mark.slow
+def test_a_page_that_fails_breaks_the_build_and_is_named(small_book):
+    book = small_book("stale_pages", "parallel_pages")
+    book.write_page("good", "print(7 * 11)")
+    book.write_page("bad", "raise ArithmeticError('seven is not eleven')")
+    built = book.build()
+    assert built.returncode != 0
+    assert "bad.md: WARNING" in built.stderr
+    assert "seven is not eleven" in built.stderr
+    assert "77" in book.html("good")
