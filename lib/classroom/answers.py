@@ -81,23 +81,26 @@ def load_answers(path: Path) -> list[Answer]:
         One answer per class, in the order of the file; none if there is no such file.
 
     Raises:
-        ValueError: If a class does not say which exercise it answers, or has no docstring.
+        ValueError: If the file is no Python, or if a class does not say which exercise it
+            answers, or has no docstring.
 
     """
     if not path.exists():
         return []
     source = path.read_text(encoding="utf-8")
     lines = source.splitlines()
-    tree = ast.parse(source, filename=str(path))
+    try:
+        tree = ast.parse(source, filename=str(path))
+    except SyntaxError as error:
+        raise ValueError(f"{path.name}, line {error.lineno}: {error.msg}") from None
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     prelude = "\n".join(lines[: classes[0].lineno - 1]) if classes else ""
     return [_read_answer(node, lines, prelude, path) for node in classes]
 
 
 def _read_answer(node: ast.ClassDef, lines: list[str], prelude: str, path: Path) -> Answer:
-    exercise = next(
-        (k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)), None
-    )
+    named = {keyword.arg: keyword.value for keyword in node.keywords}
+    exercise = getattr(named.get("exercise"), "value", None)
     explanation = ast.get_docstring(node)
     if not isinstance(exercise, str) or not explanation:
         raise ValueError(

@@ -46,11 +46,11 @@ class Case:
 
     def normal(self, *shape: int, std: float = 1.0) -> Tensor:
         """Draw independent normal numbers of mean 0 in float64."""
-        return self._round(std * torch.randn(*shape, generator=self.generator, dtype=torch.float64))
+        return self._round(std * torch.randn(shape, generator=self.generator, dtype=torch.float64))
 
     def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Draw independent numbers between `low` and `high` in float64."""
-        unit = torch.rand(*shape, generator=self.generator, dtype=torch.float64)
+        unit = torch.rand(shape, generator=self.generator, dtype=torch.float64)
         return self._round(low + (high - low) * unit)
 
     def integer(self, low: int, high: int) -> int:
