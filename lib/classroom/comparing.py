@@ -20,7 +20,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
     if isinstance(a, float) and isinstance(b, float):
-        return close(torch.tensor(a), torch.tensor(b))
+        return close(torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
     return type(a) is type(b) and a == b
 
 
@@ -55,7 +55,7 @@ def wrong_form(
             if s.shape != e.shape:
                 axes = f" = ({', '.join(returns[label].split())})" if returns[label] else ""
                 return f"{label} has shape {tuple(s.shape)}, expected {tuple(e.shape)}{axes}"
-            if s.dtype.is_floating_point != e.dtype.is_floating_point:
+            if _family(s.dtype) != _family(e.dtype):
                 return f"{label} has dtype {s.dtype}, expected {e.dtype}"
         elif not isinstance(s, (int, float)) and not (isinstance(s, Tensor) and s.numel() == 1):
             return f"{label} should be a number, it is {describe(s)}"
@@ -69,21 +69,35 @@ def differs(label: str, seen: Any, expected: Any) -> str | None:
     """
     seen = torch.as_tensor(seen, dtype=torch.float64)
     expected = torch.as_tensor(expected, dtype=torch.float64)
+    if seen.numel() == expected.numel() == 1:
+        seen, expected = seen.reshape(()), expected.reshape(())
     if close(seen, expected):
         return None
+    if seen.dim() == 0:
+        told, wanted = _told_apart(seen, expected)
+        return f"{label} is {told}, expected {wanted}"
     nan = seen.isnan() & ~expected.isnan()
     if nan.any():
         where = _index_of_first(nan)
         return f"{label} holds NaN in {_share(nan)}, first at {where}"
-    if seen.dim() == 0:
-        return f"{label} is {number(seen)}, expected {number(expected)}"
-    off = ~torch.isclose(seen, expected, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE)
-    distance = (seen - expected).abs().nan_to_num(float("inf"))
+    off = ~torch.isclose(
+        seen, expected, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE, equal_nan=True
+    )
+    # Where both are infinite, or both NaN, the difference is no number, and nothing is wrong.
+    distance = (seen - expected).abs().nan_to_num(float("inf")).where(off, -1.0)
     where = _index(distance, int(distance.argmax()))
+    told, wanted = _told_apart(seen[where], expected[where])
     return (
         f"{label} differs in {_share(off)}; furthest at {list(where)}: "
-        f"seen {number(seen[where])}, expected {number(expected[where])}"
+        f"seen {told}, expected {wanted}"
     )
+
+
+def _family(dtype: torch.dtype) -> str:
+    """Say what a number of this dtype means: a truth, a count or index, or a quantity."""
+    if dtype is torch.bool:
+        return "bool"
+    return "float" if dtype.is_floating_point else "int"
 
 
 def _share(flags: Tensor) -> str:
@@ -101,6 +115,13 @@ def _index_of_first(flags: Tensor) -> list[int]:
 def number(value: Tensor | float) -> str:
     """Return a number with four digits."""
     return f"{float(value):.4g}"
+
+
+def _told_apart(seen: Tensor, expected: Tensor) -> tuple[str, str]:
+    """Return two numbers with four digits, or with as many as it takes to see a difference."""
+    if number(seen) != number(expected):
+        return number(seen), number(expected)
+    return f"{float(seen):.10g}", f"{float(expected):.10g}"
 
 
 def describe(value: Any) -> str:
