@@ -1,0 +1,226 @@
+"""A course of one small assignment, as its author would write it."""
+
+import json
+import shutil
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from classroom.subjects import LocalSubject
+
+
+def marker(grade_id, points=None):
+    """Return what opens the cell of a solution, or of a grade."""
+    about = {
+        "grade": points is not None,
+        "grade_id": grade_id,
+        "locked": points is not None,
+        "schema_version": 3,
+        "solution": points is None,
+        "task": False,
+    }
+    return f"# %% nbgrader={json.dumps(about if points is None else {**about, 'points': points})}"
+
+
+TEXT = f'''\
+# %% [markdown]
+# # Averages
+#
+# Two exercises.
+
+# %%
+import torch
+
+from classroom import check
+
+# %% [markdown]
+# {{{{exercise centre}}}}
+#
+# Move the rows so that their mean is zero.
+
+
+{marker("centre")}
+def centre(x: torch.Tensor) -> torch.Tensor:
+    """Subtract the mean of the rows."""
+    ### BEGIN SOLUTION
+    middle = x.mean(dim=0)
+    return x - middle
+    ### END SOLUTION
+
+
+{marker("centre-check", points=3)}
+check("centre")
+
+# %% [markdown]
+# {{{{exercise twice}}}}
+
+
+{marker("twice")}
+def twice(number: float) -> float:
+    """Return the number, doubled."""
+    ### BEGIN SOLUTION
+    return number + number
+    ### END SOLUTION
+
+
+{marker("twice-check", points=2)}
+check("twice")
+
+# %%
+print("the end")
+'''
+
+CHECKS = '''\
+"""What is graded."""
+
+import torch
+
+from classroom.checks import exercise, expect_agrees, expect_law, points
+
+
+def rows(case):
+    num_rows, width = case.size("rows", 5), case.size("width", 3)
+    return (case.normal(num_rows, width),)
+
+
+@exercise(
+    "centre",
+    number="7.1",
+    title="Centre the rows",
+    asks="Return the rows minus their mean.",
+    difficulty=2,
+    importance=3,
+    minutes=10,
+)
+class TestCentre:
+    @points(1)
+    def test_rows_are_moved_by_their_mean(self, subject, case):
+        oracle = lambda x: x - x.mean(dim=0)
+        expect_agrees(subject, case, "centre", rows, oracle, {"centred": "rows width"})
+
+    @points(2)
+    def test_the_mean_is_zero(self, subject, case):
+        def law(seen, x):
+            return None if seen.mean(dim=0).abs().max() < 1e-9 else "the mean is not zero"
+
+        expect_law(subject, case, "centre", rows, law)
+
+
+@exercise(
+    "twice",
+    number="7.2",
+    title="Twice",
+    asks="Return the number plus itself.",
+    difficulty=1,
+    importance=1,
+    minutes=5,
+    optional=True,
+)
+class TestTwice:
+    @points(2)
+    def test_two_is_four(self, subject, case):
+        inputs = lambda case: (case.integer(1, 1000),)
+        expect_agrees(subject, case, "twice", inputs, lambda n: n + n, {"double": ""})
+'''
+
+MISTAKES = '''\
+"""What goes wrong."""
+
+import torch
+
+from classroom.answers import Mistake
+
+
+class NotMoved(Mistake, exercise="centre"):
+    """The rows are returned as they came."""
+
+    def centre(x):
+        return x
+
+
+class MeanOfEachRow(Mistake, exercise="centre"):
+    """The mean is taken over each row; it belongs
+    over the rows (dim=0)."""
+
+    def centre(x):
+        return x - x.mean(dim=1, keepdim=True)
+
+
+class Squared(Mistake, exercise="twice"):
+    """The number is squared."""
+
+    def twice(number):
+        return number * number
+'''
+
+VARIANTS = '''\
+"""Other right answers."""
+
+import torch
+
+from classroom.answers import Variant
+
+
+class Loop(Variant, exercise="centre"):
+    """A loop over the columns."""
+
+    def centre(x):
+        return torch.stack([column - column.mean() for column in x.T], dim=1)
+'''
+
+CONFIG = Path(__file__).parents[2] / "nbgrader_config.py"
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A course's folder with solutions/07_averages and nbgrader's configuration."""
+    folder = tmp_path / "course" / "solutions" / "07_averages"
+    folder.mkdir(parents=True)
+    (folder / "averages.py").write_text(TEXT)
+    (folder / "checks.py").write_text(CHECKS)
+    (folder / "mistakes.py").write_text(MISTAKES)
+    (folder / "variants.py").write_text(VARIANTS)
+    shutil.copy(CONFIG, tmp_path / "course")
+    return tmp_path / "course"
+
+
+@pytest.fixture
+def assignment(course):
+    """The folder solutions/07_averages of that course."""
+    return course / "solutions" / "07_averages"
+
+
+@pytest.fixture
+def write_checks(tmp_path):
+    """Write the checks of an exercise called `f` from the body of its test class."""
+
+    def write(body, folder=tmp_path, before="", mistakes=""):
+        folder.mkdir(exist_ok=True)
+        checks = (
+            "from classroom.checks import *\n"
+            "from classroom.checks import points, exercise\n"
+            f"{textwrap.dedent(before)}\n"
+            "@exercise('f', number='1.1', title='Title', asks='Write it.', difficulty=1, "
+            "importance=1, minutes=1)\n"
+            "class TestF:\n"
+        )
+        (folder / "checks.py").write_text(checks + textwrap.indent(textwrap.dedent(body), "    "))
+        if mistakes:
+            imports = "import torch\nfrom classroom.answers import Mistake\n"
+            (folder / "mistakes.py").write_text(imports + textwrap.dedent(mistakes))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def student():
+    """Run the source of a cell and return it as code under test."""
+
+    def define(source, **options):
+        namespace = {}
+        exec(textwrap.dedent(source), namespace)
+        return LocalSubject(namespace, **options)
+
+    return define
