@@ -63,7 +63,7 @@ class Recipe(NamedTuple):
 class TextTask:
     """Continue a text."""
 
-    RECIPE = Recipe(steps=3000, batch_size=8, context=64, learning_rate=2e-3)
+    RECIPE = Recipe(steps=2500, batch_size=4, context=128, learning_rate=2e-3)
 
     def __init__(self, data: str, tokenizers: Tokenizers | None = None):
         self.data = TEXTS[data]() if data in TEXTS else text_file(data)
