@@ -276,7 +276,7 @@ def _failure(name: str, error: BaseException) -> StudentError:
     frames = _frames_under_test(error)
     # What a blank raises carries no words; torch raises NotImplementedError too, with words.
     if isinstance(error, NotImplementedError) and not error.args:
-        blank = frames[-1].name if frames else name
+        blank = frames[-1].name if len(frames) > 1 else name
         if blank == name or not blank.isidentifier():
             return NotWritten(f"`{name}` is not written yet")
         return NotWritten(f"`{name}` calls `{blank}`, which is not written yet")
