@@ -1,0 +1,407 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+from classroom.answers import Answer
+from classroom.cases import Case
+from classroom.checks import (
+    DIAGNOSIS,
+    CheckFailed,
+    exercise,
+    expect,
+    expect_agrees,
+    expect_gradients,
+    expect_inputs_unchanged,
+    expect_law,
+    expect_test_judges,
+    points,
+)
+from classroom.diagnosis import BrokenCheck
+from classroom.subjects import LocalSubject, NotWritten
+
+PAIR = {"total": "rows", "scale": ""}
+
+
+def inputs(case):
+    return case.normal(case.size("rows", 5), case.size("width", 3)), case.integer(2, 9)
+
+
+def oracle(x, n):
+    return x.sum(dim=1), n / 2
+
+
+def failed(expectation, function, *args, mistakes=(), seconds=10.0, **kwargs):
+    """Return the failure of an expectation that should not be met."""
+    subject = LocalSubject({"f": function} if function else {}, seconds=seconds)
+    with pytest.raises(CheckFailed) as raised:
+        expectation(subject, Case("seed", mistakes), "f", *args, **kwargs)
+    return raised.value
+
+
+def passes(expectation, function, *args, **kwargs):
+    subject = LocalSubject({"f": function})
+    assert expectation(subject, Case("seed"), "f", *args, **kwargs) is None
+
+
+# Marks
+
+
+def test_a_class_and_its_tests_carry_what_is_known_about_them():
+    @exercise("f", number="1.1", title="T", asks="A.", difficulty=2, importance=3, minutes=5)
+    class TestF:
+        @points(3)
+        def test_it(self):
+            pass
+
+    about = TestF.exercise
+    assert (about.name, about.number, about.difficulty, about.optional) == ("f", "1.1", 2, False)
+    assert TestF.test_it.points == 3
+
+
+def test_an_unknown_or_missing_detail_is_refused():
+    with pytest.raises(TypeError, match="minutes"):
+        exercise("f", number="1.1", title="T", asks="A.", difficulty=2, importance=3)(object)
+    with pytest.raises(TypeError, match="length"):
+        exercise("f", length=3)(object)
+
+
+# Agreeing with an oracle
+
+
+def test_a_right_function_agrees():
+    passes(expect_agrees, lambda x, n: (x @ torch.ones(3).double(), n * 0.5), inputs, oracle, PAIR)
+    passes(expect_agrees, lambda x, n: [x.sum(1), torch.tensor(n / 2)], inputs, oracle, PAIR)
+
+
+def test_a_single_result_needs_no_tuple():
+    total = {"total": "rows"}
+    passes(expect_agrees, lambda x, n: x.sum(1), inputs, lambda x, n: x.sum(1), total)
+    failure = failed(expect_agrees, lambda x, n: x.sum(0), inputs, lambda x, n: x.sum(1), total)
+    assert failure.problem == "total has shape (3,), expected (5,) = (rows)"
+
+
+def test_what_differs_is_told():
+    failure = failed(expect_agrees, lambda x, n: (x.sum(1), n), inputs, oracle, PAIR)
+    assert failure.problem.startswith("scale is ") and ", expected " in failure.problem
+    assert str(failure) == f"{failure.problem}\n{failure.example}"
+
+
+def test_only_what_is_compared_can_be_wrong_in_its_numbers():
+    def total_wrong(x, n):
+        return 2 * x.sum(1), n / 2
+
+    passes(expect_agrees, total_wrong, inputs, oracle, PAIR, compare=["scale"])
+    assert "total differs" in str(
+        failed(expect_agrees, total_wrong, inputs, oracle, PAIR, compare=["total"])
+    )
+
+
+def test_every_result_is_asked_for_its_form():
+    def total_misshapen(x, n):
+        return x.sum(0), n / 2
+
+    failure = failed(expect_agrees, total_misshapen, inputs, oracle, PAIR, compare=["scale"])
+    assert failure.problem == "total has shape (3,), expected (5,) = (rows)"
+
+
+def test_a_function_that_is_missing_blank_or_endless_says_so():
+    def blank(x, n):
+        raise NotImplementedError()
+
+    def endless(x, n):
+        while True:
+            pass
+
+    missing = failed(expect_agrees, None, inputs, oracle, PAIR)
+    assert "`f` is not defined" in missing.problem
+    failure = failed(expect_agrees, blank, inputs, oracle, PAIR)
+    assert failure.problem == "`f` is not written yet"
+    assert isinstance(failure.__cause__, NotWritten)
+    assert (
+        "was stopped" in failed(expect_agrees, endless, inputs, oracle, PAIR, seconds=0.05).problem
+    )
+
+
+def test_a_check_whose_oracle_fails_blames_nobody_else():
+    def broken(x, n):
+        raise RuntimeError("shapes")
+
+    subject = LocalSubject({"f": lambda x, n: x})
+    with pytest.raises(BrokenCheck, match="its oracle raised RuntimeError: shapes"):
+        expect_agrees(subject, Case("seed"), "f", inputs, broken, {"total": "rows"})
+    with pytest.raises(ZeroDivisionError):
+        expect_agrees(subject, Case("seed"), "f", lambda case: 1 / 0, broken, {"total": "rows"})
+
+
+# Laws
+
+
+def test_a_law_that_holds_is_met_and_one_that_does_not_is_told():
+    def law(seen, x, n):
+        return None if seen == n else f"{seen} is not {n}"
+
+    passes(expect_law, lambda x, n: n, inputs, law)
+    failure = failed(expect_law, lambda x, n: 0, inputs, law)
+    assert failure.problem.startswith("0 is not ")
+    assert "you return = 0" in failure.example
+
+
+@pytest.mark.parametrize("seen", [None, "text", [2], {"a": 2}, torch.ones(7)])
+def test_a_result_that_a_law_cannot_read_has_the_wrong_form(seen):
+    def law(seen, x, n):
+        return None if seen["total"].shape == x.shape and 1 / seen["total"].sum() else "no"
+
+    failure = failed(expect_law, lambda x, n: seen, inputs, law)
+    assert failure.problem.startswith("`f` returned ")
+    assert failure.problem.endswith(", which has the wrong form")
+
+
+def test_dividing_by_what_was_returned_may_fail():
+    failure = failed(expect_law, lambda x, n: 0, inputs, lambda seen, x, n: str(1 / seen))
+    assert failure.problem == "`f` returned int 0, which has the wrong form"
+
+
+def test_a_law_is_diagnosed_too():
+    mistake = Answer("Negative", "f", "The sign is wrong.", "def f(x, n): return -x.sum().item()")
+
+    def law(seen, x, n):
+        return None if abs(seen - x.sum()) < 1e-9 else "is not the sum"
+
+    failure = failed(expect_law, lambda x, n: -x.sum(), inputs, law, mistakes=[mistake])
+    assert failure.mistakes == ()  # a tensor is not a float
+    failure = failed(expect_law, lambda x, n: float(-x.sum()), inputs, law, mistakes=[mistake])
+    assert failure.mistakes == (mistake,)
+
+
+# Gradients
+
+
+def three(case):
+    return case.normal(5, 3), case.normal(7, 3), case.normal(7, 2)
+
+
+def attention(query, key, value):
+    weights = (query @ key.T / 3**0.5).softmax(-1)
+    return weights @ value, weights.sum()
+
+
+WRT = ["query", "value"]
+
+
+def test_right_gradients_pass():
+    def by_hand(query, key, value):
+        weights = torch.exp(query @ key.T / 3**0.5)
+        weights = weights / weights.sum(-1, keepdim=True)
+        return [torch.einsum("qk,kv->qv", weights, value), weights.sum()]
+
+    passes(expect_gradients, by_hand, three, attention, WRT)
+    passes(
+        expect_gradients,
+        lambda query, key, value: by_hand(query, key, value)[0],
+        three,
+        lambda query, key, value: F.scaled_dot_product_attention(query, key, value),
+        ["key"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            lambda q, k, v: (attention(q, k, v.detach())[0], attention(q, k, v)[1]),
+            "no gradient reaches `value`: part of the computation is cut off from it",
+        ),
+        (
+            lambda q, k, v: tuple(o.detach() for o in attention(q, k, v)),
+            "the result of `f` is cut off from its inputs: no gradient can flow back "
+            "(look for .detach(), .data, torch.no_grad() or a new torch.tensor(...))",
+        ),
+        (
+            lambda q, k, v: attention(q.detach() + (q - q.detach()) / 2, k, v),
+            "the gradient by query differs in 15 of 15 places",
+        ),
+        (lambda q, k, v: attention(q, k, v)[0], "`f` should return 2 tensors"),
+        (
+            lambda q, k, v: (attention(q, k, v)[0].T, attention(q, k, v)[1]),
+            "`f` returned a tensor of shape (2, 5), expected (5, 2)",
+        ),
+    ],
+    ids=["cut off from one", "cut off", "halved", "too few", "misshapen"],
+)
+def test_wrong_gradients_are_told_apart(function, said):
+    assert failed(expect_gradients, function, three, attention, WRT).problem.startswith(said)
+
+
+def test_gradients_of_nan_do_not_pass():
+    def nan_backward(query, key, value):
+        output, total = attention(query, key, value)
+        return output + (0 * (query - query).pow(2).sum().sqrt()), total
+
+    failure = failed(expect_gradients, nan_backward, three, attention, WRT)
+    assert failure.problem.startswith("the gradient by query holds NaN in 15 of 15 places")
+
+
+def test_a_blank_has_no_gradients():
+    def blank(query, key, value):
+        raise NotImplementedError()
+
+    failure = failed(expect_gradients, blank, three, attention, WRT)
+    assert failure.problem == "`f` is not written yet"
+    assert isinstance(failure.__cause__, NotWritten)
+
+
+def test_an_oracle_without_gradients_blames_nobody_else():
+    subject = LocalSubject({"f": attention})
+    for wrong in (lambda query, key, value: query.detach(), lambda query, key, value: 1 / 0):
+        with pytest.raises(BrokenCheck, match="its oracle has no gradients"):
+            expect_gradients(subject, Case("seed"), "f", three, wrong, ["query"])
+
+
+# Inputs
+
+
+def mixed(case):
+    return case.normal(2, 3), [case.normal(5)], torch.tensor([float("nan")]), 7
+
+
+def test_inputs_left_alone_pass():
+    passes(expect_inputs_unchanged, lambda x, ys, z, n: x + 1, mixed)
+
+
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [
+        (lambda x, ys, z, n: x.add_(1e-12), 1),
+        (lambda x, ys, z, n: x.resize_(3, 2).sum(), 1),
+        (lambda x, ys, z, n: setattr(x, "data", x.data.float()), 1),
+        (lambda x, ys, z, n: ys[0].zero_(), 2),
+        (lambda x, ys, z, n: ys.append(2), 2),
+        (lambda x, ys, z, n: z.zero_(), 3),
+    ],
+    ids=["numbers", "shape", "dtype", "in a list", "a list", "nan"],
+)
+def test_inputs_changed_in_place_are_told_by_their_number(change, number):
+    failure = failed(expect_inputs_unchanged, change, mixed)
+    assert failure.problem.startswith(f"`f` changes its argument number {number} in place")
+
+
+# Tests that students write
+
+
+RIGHT = {"the mean": lambda x: x.mean(), "the mean, another way": lambda x: x.sum() / len(x)}
+WRONG = {"the sum": lambda x: x.sum(), "the first": lambda x: x[0]}
+
+
+def good(mean):
+    numbers = torch.tensor([2.0, 3.0, 7.0])
+    assert abs(float(mean(numbers)) - 4) < 1e-4, "not the mean"
+
+
+def judged(test, bug, mistakes=(), case=None, right=RIGHT, wrong=WRONG):
+    subject = LocalSubject({"f": test})
+    expect_test_judges(subject, case or Case("seed", mistakes), "f", right, wrong, bug)
+
+
+def test_a_test_that_catches_the_bug_and_lets_right_ones_pass_is_good():
+    for bug in WRONG:
+        judged(good, bug)
+
+
+def test_a_bug_that_gets_past_is_named():
+    def blind_to_the_first(mean):
+        assert mean(torch.ones(3)) == 1
+
+    judged(blind_to_the_first, "the sum")
+    with pytest.raises(CheckFailed, match="your test lets a wrong implementation pass: the first"):
+        judged(blind_to_the_first, "the first")
+
+
+def test_a_false_alarm_earns_nothing_and_is_quoted():
+    def never_content(mean):
+        if mean(torch.ones(3)) != 2:
+            raise AssertionError("I expected two")
+
+    for bug in WRONG:
+        with pytest.raises(CheckFailed) as raised:
+            judged(never_content, bug)
+        assert raised.value.problem == (
+            "your test rejects a right implementation (the mean). It said: I expected two"
+        )
+
+
+def test_a_test_that_breaks_is_no_verdict():
+    def broken(mean):
+        raise ValueError("no idea")
+
+    with pytest.raises(CheckFailed) as raised:
+        judged(broken, "the sum")
+    assert "`f` raised ValueError: no idea" in str(raised.value)
+    assert "A test says that something is wrong with `assert`" in str(raised.value)
+
+
+def test_a_blank_test_is_not_written_yet():
+    def blank(mean):
+        raise NotImplementedError()
+
+    with pytest.raises(CheckFailed, match="`f` is not written yet"):
+        judged(blank, "the sum")
+
+
+NOTHING = Answer("Nothing", "f", "It compares nothing.", "def f(mean): pass")
+ALSO_NOTHING = Answer("AlsoNothing", "f", "It asserts True.", "def f(mean): assert True")
+SLEEPY = Answer("Sleepy", "f", "It breaks.", "def f(mean): raise ValueError")
+
+
+def test_a_way_to_judge_badly_is_named():
+    with pytest.raises(CheckFailed) as raised:
+        judged(lambda mean: None, "the sum", [SLEEPY, NOTHING])
+    assert raised.value.mistakes == (NOTHING,)
+    with pytest.raises(CheckFailed) as raised:
+        judged(lambda mean: None, "the sum", [NOTHING, ALSO_NOTHING])
+    assert raised.value.mistakes == (NOTHING, ALSO_NOTHING)
+
+
+def test_a_slow_test_runs_once_per_implementation():
+    calls = []
+
+    def counted(mean):
+        calls.append(mean)
+        good(mean)
+
+    case = Case("seed")
+    for bug in WRONG:
+        judged(counted, bug, case=case)
+    assert len(calls) == len(RIGHT) + len(WRONG)
+
+
+def test_another_set_of_implementations_is_judged_anew():
+    case = Case("seed")
+    judged(good, "the sum", case=case)
+    judged(good, "the last", case=case, wrong={"the last": lambda x: x[-1]})
+    with pytest.raises(CheckFailed, match="rejects a right implementation"):
+        judged(good, "the sum", case=case, right={"the middle": lambda x: x.median() * 2})
+
+
+# Words
+
+
+def test_an_expectation_that_is_not_met_says_its_sentence():
+    expect(True, "never said")
+    with pytest.raises(CheckFailed, match="^the weights sum to 2$"):
+        expect(False, "the weights sum to 2")
+
+
+def test_a_failure_reads_from_what_was_seen_to_a_case_to_try():
+    failure = CheckFailed("2 is not 3", [NOTHING], "A small case")
+    assert str(failure).split("\n") == [
+        "2 is not 3",
+        "This is the mistake “nothing”: It compares nothing.",
+        "A small case",
+    ]
+    assert isinstance(failure, AssertionError)
+
+
+def test_the_sentence_that_names_mistakes_can_be_found():
+    for mistakes in ([NOTHING], [NOTHING, ALSO_NOTHING]):
+        assert DIAGNOSIS.match(CheckFailed("problem", mistakes).diagnosis)
+    assert not DIAGNOSIS.match("This is not a mistake")
