@@ -58,8 +58,8 @@ def far_inputs(case):
     "kernel_regression",
     number="1.1",
     title="Kernel regression is attention",
-    asks="Return the average of the values, weighted by a Gaussian of the distance from query "
-    "to key.",
+    asks="`kernel_regression` averages the values with Gaussian weights of the distance from query to "
+    "key; `scale_for` returns the scale at which dot products give the same weights.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -153,8 +153,8 @@ def score_inputs(case):
     "raw_scores",
     number="1.3",
     title="Who looks at whom: symmetric and asymmetric scores",
-    asks="Return the matrix of scores between all pairs of tokens: row t, column s holds the query "
-    "of token t times the key of token s.",
+    asks="`raw_scores` scores every query against every key, `mixing_matrix` returns the one matrix "
+    "behind the scores, and `asymmetry` says how far they are from symmetric.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -301,8 +301,8 @@ def entropy_oracle(weights):
     "logit_std",
     number="1.5",
     title="How large does a dot product get?",
-    asks="Return the standard deviation of scale · (query · key) for independent entries of mean 0 "
-    "and variance 1.",
+    asks="`logit_std` and `excess_kurtosis` say how dot products of independent normal entries spread; "
+    "`entropy` says how undecided each row of weights is.",
     difficulty=3,
     importance=4,
     minutes=20,
@@ -390,8 +390,8 @@ ROW = {"scores": "k_len", "weights": "k_len", "output": "d_value"}
     "worked_row",
     number="1.6",
     title="Repair a printed example",
-    asks="Return (scores, weights, output) of one query over the keys: the scores are scaled, the "
-    "weights sum to 1.",
+    asks="`worked_row` returns (scores, weights, output) of one query, with scaled scores; `rankings` "
+    "orders the keys by dot product and by cosine, the best first.",
     difficulty=2,
     importance=3,
     minutes=20,
@@ -476,8 +476,8 @@ NOT_LINEAR = {
     "check_convex_hull",
     number="1.7",
     title="Write the tests: what averaging can and cannot do",
-    asks="Call the attention function on inputs of your choice, and `assert` that every feature of "
-    "the output lies between the smallest and the largest value of that feature.",
+    asks="`check_convex_hull` and `check_value_map_commutes` call the attention function that they are "
+    "given, on inputs of your choice, and `assert` what has to hold.",
     difficulty=4,
     importance=4,
     minutes=25,
@@ -546,7 +546,8 @@ GRADIENTS = {
     "attention_backward",
     number="1.8",
     title="Backward by hand",
-    asks="Return (grad_query, grad_key, grad_value), given the gradient of the loss by the output.",
+    asks="`attention_backward` returns (grad_query, grad_key, grad_value), given the gradient by the "
+    "output; `output_jacobian` says how the output of one query moves with the query.",
     difficulty=5,
     importance=3,
     minutes=40,
