@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, equal
-
 from classroom.answers import Answer
 from classroom.cases import Case
 from classroom.comparing import differs, wrong_form
 from classroom.diagnosis import (
     SECONDS_PER_MISTAKE,
+    BrokenCheck,
     Inputs,
     Judge,
     attempt,
@@ -25,6 +24,7 @@ from classroom.diagnosis import (
     smallest_example,
 )
 from classroom.subjects import Crashed, LocalSubject, StudentError, Subject
+from classroom.wire import pack
 
 Implementations = Mapping[str, Callable[..., Any]]
 
@@ -137,7 +137,10 @@ def expect_agrees(
     compared = labels if compare is None else compare
 
     def judge(seen: Any, *args: Any) -> str | None:
-        expected = oracle(*args)
+        try:
+            expected = oracle(*args)
+        except Exception as error:
+            raise BrokenCheck(f"its oracle raised {type(error).__name__}: {error}") from error
         if len(labels) == 1:
             seen, expected = (seen,), (expected,)
         if problem := wrong_form(seen, expected, returns, name):
@@ -194,10 +197,13 @@ def expect_gradients(
     indices = [parameters.index(label) for label in wrt]
     args = inputs(case)
     reference = LocalSubject({name: oracle})
-    outputs = reference.call(name, *args)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    cotangents = [case.normal(*output.shape) for output in outputs]
-    expected = reference.gradients(name, args, indices, cotangents)
+    try:
+        outputs = reference.call(name, *args)
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        cotangents = [case.normal(*output.shape) for output in outputs]
+        expected = reference.gradients(name, args, indices, cotangents)
+    except StudentError as error:
+        raise BrokenCheck(f"its oracle has no gradients: {error}") from error
     try:
         seen = subject.gradients(name, args, indices, cotangents)
     except StudentError as error:
@@ -224,7 +230,7 @@ def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inp
     except StudentError as error:
         raise CheckFailed(str(error)) from error
     for index, (before, now) in enumerate(zip(args, after, strict=True)):
-        if isinstance(before, Tensor) and not equal(before, now):
+        if pack(before) != pack(now):
             raise CheckFailed(
                 f"`{name}` changes its argument number {index + 1} in place (an operation that "
                 "ends in _, an assignment into it, or +=): work on new tensors"
@@ -318,12 +324,13 @@ def _verdicts(
 
     Remembered for the other checks of the exercise, because tests can be slow.
     """
-    if (who, name) not in case.memory:
-        case.memory[who, name] = {
+    key = (who, name, *implementations)
+    if key not in case.memory:
+        case.memory[key] = {
             description: _verdict(subject, name, implementation)
             for description, implementation in implementations.items()
         }
-    return case.memory[who, name]
+    return case.memory[key]
 
 
 def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) -> str | None:

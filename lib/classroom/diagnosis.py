@@ -17,7 +17,11 @@ Judge = Callable[..., str | None]
 
 _FRESH_CASES = 3
 SECONDS_PER_MISTAKE = 2.0
-_WRONG_FORM = (TypeError, ValueError, RuntimeError, IndexError, AttributeError)
+_WRONG_FORM = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+class BrokenCheck(Exception):
+    """A check cannot judge, because something of its own fails; the student did nothing wrong."""
 
 
 def attempt(
@@ -112,20 +116,15 @@ def smallest_example(
     """Shrink the sizes one after the other while the check still fails; show what is left."""
     for rounded in (True, False):
         smallest = case.smaller(case.sizes, rounded)
-        problem, error = attempt(subject, smallest, name, inputs, judge)
-        if problem is not None and error is None:
+        if _shows_a_problem(subject, smallest, name, inputs, judge):
             break
     else:
         return ""
     for axis, sizes in smallest.shrinkable().items():
         for size in sizes:
             candidate = case.smaller({**smallest.asked, axis: size}, rounded)
-            try:
-                found, error = attempt(subject, candidate, name, inputs, judge)
-            except (ValueError, RuntimeError, IndexError):  # inputs that need a larger size
-                continue
-            if found is not None and error is None:
-                smallest, problem = candidate, found
+            if _shows_a_problem(subject, candidate, name, inputs, judge):
+                smallest = candidate
                 break
     # A case remembers how far it has drawn: start it again from the same seed.
     args = inputs(case.smaller({**case.sizes, **smallest.asked}, rounded))
@@ -141,6 +140,15 @@ def smallest_example(
     if sum(len(line) for line in lines) > 1500:
         return ""
     return "\n".join(["A small case to try it on:", *lines])
+
+
+def _shows_a_problem(subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge) -> bool:
+    """Say whether a result of the right form is wrong on this case."""
+    try:
+        problem, error = attempt(subject, case, name, inputs, judge)
+    except Exception:  # inputs or an oracle that need larger sizes, or numbers less round
+        return False
+    return problem is not None and error is None
 
 
 def _names(oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:

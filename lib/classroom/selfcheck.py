@@ -13,7 +13,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ SEED_VARIABLE = "CLASSROOM_SEED"
 REPORT_TYPE = "application/vnd.classroom.report+json"
 MESSAGE_WIDTH = 96
 MAX_MESSAGE_LINES = 25
+MAX_MESSAGE_LENGTH = 5000
 _PYTEST_CONFIG = Path(__file__).with_name("checks.ini")
 
 
@@ -159,15 +160,17 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
         ValueError: If it holds no exercise of that name.
 
     """
-    collected = load_checks(folder)
+    collected = _collect(folder)
     if name not in collected:
         raise ValueError(f"no exercise is called {name!r}; there are: {', '.join(collected)}")
-    exercise, checks = collected[name]
+    found = collected[name]
     mistakes = [m for m in load_answers(folder / "mistakes.py") if m.exercise == name]
     seed = seed or os.environ.get(SEED_VARIABLE) or PUBLISHED_SEED
-    run = _Run(exercise, subject, mistakes, seed)
-    _pytest([f"{folder / 'checks.py'}::{checks}"], run)
-    return Report(name, f"{exercise.number} {exercise.title}", tuple(run.results))
+    run = _Run(found, subject, mistakes, seed)
+    if _pytest(folder, [f"checks.py::{found.test_class}"], run) == pytest.ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    title = f"{found.exercise.number} {found.exercise.title}"
+    return Report(name, title, tuple(run.results.values()))
 
 
 def load_checks(folder: Path) -> dict[str, tuple[Exercise, str]]:
@@ -183,7 +186,10 @@ def load_checks(folder: Path) -> dict[str, tuple[Exercise, str]]:
 
 def list_checks(folder: Path) -> dict[str, list[tuple[str, int]]]:
     """Return, for each exercise of an assignment, its checks in words with their points."""
-    return {name: found.checks for name, found in _collect(folder).items()}
+    return {
+        name: [(in_words(test), points) for test, points in found.checks.items()]
+        for name, found in _collect(folder).items()
+    }
 
 
 def check(name: str) -> Score:
@@ -228,19 +234,28 @@ def _show(report: Report) -> None:
 class _Found:
     exercise: Exercise
     test_class: str
-    checks: list[tuple[str, int]]
+    checks: dict[str, int]
+    """The points of each check, by the name of its test."""
 
 
 class _Run:
     """The pytest plugin that hands the fixtures to the checks and keeps what came of them."""
 
-    def __init__(self, exercise: Exercise, subject: Subject, mistakes: list[Answer], seed: str):
-        self._exercise = exercise
+    def __init__(self, found: _Found, subject: Subject, mistakes: list[Answer], seed: str):
+        self._exercise = found.exercise
         self._subject = subject
         self._mistakes = mistakes
         self._seed = seed
         self._memory: dict[Any, Any] = {}
-        self.results: list[CheckResult] = []
+        # A check that does not come to run earns nothing, and is not forgotten.
+        self.results = {
+            test: CheckResult(in_words(test), points, 0, _broken("it did not run"))
+            for test, points in found.checks.items()
+        }
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        # Tracebacks are never shown, and the other styles are slow to make.
+        config.option.tbstyle = "native"
 
     @pytest.fixture
     def subject(self) -> Subject:
@@ -258,14 +273,17 @@ class _Run:
         return (yield)
 
     def _keep(self, item: pytest.Item, error: BaseException | None) -> None:
-        points = item.function.points  # type: ignore[attr-defined]
-        message, mistakes = "", ()
-        if error is not None:
-            message = _message(error, self._exercise)
-        if isinstance(error, CheckFailed):
-            mistakes = tuple(mistake.name for mistake in error.mistakes)
-        earned = 0 if error is not None else points
-        self.results.append(CheckResult(in_words(item.name), points, earned, message, mistakes))
+        result = self.results[item.name]
+        if error is None:
+            self.results[item.name] = replace(result, earned=result.points, message="")
+            return
+        known = error.mistakes if isinstance(error, CheckFailed) else ()
+        self.results[item.name] = replace(
+            result,
+            earned=0,
+            message=_message(error, self._exercise),
+            mistakes=tuple(mistake.name for mistake in known),
+        )
 
 
 class _Collector:
@@ -293,19 +311,28 @@ def _message(error: BaseException, exercise: Exercise) -> str:
     if isinstance(cause, NotWritten):
         return f"{cause}. {exercise.asks}"
     if isinstance(error, (CheckFailed, StudentError)):
-        return str(error)
-    return (
-        f"This check itself broke ({type(error).__name__}: {error}). It is not your fault: "
-        "please tell your instructor."
-    )
+        return _printable(str(error))
+    return _broken(_printable(f"{type(error).__name__}: {error}"))
+
+
+def _broken(why: str) -> str:
+    return f"This check itself broke ({why}). It is not your fault: please tell your instructor."
+
+
+def _printable(text: str) -> str:
+    """Return text without what could move a terminal's cursor, and of a length to read."""
+    text = text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[:MAX_MESSAGE_LENGTH]} …"
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
 
 
 @functools.lru_cache(maxsize=64)
 def _collect_cached(path: Path, changed: int) -> dict[str, _Found]:
     collector = _Collector()
-    _pytest([str(path), "--collect-only"], collector)
+    status = _pytest(path.parent, [path.name, "--collect-only"], collector)
     if collector.problem:
         raise ValueError(f"{path} cannot be read: {collector.problem}")
+    if status != pytest.ExitCode.OK:
+        raise ValueError(f"{path} holds no checks: pytest ended with {status!r}")
     found: dict[str, _Found] = {}
     for item in collector.items:
         checks = item.cls  # type: ignore[attr-defined]
@@ -313,8 +340,10 @@ def _collect_cached(path: Path, changed: int) -> dict[str, _Found]:
         value = getattr(item.function, "points", None)  # type: ignore[attr-defined]
         if about is None or value is None:
             raise ValueError(f"{path}: {item.name} needs @exercise on its class and @points")
-        entry = found.setdefault(about.name, _Found(about, checks.__name__, []))
-        entry.checks.append((in_words(item.name), value))
+        entry = found.setdefault(about.name, _Found(about, checks.__name__, {}))
+        if entry.test_class != checks.__name__:
+            raise ValueError(f"{path}: two classes hold the checks of {about.name!r}")
+        entry.checks[item.name] = value
     return found
 
 
@@ -328,12 +357,16 @@ def _collect(folder: Path) -> dict[str, _Found]:
     return _collect_cached(path, path.stat().st_mtime_ns)
 
 
-def _pytest(args: list[str], plugin: object) -> None:
-    """Run pytest in this process, undisturbed by the files and settings around it."""
-    folder = Path(args[0].split("::")[0]).parent
+def _pytest(folder: Path, args: list[str], plugin: object) -> int:
+    """Run pytest in this process, undisturbed by the files and settings around it.
+
+    Paths in `args` are relative to `folder`, because brackets in a path would mean something
+    else to pytest.
+    """
+    path = folder.resolve() / "checks.py"
     options = [
         *("-c", str(_PYTEST_CONFIG)),
-        *("--rootdir", str(folder)),
+        *("--rootdir", "."),
         *("--import-mode", "importlib"),
         *("--assert", "plain"),
         *("--capture", "fd"),
@@ -345,17 +378,40 @@ def _pytest(args: list[str], plugin: object) -> None:
         *("-p", "no:threadexception"),
         *("-W", "ignore"),
     ]
+    # pytest calls every assignment's file `checks`, and takes a module of that name as it is.
+    somebodys = sys.modules.pop("checks", None)
     modules = set(sys.modules)
     with _environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTEST_ADDOPTS="", PYTEST_PLUGINS=""):
         no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         try:
-            with contextlib.redirect_stderr(io.StringIO()):
-                pytest.main([*args, *options], plugins=[plugin])
+            with contextlib.chdir(folder), _nothing_from(sys.stderr):
+                return pytest.main([*args, *options], plugins=[plugin])
         finally:
             sys.dont_write_bytecode = no_bytecode
             for name in set(sys.modules) - modules:
-                if getattr(sys.modules[name], "__file__", None) == str(folder / "checks.py"):
+                if getattr(sys.modules[name], "__file__", None) == str(path):
                     del sys.modules[name]
+            if somebodys is not None:
+                sys.modules["checks"] = somebodys
+
+
+@contextlib.contextmanager
+def _nothing_from(stream: Any) -> Iterator[None]:
+    """Drop what is written to a stream, also by a logger that has held on to it since before.
+
+    nbgrader gives no points to a cell that writes to stderr. A stream that does not let its
+    `write` be replaced belongs to the operating system, whose streams pytest captures.
+    """
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            stream.write = len
+        except AttributeError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            del stream.write
 
 
 @contextlib.contextmanager
