@@ -1,11 +1,15 @@
 .DEFAULT_GOAL := help
-.PHONY: help book test quick check release bench clean
+.PHONY: help book picture test quick check release bench clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 book:  ## build the book; open book/_build/html/index.html
 	jupyter-book build book -W --keep-going -n
+
+picture: book  ## copy the first page's figure to where README shows it
+	cd book/_build/html && set -- $$(grep -o '_images/[0-9a-f]*\(-dark\)\?\.svg' index.html | head -2) \
+		&& cp "$$1" ../../_static/look-back.svg && cp "$$2" ../../_static/look-back-dark.svg
 
 test:  ## run all tests
 	pytest
