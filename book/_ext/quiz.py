@@ -9,9 +9,11 @@
     ```
 
 One option is right. Question and options are one line of text each, with formulas and code if
-need be; explanations may be longer. What is built is a plain form group that a keyboard and a
-screen reader know. The script `quiz.js` adds the button that checks an answer; without it, and
-on paper, the folded explanations remain.
+need be; explanations may be longer. Where the question holds code, fence the quiz with `~~~`: a
+line that opens a fence of backticks cannot hold others.
+
+What is built is a plain form group that a keyboard and a screen reader know. The script `quiz.js`
+adds the button that checks an answer; without it, and on paper, the folded explanations remain.
 """
 
 import re
