@@ -167,7 +167,8 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
     mistakes = [m for m in load_answers(folder / "mistakes.py") if m.exercise == name]
     seed = seed or os.environ.get(SEED_VARIABLE) or PUBLISHED_SEED
     run = _Run(found, subject, mistakes, seed)
-    if _pytest(folder, [f"checks.py::{found.test_class}"], run) == pytest.ExitCode.INTERRUPTED:
+    _pytest(folder, [f"checks.py::{found.test_class}"], run)
+    if run.interrupted:
         raise KeyboardInterrupt
     title = f"{found.exercise.number} {found.exercise.title}"
     return Report(name, title, tuple(run.results.values()))
@@ -238,7 +239,14 @@ class _Found:
     """The points of each check, by the name of its test."""
 
 
-class _Run:
+class _Plugin:
+    """Keeps pytest from taking a folder for a package and running its `__init__.py`."""
+
+    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Dir:
+        return pytest.Dir.from_parent(parent, path=path)
+
+
+class _Run(_Plugin):
     """The pytest plugin that hands the fixtures to the checks and keeps what came of them."""
 
     def __init__(self, found: _Found, subject: Subject, mistakes: list[Answer], seed: str):
@@ -247,6 +255,7 @@ class _Run:
         self._mistakes = mistakes
         self._seed = seed
         self._memory: dict[Any, Any] = {}
+        self.interrupted = False
         # A check that does not come to run earns nothing, and is not forgotten.
         self.results = {
             test: CheckResult(in_words(test), points, 0, _broken("it did not run"))
@@ -256,6 +265,10 @@ class _Run:
     def pytest_configure(self, config: pytest.Config) -> None:
         # Tracebacks are never shown, and the other styles are slow to make.
         config.option.tbstyle = "native"
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        # pytest has kinds of its own, for sessions that end early.
+        self.interrupted = type(excinfo.value) is KeyboardInterrupt
 
     @pytest.fixture
     def subject(self) -> Subject:
@@ -286,7 +299,7 @@ class _Run:
         )
 
 
-class _Collector:
+class _Collector(_Plugin):
     """The pytest plugin that looks at the checks without running them."""
 
     def __init__(self):
