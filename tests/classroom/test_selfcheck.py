@@ -1,0 +1,529 @@
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from classroom import check
+from classroom.checks import CheckFailed
+from classroom.selfcheck import (
+    MAX_MESSAGE_LENGTH,
+    MAX_MESSAGE_LINES,
+    MESSAGE_WIDTH,
+    PUBLISHED_SEED,
+    CheckResult,
+    Report,
+    Score,
+    in_words,
+    list_checks,
+    load_checks,
+    run_checks,
+)
+
+RIGHT = """
+def centre(x): return x - x.mean(dim=0)
+def twice(number): return 2 * number
+"""
+UNMOVED = "def centre(x): return x"
+CONTENT = """
+@points(2)
+def test_it(self, subject, case):
+    subject.call("f")
+"""
+
+
+def results(report):
+    return [(result.name, result.earned, result.points) for result in report.results]
+
+
+# By hand
+
+
+def test_a_right_answer_earns_all_points(assignment, student):
+    report = run_checks(assignment, "centre", student(RIGHT))
+    assert (report.exercise, report.title) == ("centre", "7.1 Centre the rows")
+    assert results(report) == [("rows are moved by their mean", 1, 1), ("the mean is zero", 2, 2)]
+    assert (report.earned, report.points) == (3, 3)
+    assert report.mistakes == report.messages == []
+
+
+def test_each_check_earns_its_own_points(assignment, student):
+    """Twice the right answer has the mean 0, but is not the right answer."""
+    report = run_checks(assignment, "centre", student("def centre(x): return 2 * (x - x.mean(0))"))
+    assert [result.earned for result in report.results] == [0, 2]
+    assert (report.earned, report.points) == (2, 3)
+    assert report.results[0].message.startswith("centred differs in 15 of 15 places")
+
+
+def test_a_mistake_is_named(assignment, student):
+    report = run_checks(assignment, "centre", student(UNMOVED))
+    assert report.mistakes == ["NotMoved"]
+    assert "“not moved”: The rows are returned as they came." in report.results[0].message
+
+
+def test_a_mistake_of_another_exercise_is_not_named(assignment, student):
+    report = run_checks(assignment, "twice", student("def twice(number): return number**2"))
+    assert report.mistakes == ["Squared"]
+    report = run_checks(assignment, "twice", student("def twice(number): return number"))
+    assert report.mistakes == [] and report.earned == 0
+
+
+def test_a_blank_is_told_what_to_write(assignment, student):
+    report = run_checks(assignment, "centre", student("def centre(x): raise NotImplementedError()"))
+    assert report.earned == 0
+    assert report.messages == ["`centre` is not written yet. Return the rows minus their mean."]
+
+
+def test_an_assignment_lists_its_exercises_and_checks(assignment):
+    exercises = load_checks(assignment)
+    assert list(exercises) == ["centre", "twice"]
+    about, test_class = exercises["twice"]
+    assert (about.number, about.optional, test_class) == ("7.2", True, "TestTwice")
+    assert list_checks(assignment) == {
+        "centre": [("rows are moved by their mean", 1), ("the mean is zero", 2)],
+        "twice": [("two is four", 2)],
+    }
+
+
+def test_a_test_s_name_is_a_sentence():
+    assert in_words("test_the_mean_is_zero") == "the mean is zero"
+
+
+# The report
+
+
+def report_of(*messages, title="1.1 Title"):
+    found = (CheckResult(f"check {i}", 2, 0, text) for i, text in enumerate(messages))
+    return Report("f", title, tuple(found))
+
+
+def test_the_text_is_a_table_and_messages():
+    found = (CheckResult("one", 1, 1), CheckResult("two", 3, 0, "It is wrong.\n  x = 2"))
+    assert Report("f", "1.1 Title", found).to_text().split("\n") == [
+        "1.1 Title: 1 of 4 points",
+        "  ✓ one (1/1)",
+        "  ✗ two (0/3)",
+        "",
+        "It is wrong.",
+        "  x = 2",
+    ]
+
+
+def test_only_the_first_failure_is_told_whole_and_nothing_twice():
+    report = report_of("first\n  x = 2", "second\n  x = 3", "first\n  x = 2", "second")
+    assert report.messages == ["first\n  x = 2", "second"]
+
+
+def test_the_text_fits_the_page():
+    long = "word " * 500 + "\n" + "\n".join(["  numbers = " + "1.0, " * 200] * 30)
+    text = report_of(long, *(f"message {i}" for i in range(30))).to_text()
+    lines = text.split("\n")
+    assert len(lines) == MAX_MESSAGE_LINES and lines[-1] == "  …"
+    assert all(len(line) <= MESSAGE_WIDTH for line in lines if not line.startswith("  "))
+    assert all(len(line) <= 400 for line in lines)
+
+
+def test_html_shows_what_code_said_and_does_not_run_it(assignment, student):
+    evil = "<script>alert(1)</script><b>&amp;"
+    html = report_of(f"raised {evil}\n  x = {evil}", title=evil).to_html()
+    assert "<script" not in html and "<b>&amp;amp;" not in html
+    assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;&lt;b&gt;&amp;amp;") == 3
+    source = f"def centre(x):\n    print({evil!r})\n    raise ValueError({evil!r})"
+    html = run_checks(assignment, "centre", student(source)).to_html()
+    assert "&lt;script&gt;" in html and "<script" not in html
+
+
+def test_what_code_says_cannot_move_the_cursor_or_fill_the_page(assignment, student):
+    said = "\x1b[2J\x07\ud800\u202e end"
+    report = run_checks(assignment, "centre", student(f"def centre(x): raise ValueError({said!r})"))
+    message = report.results[0].message
+    assert "ValueError: �[2J��� end" in message
+    report.to_text().encode("utf-8")
+    endless = f"def centre(x): raise ValueError('x' * {10 * MAX_MESSAGE_LENGTH})"
+    report = run_checks(assignment, "centre", student(endless))
+    assert all(len(result.message) <= MAX_MESSAGE_LENGTH + 2 for result in report.results)
+
+
+def test_a_report_survives_json(assignment, student):
+    report = run_checks(assignment, "centre", student(UNMOVED))
+    record = json.loads(json.dumps(report.to_json()))
+    assert Report.from_json(record) == report
+    assert (record["points"], record["earned"]) == (report.points, report.earned) == (3, 0)
+
+
+def test_a_score_is_printed_as_the_plain_number_that_nbgrader_reads():
+    assert [repr(Score(n)) for n in (0, 3, 2.5)] == ["0.0", "3.0", "2.5"]
+    assert isinstance(Score(2), float) and float(repr(Score(2))) == 2
+
+
+# Seeds
+
+
+DRAWN = """
+@points(1)
+def test_drawn(self, subject, case):
+    expect(False, str(case.integer(0, 10**9)))
+@points(1)
+def test_drawn_again(self, subject, case):
+    expect(False, str(case.integer(0, 10**9)))
+"""
+
+
+def drawn(folder, student, **kwargs):
+    return [r.message for r in run_checks(folder, "f", student(""), **kwargs).results]
+
+
+def test_every_check_draws_other_numbers_and_always_the_same(write_checks, student):
+    folder = write_checks(DRAWN)
+    first = drawn(folder, student)
+    assert len(set(first)) == 2 and drawn(folder, student) == first
+
+
+def test_the_seed_changes_the_inputs(write_checks, student, monkeypatch):
+    folder = write_checks(DRAWN)
+    published = drawn(folder, student)
+    assert drawn(folder, student, seed=PUBLISHED_SEED) == published
+    monkeypatch.setenv("CLASSROOM_SEED", "secret")
+    secret = drawn(folder, student)
+    assert set(secret).isdisjoint(published)
+    assert drawn(folder, student, seed="secret") == secret
+    assert drawn(folder, student, seed=PUBLISHED_SEED) == published
+    monkeypatch.setenv("CLASSROOM_SEED", "")
+    assert drawn(folder, student) == published
+
+
+# What a check in a notebook does
+
+
+def run_cell(source, namespace):
+    exec("import torch\n" + source, namespace)
+    return namespace
+
+
+def test_a_notebook_s_own_functions_are_checked(assignment, monkeypatch, capsys):
+    monkeypatch.chdir(assignment)
+    namespace = run_cell(UNMOVED, {"check": check})
+    run_cell("score = check('centre')", namespace)
+    assert namespace["score"] == 0.0 and type(namespace["score"]) is Score
+    assert "7.1 Centre the rows: 0 of 3 points" in capsys.readouterr().out
+    run_cell(RIGHT + "score = check('centre')", namespace)
+    assert namespace["score"] == 3.0
+
+
+def test_validate_raises_what_was_found(assignment, monkeypatch, capsys):
+    monkeypatch.chdir(assignment)
+    monkeypatch.setenv("NBGRADER_EXECUTION", "validate")
+    with pytest.raises(CheckFailed, match="(?s)0 of 3 points.*not moved"):
+        run_cell(UNMOVED + "\ncheck('centre')", {"check": check})
+    assert run_cell(RIGHT + "score = check('centre')", {"check": check})["score"] == 3
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    assert run_cell(UNMOVED + "\nscore = check('centre')", {"check": check})["score"] == 0
+
+
+NOISY = """
+import os, subprocess, sys, warnings
+print("top", file=sys.stderr)
+def centre(x):
+    print("printed")
+    print("to stderr", file=sys.stderr)
+    os.write(2, b"to the file of stderr")
+    os.write(1, b"to the file of stdout")
+    warnings.warn("a warning")
+    warnings.warn("a deprecation", DeprecationWarning)
+    return x - x.mean(dim=0)
+"""
+
+
+def test_noise_costs_nothing_and_is_not_heard(assignment, student, capfd):
+    subject = student(NOISY)
+    capfd.readouterr()
+    report = run_checks(assignment, "centre", subject)
+    heard = capfd.readouterr()
+    assert report.earned == 3
+    assert heard.err == "" and heard.out == ""
+
+
+def test_a_logger_that_holds_on_to_stderr_is_not_heard(assignment, student, monkeypatch):
+    class Stream:
+        """As the stderr of a notebook's kernel: no file of the operating system below it."""
+
+        written = ""
+
+        def write(self, text):
+            self.written += text
+
+        def flush(self):
+            pass
+
+    stream = Stream()
+    monkeypatch.setattr(sys, "stderr", stream)
+    log = logging.getLogger("of a student")
+    handler = logging.StreamHandler()
+    monkeypatch.setattr(log, "handlers", [handler])
+    subject = student(
+        "import logging\n"
+        "def centre(x):\n"
+        "    logging.getLogger('of a student').warning('hm')\n"
+        "    return x - x.mean(dim=0)"
+    )
+    assert run_checks(assignment, "centre", subject).earned == 3
+    assert stream.written == ""
+    log.warning("later")
+    assert stream.written == "later\n" and sys.stderr is stream
+
+
+def test_nothing_of_the_process_is_changed(assignment, student, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+
+    def state():
+        return os.getcwd(), dict(os.environ), list(sys.path), set(sys.modules), sys.stderr
+
+    before = state()
+    run_checks(assignment, "centre", student(UNMOVED))
+    assert state() == before
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "this one")
+    assert sorted(path.name for path in assignment.iterdir()) == [
+        "averages.py",
+        "checks.py",
+        "mistakes.py",
+        "variants.py",
+    ]
+
+
+# What lies around
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("conftest.py", "raise SystemExit('conftest')"),
+        ("pytest.ini", "[pytest]\naddopts = --no-such-option\npython_functions = nothing_*"),
+        ("pyproject.toml", "[tool.pytest.ini_options]\naddopts = '--no-such-option'"),
+        ("tox.ini", "[pytest]\nminversion = 99"),
+        ("sitecustomize.py", "raise SystemExit('sitecustomize')"),
+        ("usercustomize.py", "raise SystemExit('usercustomize')"),
+        ("__init__.py", "raise SystemExit('package')"),
+        ("__pycache__", None),
+    ],
+)
+def test_files_that_lie_around_are_not_used(assignment, student, name, content):
+    if content is None:
+        (assignment / name).mkdir()
+    else:
+        (assignment / name).write_text(content)
+        (assignment.parent / name).write_text(content)
+    report = run_checks(assignment, "centre", student(RIGHT))
+    assert (report.earned, report.points) == (3, 3)
+
+
+@pytest.mark.parametrize("name", ["with space", "with [brackets]", "a::b", "größe", "$HOME"])
+def test_a_folder_may_have_any_name(write_checks, student, tmp_path, name):
+    folder = write_checks(CONTENT, tmp_path / name)
+    assert run_checks(folder, "f", student("def f(): pass")).earned == 2
+
+
+def test_a_folder_may_be_given_relative_to_here_or_through_a_link(
+    write_checks, student, tmp_path, monkeypatch
+):
+    folder = write_checks(CONTENT, tmp_path / "real")
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    for path in (Path("real"), Path("link"), tmp_path / "link", Path("real/../link")):
+        assert run_checks(path, "f", student("def f(): pass")).earned == 2
+    assert set(sys.modules) == before
+
+
+def test_two_assignments_in_one_process_do_not_mix(write_checks, student, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mistakes = 'class {}(Mistake, exercise="f"):\n    """Explained."""\n    def f(): return 7\n'
+    for name in ("one", "two"):
+        write_checks(
+            f"""
+            @points(2)
+            def test_{name}(self, subject, case):
+                expect_law(subject, case, "f", lambda case: (), lambda seen: {name!r})
+            """,
+            tmp_path / name,
+            mistakes=mistakes.format(name.title()),
+        )
+    subject = student("def f(): return 7")
+    for name in ("one", "two", "one"):
+        for folder in (tmp_path / name, Path(name)):
+            report = run_checks(folder, "f", subject)
+            assert results(report) == [(name, 0, 2)]
+            assert report.results[0].message.startswith(name)
+            assert report.mistakes == [name.title()]
+
+
+def test_a_module_of_somebody_s_called_checks_is_left_alone(assignment, student, monkeypatch):
+    somebodys = type(sys)("checks")
+    monkeypatch.setitem(sys.modules, "checks", somebodys)
+    assert run_checks(assignment, "centre", student(RIGHT)).earned == 3
+    assert sys.modules["checks"] is somebodys
+
+
+def test_checks_that_were_edited_are_read_anew(write_checks, student, tmp_path):
+    folder = write_checks(CONTENT)
+    assert run_checks(folder, "f", student("def f(): pass")).points == 2
+    write_checks(CONTENT.replace("points(2)", "points(5)"))
+    os.utime(folder / "checks.py", ns=(1, 1))
+    assert run_checks(folder, "f", student("def f(): pass")).points == 5
+
+
+def test_checks_of_one_exercise_share_what_is_slow_to_find(write_checks, student):
+    folder = write_checks(
+        """
+        @points(1)
+        def test_first(self, subject, case):
+            case.memory["found"] = 2
+        @points(1)
+        def test_second(self, subject, case):
+            assert case.memory["found"] == 2
+        """
+    )
+    assert run_checks(folder, "f", student("")).earned == 2
+    assert run_checks(folder, "f", student("")).earned == 2
+
+
+# A check that breaks
+
+
+BREAKING = {
+    "itself": 'raise KeyError("what")',
+    "exits": "raise SystemExit(0)",
+    "skips": "import pytest; pytest.skip('later')",
+    "expects failure": "import pytest; pytest.xfail('known')",
+    "oracle": "expect_agrees(subject, case, 'f', lambda c: (), lambda: 1 / 0, {'x': ''})",
+    "inputs": "expect_agrees(subject, case, 'f', lambda c: 1 / 0, lambda: 1, {'x': ''})",
+    "gradients": "expect_gradients(subject, case, 'f', lambda c: (), lambda: 2, [])",
+    "hands over": "subject.call('f', object())",
+}
+
+
+@pytest.mark.parametrize("body", BREAKING.values(), ids=BREAKING)
+def test_a_broken_check_fails_closed_and_blames_nobody(write_checks, student, body):
+    folder = write_checks(
+        f"""
+        @points(3)
+        def test_broken(self, subject, case):
+            {body}
+        @points(2)
+        def test_sound(self, subject, case):
+            subject.call("f")
+        """
+    )
+    report = run_checks(folder, "f", student("def f(): return 2"))
+    assert results(report) == [("broken", 0, 3), ("sound", 2, 2)]
+    message = report.results[0].message
+    assert message.startswith("This check itself broke (")
+    assert message.endswith("It is not your fault: please tell your instructor.")
+
+
+def test_a_check_that_fails_after_it_passed_earns_nothing_once(write_checks, student):
+    folder = write_checks(
+        CONTENT.replace("case", "case, broken_at_the_end"),
+        before="""
+        import pytest
+        @pytest.fixture
+        def broken_at_the_end():
+            yield
+            raise OSError("disk")
+        """,
+    )
+    report = run_checks(folder, "f", student("def f(): return 2"))
+    assert results(report) == [("it", 0, 2)]
+    assert "OSError: disk" in report.results[0].message
+
+
+def test_a_check_that_asks_for_an_unknown_fixture_breaks(write_checks, student):
+    folder = write_checks(CONTENT.replace("case", "case, tensor"))
+    report = run_checks(folder, "f", student("def f(): return 2"))
+    assert results(report) == [("it", 0, 2)] and "tensor" in report.results[0].message
+
+
+def test_a_check_that_does_not_come_to_run_is_not_forgotten(write_checks, student):
+    folder = write_checks(
+        """
+        @points(3)
+        def test_ends_the_session(self, request, subject, case):
+            request.session.shouldstop = "enough"
+        @points(2)
+        def test_never_runs(self, subject, case):
+            pass
+        """
+    )
+    report = run_checks(folder, "f", student(""))
+    assert results(report) == [("ends the session", 3, 3), ("never runs", 0, 2)]
+    assert "it did not run" in report.results[1].message
+
+
+def test_the_stop_button_stops(write_checks, student):
+    folder = write_checks(
+        """
+        @points(3)
+        def test_stopped(self, subject, case):
+            raise KeyboardInterrupt
+        """
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run_checks(folder, "f", student(""))
+
+
+def test_mistakes_that_cannot_be_run_break_only_the_check(write_checks, student):
+    body = """
+    @points(3)
+    def test_it(self, subject, case):
+        expect_agrees(subject, case, "f", lambda case: (), lambda: 3, {"x": ""})
+    """
+    mistakes = 'class A(Mistake, exercise="f"):\n    """Wrong."""\n    f = 1 / 0\n'
+    folder = write_checks(body, mistakes=mistakes)
+    assert run_checks(folder, "f", student("def f(): return 3")).earned == 3
+    report = run_checks(folder, "f", student("def f(): return 2"))
+    assert "This check itself broke (ZeroDivisionError" in report.results[0].message
+
+
+# Refusals
+
+
+def test_an_unknown_exercise_is_refused(assignment, student):
+    with pytest.raises(
+        ValueError, match="no exercise is called 'center'; there are: centre, twice"
+    ):
+        run_checks(assignment, "center", student(RIGHT))
+
+
+def test_a_notebook_without_its_checks_says_where_it_should_be(tmp_path, student):
+    with pytest.raises(FileNotFoundError, match="there is no checks.py in .*: open the notebook"):
+        run_checks(tmp_path, "centre", student(RIGHT))
+
+
+@pytest.mark.parametrize(
+    ("body", "before", "said"),
+    [
+        ("def test_it(self, subject, case): pass", "", "test_it needs @exercise on its class"),
+        (
+            CONTENT,
+            "class TestOther:\n    @points(2)\n    def test_that(self): pass",
+            "test_that needs",
+        ),
+        (CONTENT, "@points(2)\ndef test_outside(subject): pass", "test_outside needs @exercise"),
+        (CONTENT, "import no_such_module", "cannot be read: .*no_such_module"),
+        (CONTENT, "def broken(:", "cannot be read: .*SyntaxError"),
+        ("x = 2", "", "holds no checks"),
+        (
+            CONTENT,
+            "@exercise('f', number='1.1', title='T', asks='A.', difficulty=1, importance=1, "
+            "minutes=1)\nclass TestTwin:\n    @points(1)\n    def test_that(self): pass",
+            "two classes hold the checks of 'f'",
+        ),
+    ],
+    ids=["points", "exercise", "class", "import", "syntax", "empty", "twins"],
+)
+def test_checks_that_are_not_whole_are_refused(write_checks, body, before, said):
+    folder = write_checks(body, before=before)
+    with pytest.raises(ValueError, match=f"(?s)checks.py.*{said}"):
+        load_checks(folder)
