@@ -99,7 +99,7 @@ def test_a_cache_changes_no_token_even_past_the_context(decoder_only, tokens, po
         cached = generate(model, prompt, 11, choose())
         assert torch.equal(cached, generate(model, prompt, 11, choose(), use_cache=False))
     assert cached.shape == (3, length + 11)
-    assert len(cached[:, length:].unique()) > 5
+    assert len(cached[:, length:].unique()) > 3
 
 
 def test_a_context_of_one_token_still_writes(decoder_only, tokens):
