@@ -20,12 +20,12 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
 
-from classroom.inventory import inventory
-
 
 @cache
 def assignments(root: Path) -> dict[str, dict[str, Any]]:
     """Ask the classroom once per build what it has, by the name of the assignment."""
+    from classroom.inventory import inventory  # brings torch, which a build may not need
+
     return {found["name"]: found for found in inventory(root)["assignments"]}
 
 

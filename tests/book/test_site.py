@@ -107,6 +107,15 @@ def test_there_are_solutions_to_look_for():
     assert len(solutions()) > 20
 
 
+@pytest.mark.parametrize("look", ["", "-dark"])
+def test_the_picture_of_the_readme_is_the_one_that_the_first_page_computes(site, look):
+    (figure,) = parsed(site / "index.html").select(f"img.figure-on-{look[1:] or 'light'}")
+    computed = (site / figure["src"]).read_text("utf-8")
+    kept = (BOOK / "_static" / f"look-back{look}.svg").read_text("utf-8")
+    raster = re.compile(r"base64,[^\"]*")  # its compression may differ between machines
+    assert raster.sub("", computed) == raster.sub("", kept)
+
+
 def test_the_references_are_sorted_by_their_keys():
     keys = re.findall(r"^@\w+\{([^,]+),", (BOOK / "references.bib").read_text("utf-8"), re.M)
     assert keys == sorted(keys)
