@@ -7,6 +7,7 @@ shows the smallest case on which it goes wrong.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +22,14 @@ from classroom.diagnosis import (
     Judge,
     attempt,
     mistakes_alike,
+    shown_shapes,
     smallest_example,
 )
 from classroom.subjects import Crashed, LocalSubject, StudentError, Subject
 from classroom.wire import pack
+
+DIAGNOSIS = re.compile(r"This is (the mistake|one of \d+ mistakes)")
+"""How the sentence of a message begins that names a mistake."""
 
 Implementations = Mapping[str, Callable[..., Any]]
 
@@ -313,7 +318,10 @@ def _expect(
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
         raise CheckFailed(problem) from error
     alike = mistakes_alike(subject, case, name, inputs, judge)
-    example = "" if error else smallest_example(subject, case, name, inputs, judge, oracle)
+    if error is None:
+        example = smallest_example(subject, case, name, inputs, judge, oracle)
+    else:
+        example = shown_shapes(case, inputs, oracle)
     raise CheckFailed(problem, alike, example)
 
 

@@ -88,7 +88,7 @@ def differs(label: str, seen: Any, expected: Any) -> str | None:
     where = _index(distance, int(distance.argmax()))
     told, wanted = _told_apart(seen[where], expected[where])
     return (
-        f"{label} differs in {_share(off)}; furthest at {list(where)}: "
+        f"{label}: wrong in {_share(off)}; furthest at {list(where)}: "
         f"seen {told}, expected {wanted}"
     )
 

@@ -151,6 +151,16 @@ def _shows_a_problem(subject: Subject, case: Case, name: str, inputs: Inputs, ju
     return problem is not None and error is None
 
 
+def shown_shapes(case: Case, inputs: Inputs, oracle: Callable[..., Any] | None) -> str:
+    """Say with what a function that crashed was called: shapes of tensors, values of the rest."""
+    args = inputs(case.fresh(0))
+    told = [
+        f"{label} {tuple(value.shape)}" if isinstance(value, Tensor) else f"{label} {_show(value)}"
+        for label, value in zip(_names(oracle, len(args)), args, strict=True)
+    ]
+    return f"It was called with {', '.join(told)}"
+
+
 def _names(oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
     try:
         names = list(inspect.signature(oracle).parameters) if oracle else []

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import html
 import io
+import itertools
 import os
 import sys
 import textwrap
@@ -21,7 +22,7 @@ import pytest
 
 from classroom.answers import Answer, load_answers
 from classroom.cases import Case
-from classroom.checks import CheckFailed, Exercise
+from classroom.checks import DIAGNOSIS, CheckFailed, Exercise
 from classroom.subjects import (
     LocalSubject,
     NotWritten,
@@ -91,12 +92,20 @@ class Report:
 
     @property
     def messages(self) -> list[str]:
-        """What to tell the author: the first failure whole, later ones in a line, none twice."""
+        """What to tell the author.
+
+        The first failure whole and later ones in a line; nothing twice, and nothing more about
+        a mistake that has been named.
+        """
         messages: list[str] = []
+        named: set[tuple[str, ...]] = set()
         for result in self.results:
             text = result.message if not messages else result.message.split("\n")[0]
-            if text and not any(text in told for told in messages):
-                messages.append(text)
+            if not text or result.mistakes in named or any(text in told for told in messages):
+                continue
+            messages.append(text)
+            if len(result.mistakes) == 1:
+                named.add(result.mistakes)
         return messages
 
     def to_json(self) -> dict[str, Any]:
@@ -133,8 +142,7 @@ class Report:
             f"<td>{r.earned}/{r.points}</td></tr>"
             for r in self.results
         )
-        body = self.to_text().split("\n\n", 1)
-        told = f"<pre>{html.escape(body[1])}</pre>" if len(body) > 1 else ""
+        told = "".join(_message_html(message) for message in self.messages)
         return (
             f"<table><caption><b>{html.escape(self.title)}: {self.earned} of {self.points} points"
             f"</b></caption><tbody>{rows}</tbody></table>{told}"
@@ -450,3 +458,16 @@ def _wrap(message: str) -> list[str]:
         else:
             lines.extend(textwrap.wrap(line, MESSAGE_WIDTH) or [""])
     return lines
+
+
+def _message_html(message: str) -> str:
+    """Sentences as paragraphs, the one that names the mistake in bold, examples as they stand."""
+    parts = []
+    for indented, lines in itertools.groupby(message.split("\n"), lambda line: line[:2] == "  "):
+        if indented:
+            parts.append(f"<pre>{html.escape(chr(10).join(lines))}</pre>")
+            continue
+        for line in lines:
+            text = html.escape(line)
+            parts.append(f"<p><b>{text}</b></p>" if DIAGNOSIS.match(line) else f"<p>{text}</p>")
+    return "".join(parts)

@@ -18,7 +18,7 @@ def test_the_furthest_place_is_shown():
     seen = expected.clone()
     seen[1, 2, 4], seen[0, 1, 3] = -0.75, 0.5
     assert differs("output", seen, expected) == (
-        "output differs in 2 of 30 places; furthest at [1, 2, 4]: seen -0.75, expected 0"
+        "output: wrong in 2 of 30 places; furthest at [1, 2, 4]: seen -0.75, expected 0"
     )
 
 
@@ -51,7 +51,7 @@ def test_where_both_are_infinite_nothing_is_wrong():
     assert differs("scores", expected.clone(), expected) is None
     seen = f64(-inf, 1, inf, math.nan, 2.5)
     assert differs("scores", seen, expected) == (
-        "scores differs in 1 of 5 places; furthest at [4]: seen 2.5, expected 2"
+        "scores: wrong in 1 of 5 places; furthest at [4]: seen 2.5, expected 2"
     )
 
 
@@ -59,7 +59,7 @@ def test_infinity_is_further_than_any_number():
     told = differs("scores", f64(1e300, 3, -math.inf), f64(0, 3, 5))
     assert told.endswith("furthest at [2]: seen -inf, expected 5")
     told = differs("scores", f64(0, 3, 5), f64(0, 4, math.nan))
-    assert told.endswith("differs in 2 of 3 places; furthest at [2]: seen 5, expected nan")
+    assert told.endswith("wrong in 2 of 3 places; furthest at [2]: seen 5, expected nan")
 
 
 # Laws

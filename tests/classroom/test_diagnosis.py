@@ -104,7 +104,7 @@ def test_a_mistake_that_is_right_on_these_inputs_is_not_named():
 
     shifts = iter([1.0] + [0.0] * 100)
     failed = failure(f, [NO_SCALE], one_feature)
-    assert "differs in 35 of 35 places" in failed.problem and names(failed) == []
+    assert "wrong in 35 of 35 places" in failed.problem and names(failed) == []
 
 
 def test_a_mistake_is_not_named_when_it_agrees_on_one_fresh_case_only():
@@ -248,7 +248,7 @@ def test_numbers_stay_odd_where_round_ones_are_right():
 def test_a_mistake_that_no_smaller_case_shows_is_shown_without_one():
     calls = iter(range(1000))
     failed = failure(lambda q, k: oracle(q, k) * (2 if next(calls) == 0 else 1), [])
-    assert "differs in 35 of 35 places" in failed.problem and failed.example == ""
+    assert "wrong in 35 of 35 places" in failed.problem and failed.example == ""
 
 
 def test_a_case_that_fills_the_page_is_not_shown():

@@ -54,7 +54,7 @@ def test_each_check_earns_its_own_points(assignment, student):
     report = run_checks(assignment, "centre", student("def centre(x): return 2 * (x - x.mean(0))"))
     assert [result.earned for result in report.results] == [0, 2]
     assert (report.earned, report.points) == (2, 3)
-    assert report.results[0].message.startswith("centred differs in 15 of 15 places")
+    assert report.results[0].message.startswith("centred: wrong in 15 of 15 places")
 
 
 def test_a_mistake_is_named(assignment, student):
