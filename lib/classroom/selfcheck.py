@@ -316,7 +316,7 @@ class _Collector(_Plugin):
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.problem = str(report.longrepr)
+            self.problem = str(report.longrepr).splitlines()[-1].removeprefix("E").strip()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.items = list(session.items)
