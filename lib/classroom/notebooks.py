@@ -19,6 +19,8 @@ from classroom.selfcheck import list_checks, load_checks
 
 CHECK_SUFFIX = "-check"
 _HEADER = re.compile(r"^\{\{exercise (\w+)\}\}$", re.MULTILINE)
+# What jupytext keeps to write the same text again: of no use once the notebook is made.
+_LAYOUT_OF_THE_TEXT = ("lines_to_next_cell", "lines_to_end_of_cell_marker", "cell_marker")
 
 
 def text_file(folder: Path) -> Path:
@@ -62,6 +64,8 @@ def build_notebook(folder: Path) -> NotebookNode:
     points = {name: sum(p for _, p in checks) for name, checks in list_checks(folder).items()}
     notebook = jupytext.read(text, fmt="py:percent")
     for cell in notebook.cells:
+        for name in _LAYOUT_OF_THE_TEXT:
+            cell.metadata.pop(name, None)
         if cell.cell_type == "markdown":
             cell.source = _fill_headers(cell.source, exercises, points, text)
     _require_fit(notebook, points, text)
@@ -116,31 +120,50 @@ def _fill_headers(
             raise ValueError(f"{text.name}: no checks for the exercise {name!r}")
         return header_of(exercises[name], points[name])
 
-    return _HEADER.sub(header, source)
+    filled = _HEADER.sub(header, source)
+    if left := re.search(r"\{\{\s*exercise.*", filled):
+        raise ValueError(
+            f"{text.name}: a header stands alone on a line, like {{{{exercise name}}}}, "
+            f"got {left[0]!r}"
+        )
+    return filled
 
 
 def _require_fit(notebook: NotebookNode, points: Mapping[str, int], text: Path) -> None:
     """Require one solution cell and one grade cell per exercise, with the checks' points."""
-    graded = {
-        cell.metadata.nbgrader.grade_id: cell.metadata.nbgrader
-        for cell in notebook.cells
-        if "nbgrader" in cell.metadata
-    }
+    cells = _cells_by_grade_id(notebook, text)
     for name, expected in points.items():
-        solution, grade = graded.pop(name, None), graded.pop(name + CHECK_SUFFIX, None)
-        if solution is None or not solution["solution"]:
+        solution, grade = cells.pop(name, None), cells.pop(name + CHECK_SUFFIX, None)
+        if solution is None or not solution.metadata.nbgrader.solution:
             raise ValueError(f"{text.name}: no solution cell with the grade id {name!r}")
-        if grade is None or not grade["grade"]:
+        if grade is None or not grade.metadata.nbgrader.grade:
             raise ValueError(
                 f"{text.name}: no grade cell with the grade id {name + CHECK_SUFFIX!r}"
             )
-        if grade["points"] != expected:
+        worth = grade.metadata.nbgrader.get("points")
+        if worth != expected:
             raise ValueError(
-                f"{text.name}: {name}{CHECK_SUFFIX} is worth {grade['points']} points, its checks "
+                f"{text.name}: {name}{CHECK_SUFFIX} is worth {worth} points, its checks "
                 f"add up to {expected}"
             )
-    if unknown := [grade_id for grade_id, about in graded.items() if about["grade"]]:
+        if f'check("{name}")' not in grade.source:
+            raise ValueError(f"{text.name}: {name}{CHECK_SUFFIX} does not call check({name!r})")
+    if unknown := [grade_id for grade_id, cell in cells.items() if cell.metadata.nbgrader.grade]:
         raise ValueError(f"{text.name}: graded cells without checks: {', '.join(unknown)}")
+
+
+def _cells_by_grade_id(notebook: NotebookNode, text: Path) -> dict[str, NotebookNode]:
+    cells: dict[str, NotebookNode] = {}
+    for cell in notebook.cells:
+        about = cell.metadata.get("nbgrader")
+        if about is None:
+            continue
+        if missing := [key for key in ("grade_id", "grade", "solution") if key not in about]:
+            raise ValueError(f"{text.name}: a cell for nbgrader lacks {', '.join(missing)}")
+        if about.grade_id in cells:
+            raise ValueError(f"{text.name}: two cells have the grade id {about.grade_id!r}")
+        cells[about.grade_id] = cell
+    return cells
 
 
 def _give_stable_ids(notebook: NotebookNode) -> None:
