@@ -1,24 +1,28 @@
 """Makes the students' folders from the solutions, always the same bytes from the same text.
 
 A release is a list of small steps: text to notebook, nbgrader's `generate_assignment` to cut the
-solutions out, and a copy of what goes with it. nbgrader works in a scratch copy of the course with
-a gradebook of its own, so that releasing never touches a class's grades.
+solutions out, and a copy of what goes with it. nbgrader works in a scratch copy of the course and
+without a gradebook, so that releasing never touches a class's grades.
 """
 
+import logging
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from nbgrader.converters import GenerateAssignment, NbGraderException
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config.loader import PyFileConfigLoader
+
 from classroom.notebooks import assignments, build_notebook, text_file, write_notebook
 
 HANDED_OUT = ("checks.py", "mistakes.py")
+CONFIG = "nbgrader_config.py"
 _TRACES = ("BEGIN SOLUTION", "END SOLUTION")
 
 
-class ReleaseError(Exception):
+class ReleaseError(ValueError):
     """A release was not made; the text says what to mend."""
 
 
@@ -42,6 +46,7 @@ def release(
 
     """
     folders = _chosen(root, names)
+    _require_files(root, folders)
     written = []
     for folder in folders:
         progress(f"{folder.name}: text to notebook")
@@ -69,10 +74,11 @@ def differences(root: Path) -> list[str]:
         exercises are exactly what their solutions give.
 
     """
+    _require_files(root, _chosen(root, None))
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "course"
         shutil.copytree(root / "solutions", copy / "solutions", ignore=_generated)
-        shutil.copy(root / "nbgrader_config.py", copy)
+        shutil.copy(root / CONFIG, copy)
         release(copy)
         made = _files(copy)
     there = _files(root)
@@ -99,27 +105,48 @@ def _chosen(root: Path, names: list[str] | None) -> list[Path]:
     return [folders[name] for name in names] if names else list(folders.values())
 
 
+def _require_files(root: Path, folders: list[Path]) -> None:
+    needed = [root / CONFIG]
+    for folder in folders:
+        needed += [text_file(folder), *(folder / name for name in HANDED_OUT)]
+    if missing := [str(path) for path in needed if not path.is_file()]:
+        raise ReleaseError(f"a release needs {', '.join(missing)}")
+
+
 def _generate(root: Path, folder: Path, scratch: Path) -> Path:
     """Run nbgrader on a copy of one assignment; return the folder it made."""
     copy = scratch / "solutions" / folder.name
     copy.mkdir(parents=True)
     for name in (text_file(folder).with_suffix(".ipynb").name, *HANDED_OUT):
         shutil.copy(folder / name, copy)
-    shutil.copy(root / "nbgrader_config.py", scratch)
-    # nbgrader keeps its settings per process, so each release gets a process of its own.
-    finished = subprocess.run(
-        [
-            *(sys.executable, "-m", "nbgrader", "generate_assignment", folder.name),
-            f"--CourseDirectory.root={scratch}",
-        ],
-        cwd=scratch,
-        capture_output=True,
-        text=True,
-    )
-    made = scratch / "exercises" / folder.name
-    if finished.returncode != 0 or not made.is_dir():
-        raise ReleaseError(f"nbgrader could not release {folder.name}:\n{finished.stderr.strip()}")
-    return made
+    config = PyFileConfigLoader(CONFIG, str(root.resolve())).load_config()
+    config.CourseDirectory.root = str(scratch)
+    config.CourseDirectory.assignment_id = folder.name
+    # No gradebook, as by `nbgrader generate_assignment --no-db`, whatever the settings name.
+    config.SaveCells.enabled = False
+    config.GenerateAssignment.no_database = True
+    said: list[str] = []
+    try:
+        GenerateAssignment(
+            coursedir=CourseDirectory(config=config), config=config, log=_log_into(said)
+        ).start()
+    except NbGraderException:
+        tracebacks = [text for text in said if "Traceback" in text]
+        reason = (tracebacks or said or ["no reason given"])[0].strip().splitlines()[-1]
+        raise ReleaseError(f"nbgrader could not release {folder.name}: {reason}") from None
+    return scratch / "exercises" / folder.name
+
+
+def _log_into(said: list[str]) -> logging.Logger:
+    """Return a logger that prints nothing and keeps what is said of errors."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    log = logging.Logger("release", logging.ERROR)
+    log.addHandler(Handler())
+    return log
 
 
 def _require_no_solution(made: Path) -> None:
