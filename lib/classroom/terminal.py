@@ -1,15 +1,19 @@
 """Checks a whole notebook outside JupyterLab: runs it and collects what its checks said."""
 
+import contextlib
+import logging
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
-from nbclient.exceptions import CellTimeoutError
+from nbclient.exceptions import DeadKernelError
 
 from classroom.notebooks import CHECK_SUFFIX
-from classroom.selfcheck import REPORT_TYPE, Report
+from classroom.selfcheck import REPORT_TYPE, CheckResult, Report
 
 SECONDS_PER_CELL = 60
 
@@ -19,8 +23,8 @@ class NotebookReport:
     """What came of a notebook.
 
     Attributes:
-        reports: One per check cell that ran.
-        errors: One sentence per other cell that did not run to its end.
+        reports: One per check cell, also if it did not come to check anything.
+        errors: One sentence per cell that did not run to its end.
 
     """
 
@@ -68,36 +72,76 @@ def check_notebook(
         timeout=seconds_per_cell,
         interrupt_on_timeout=True,
         allow_errors=True,
+        kernel_manager_class=_Kernel,
         kernel_name="python3",
+        log=logging.Logger("notebook", logging.CRITICAL),  # the report says what it would
         resources={"metadata": {"path": str(path.resolve().parent)}},
     )
     reports, errors = [], []
-    with client.setup_kernel():
+    # What the kernel says to a terminal is not for the student.
+    with client.setup_kernel(stderr=subprocess.DEVNULL):
+        alive = True
         for index, cell in enumerate(notebook.cells):
             progress(index, len(notebook.cells))
             if cell.cell_type != "code":
                 continue
-            try:
-                client.execute_cell(cell, index)
-            except CellTimeoutError:
-                errors.append(f"{_name(cell, index)} did not end within {seconds_per_cell} s")
+            cell.outputs = []
+            if alive:
+                said, alive = _run(client, cell, index)
+                errors.extend(f"{_name(cell, index)} {sentence}" for sentence in said)
             reports.extend(_reports(cell))
-            errors.extend(f"{_name(cell, index)} stopped: {said}" for said in _errors(cell))
         progress(len(notebook.cells), len(notebook.cells))
     return NotebookReport(tuple(reports), tuple(errors))
 
 
+class _Kernel(AsyncKernelManager):
+    """Interrupts a cell that takes too long, and ends itself if that cell goes on all the same."""
+
+    interrupts = 0
+
+    async def interrupt_kernel(self) -> None:
+        self.interrupts += 1
+        if self.interrupts == 1:
+            await super().interrupt_kernel()
+        else:
+            await self.shutdown_kernel(now=True)
+
+
+def _run(client: NotebookClient, cell: nbformat.NotebookNode, index: int) -> tuple[list[str], bool]:
+    """Run a cell; return what stopped it, and whether the kernel is there for the next one."""
+    kernel = client.km
+    assert isinstance(kernel, _Kernel)
+    kernel.interrupts = 0
+    too_long = f"did not end within {client.timeout} s"
+    try:
+        client.execute_cell(cell, index)
+    except DeadKernelError:
+        what = f"{too_long} and could not be stopped" if kernel.interrupts else "ended the kernel"
+        return [f"{what}: the cells below it did not run"], False
+    if kernel.interrupts:
+        return [too_long], True
+    return [f"stopped: {said}" for said in _errors(cell)], True
+
+
 def _reports(cell: nbformat.NotebookNode) -> list[Report]:
-    return [
-        Report.from_json(output.data[REPORT_TYPE])
-        for output in cell.outputs
-        if output.output_type == "display_data" and REPORT_TYPE in output.data
-    ]
+    """Return what a cell reported; of a check that reported nothing, that it earns nothing."""
+    reports = []
+    for output in cell.outputs:
+        if output.output_type == "display_data" and REPORT_TYPE in output.data:
+            # What looks like a report and is none was not made by a check.
+            with contextlib.suppress(KeyError, TypeError):
+                reports.append(Report.from_json(output.data[REPORT_TYPE]))
+    about = cell.metadata.get("nbgrader", {})
+    if about.get("grade") and not reports:
+        exercise = about["grade_id"].removesuffix(CHECK_SUFFIX)
+        result = CheckResult("the check ran to its end", int(about["points"]), 0)
+        reports.append(Report(exercise, exercise, (result,)))
+    return reports
 
 
 def _errors(cell: nbformat.NotebookNode) -> list[str]:
     return [
-        f"{output.ename}: {output.evalue}".splitlines()[0]
+        f"{output.ename}: {output.evalue}".splitlines()[0].removesuffix(": ")
         for output in cell.outputs
         if output.output_type == "error"
     ]
