@@ -1,0 +1,201 @@
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from classroom.__main__ import main
+from classroom.selfcheck import CheckResult, Report
+from classroom.terminal import NotebookReport
+
+
+def run(capsys, *argv):
+    """Run a command; return its status, and what it wrote to stdout and stderr."""
+    try:
+        status = main([str(word) for word in argv])
+    except SystemExit as stop:
+        status = stop.code
+    wrote = capsys.readouterr()
+    return status, wrote.out, wrote.err
+
+
+PASSED = CheckResult("one", 2, 2)
+FAILED = CheckResult("two", 3, 0, "It is wrong.", ("NoScale",))
+
+
+@pytest.fixture
+def notebooks(tmp_path, monkeypatch):
+    """Two notebooks, and what `check_notebook` is to find in each: nothing is really run."""
+    found = {
+        "a.ipynb": NotebookReport((Report("f", "1.1 F", (PASSED,)),), ()),
+        "b.ipynb": NotebookReport((Report("g", "1.2 G", (PASSED, FAILED)),), ("cell 2 stopped",)),
+    }
+    seconds = []
+
+    def check_notebook(path, progress, seconds_per_cell):
+        progress(1, 3)
+        seconds.append(seconds_per_cell)
+        return found[path.name]
+
+    monkeypatch.setattr("classroom.terminal.check_notebook", check_notebook)
+    for name in (*found, "notes.txt"):
+        (tmp_path / name).touch()
+    return SimpleNamespace(folder=tmp_path, found=found, seconds=seconds)
+
+
+# Check
+
+
+def test_checking_prints_the_report_and_the_points(notebooks, capsys):
+    status, out, err = run(capsys, "check", notebooks.folder / "b.ipynb")
+    assert out.splitlines() == [
+        "1.2 G: 2 of 5 points",
+        "  ✓ one (2/2)",
+        "  ✗ two (0/3)",
+        "",
+        "It is wrong.",
+        "",
+        "cell 2 stopped",
+        f"{notebooks.folder / 'b.ipynb'}: 2 of 5 points",
+    ]
+    assert (status, err) == (1, "")
+
+
+def test_the_status_is_0_only_if_all_is_well(notebooks, capsys):
+    assert run(capsys, "check", notebooks.folder / "a.ipynb")[0] == 0
+    assert run(capsys, "check", notebooks.folder)[0] == 1
+    notebooks.found["b.ipynb"] = NotebookReport(notebooks.found["a.ipynb"].reports, ("stopped",))
+    assert run(capsys, "check", notebooks.folder / "b.ipynb")[0] == 1
+    notebooks.found["b.ipynb"] = notebooks.found["a.ipynb"]
+    assert run(capsys, "check", notebooks.folder)[0] == 0
+
+
+def test_json_is_one_object_per_notebook_of_a_folder(notebooks, capsys):
+    status, out, err = run(capsys, "check", notebooks.folder, "--json", "--seconds-per-cell", 7)
+    first, second = map(json.loads, out.splitlines())
+    assert (first["notebook"], first["points"], first["earned"], first["errors"]) == (
+        str(notebooks.folder / "a.ipynb"),
+        2,
+        2,
+        [],
+    )
+    assert (second["points"], second["earned"], second["errors"]) == (5, 2, ["cell 2 stopped"])
+    (exercise,) = second["exercises"]
+    assert Report.from_json(exercise) == notebooks.found["b.ipynb"].reports[0]
+    assert (status, err, notebooks.seconds) == (1, "", [7, 7])
+
+
+# Inventory and release
+
+
+def test_the_inventory_is_printed_for_people_and_as_json(course, capsys):
+    status, out, err = run(capsys, "inventory", "--root", course)
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        "07_averages: Averages (5 points, 15 minutes)",
+        "  7.1  Centre the rows: 3 points, 10 minutes, difficulty 2 of 5, 2 named mistakes, "
+        "1 variants",
+        "  7.2  Twice: 2 points, 5 minutes, difficulty 1 of 5, 1 named mistakes, 0 variants",
+    ]
+    status, out, err = run(capsys, "inventory", "--json", "--root", course)
+    assert status == 0 and json.loads(out)["assignments"][0]["points"] == 5
+
+
+def test_a_release_can_be_made_and_verified(course, capsys):
+    status, out, err = run(capsys, "release", "--verify", "--root", course)
+    assert (status, err) == (1, "")
+    assert out.splitlines()[-2:] == [
+        "solutions/07_averages/averages.ipynb is missing",
+        "run `classroom release` and commit what it writes",
+    ]
+    assert not (course / "exercises").exists()
+    status, out, err = run(capsys, "release", "--root", course)
+    assert (status, err) == (0, "")
+    assert "wrote exercises/07_averages/averages.ipynb" in out.splitlines()
+    status, out, err = run(capsys, "release", "--verify", "--root", course)
+    assert (status, out) == (0, "exercises/ is exactly what solutions/ gives\n")
+
+
+# Refusals: one sentence on stderr, nothing on stdout, status 2
+
+
+def broken_checks(course):
+    (course / "solutions/07_averages/checks.py").write_text("import no_such_module")
+
+
+def broken_mistakes(course):
+    (course / "solutions/07_averages/mistakes.py").write_text("class class")
+
+
+def no_text(course):
+    (course / "solutions/07_averages/averages.py").unlink()
+
+
+def unreadable(course):
+    (course / "odd.ipynb").write_text("{}")
+
+
+def nothing(course):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words", "said"),
+    [
+        (
+            nothing,
+            "check {}/nowhere.ipynb",
+            "classroom check: there is no notebook {}/nowhere.ipynb",
+        ),
+        (nothing, "check {}", "classroom check: there is no notebook in {}"),
+        (unreadable, "check {}/odd.ipynb", "odd.ipynb is not a readable notebook"),
+        (nothing, "inventory --root {}/nowhere", "classroom inventory: there are no assignments"),
+        (broken_checks, "inventory --root {}", "checks.py cannot be read: "),
+        (broken_mistakes, "inventory --root {}", "mistakes.py, line 1: invalid syntax"),
+        (no_text, "inventory --root {}", "averages.py: No such file or directory"),
+        (nothing, "release --root {}/nowhere", "classroom release: there are no assignments"),
+        (nothing, "release 08_x --root {}", "no assignment is called 08_x; there are: 07_averages"),
+        (no_text, "release --root {}", "classroom release: a release needs {}/solutions"),
+        (broken_checks, "release --verify --root {}", "checks.py cannot be read: "),
+    ],
+)
+def test_errors_are_told_in_a_sentence(course, capsys, prepare, words, said):
+    prepare(course)
+    status, out, err = run(capsys, *words.format(course).split())
+    assert status == 2 and out == ""
+    assert said.format(course) in err
+    assert err.count("\n") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "the following arguments are required: command"),
+        ("grades", "invalid choice: 'grades'"),
+        ("check", "the following arguments are required: path"),
+        ("check a.ipynb --seconds-per-cell 0", "must be at least 1, got 0"),
+        ("check a.ipynb --seconds-per-cell soon", "invalid"),
+        ("inventory --jsn", "unrecognized arguments: --jsn"),
+    ],
+)
+def test_a_command_that_is_mistyped_says_how_to_type_it(capsys, words, said):
+    status, out, err = run(capsys, *words.split())
+    assert status == 2 and out == ""
+    assert err.startswith("usage: classroom") and said in err
+
+
+def test_help_names_the_commands(capsys):
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    assert all(f"\n    {command} " in out for command in ("release", "check", "inventory"))
+
+
+def test_a_command_ends_with_its_status(tmp_path):
+    finished = subprocess.run(
+        [sys.executable, "-m", "classroom", "inventory", "--root", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr.startswith("classroom inventory: there are no assignments under")
