@@ -349,12 +349,13 @@ def test_a_blank_test_is_not_written_yet():
 
 NOTHING = Answer("Nothing", "f", "It compares nothing.", "def f(mean): pass")
 ALSO_NOTHING = Answer("AlsoNothing", "f", "It asserts True.", "def f(mean): assert True")
+SCEPTIC = Answer("Sceptic", "f", "It believes nothing.", "def f(mean): assert False")
 SLEEPY = Answer("Sleepy", "f", "It breaks.", "def f(mean): raise ValueError")
 
 
 def test_a_way_to_judge_badly_is_named():
     with pytest.raises(CheckFailed) as raised:
-        judged(lambda mean: None, "the sum", [SLEEPY, NOTHING])
+        judged(lambda mean: None, "the sum", [SLEEPY, SCEPTIC, NOTHING])
     assert raised.value.mistakes == (NOTHING,)
     with pytest.raises(CheckFailed) as raised:
         judged(lambda mean: None, "the sum", [NOTHING, ALSO_NOTHING])

@@ -6,7 +6,7 @@ from classroom.answers import Answer
 from classroom.cases import Case
 from classroom.checks import CheckFailed, expect_agrees, expect_law
 from classroom.diagnosis import smallest_example
-from classroom.subjects import LocalSubject
+from classroom.subjects import LocalSubject, TooSlow
 
 
 def mistake(name, cell, explanation="Explained."):
@@ -111,7 +111,7 @@ def test_a_mistake_is_not_named_when_it_agrees_on_one_fresh_case_only():
     calls = iter(range(1000))
 
     def f(q, k):
-        return q @ k.T if next(calls) < 2 else 3 * q @ k.T
+        return q @ k.T if next(calls) < 3 else 3 * q @ k.T
 
     assert names(failure(f)) == []
 
@@ -141,6 +141,15 @@ def test_a_crash_is_recognised_by_what_it_does_where_shapes_fit():
     failed = failure(lambda q, k: q.matmul(k) / k.shape[1] ** 0.5)
     assert "raised RuntimeError" in failed.problem
     assert names(failed) == ["NoTranspose"]
+
+
+def test_sizes_are_made_equal_only_for_code_that_crashes():
+    def never_square(case):
+        q, k = inputs(case)
+        assert len(q) != len(k), "no inputs of equal sizes"
+        return q, k
+
+    assert names(failure(NO_SCALE.namespace["f"], inputs=never_square)) == ["NoScale"]
 
 
 def test_a_crash_is_not_recognised_by_its_text():
@@ -283,12 +292,25 @@ def test_a_law_shows_no_expected_result():
     assert shown["you return"].endswith(", 'text', 3)")
 
 
-def test_looking_for_a_small_case_ends_when_the_time_is_up():
-    subject = LocalSubject({"f": lambda q, k: torch.zeros(5, 7).double()}, seconds=10)
-    subject.call("f", *inputs(Case("seed")))
-    subject._seconds_left = 0.0
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_looking_for_a_small_case_ends_when_the_time_is_up(calls):
+    class Tired:
+        """Answers so many calls."""
+
+        def __init__(self):
+            self.left = calls
+
+        def call(self, name, *args):
+            self.left -= 1
+            if self.left < 0:
+                raise TooSlow("enough")
+            return torch.zeros(5, 7).double()
 
     def judge(seen, q, k):
         return "wrong"
 
-    assert smallest_example(subject, Case("seed"), "f", inputs, judge, oracle) == ""
+    def fixed(case):
+        return case.normal(5, 3), case.normal(7, 3)
+
+    shown = smallest_example(Tired(), Case("seed"), "f", fixed, judge, oracle)
+    assert bool(shown) == (calls == 2)

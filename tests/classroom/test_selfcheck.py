@@ -63,11 +63,20 @@ def test_a_mistake_is_named(assignment, student):
     assert "“not moved”: The rows are returned as they came." in report.results[0].message
 
 
-def test_a_mistake_of_another_exercise_is_not_named(assignment, student):
-    report = run_checks(assignment, "twice", student("def twice(number): return number**2"))
-    assert report.mistakes == ["Squared"]
-    report = run_checks(assignment, "twice", student("def twice(number): return number"))
-    assert report.mistakes == [] and report.earned == 0
+def test_a_mistake_of_another_exercise_is_not_named(write_checks, student):
+    body = """
+    @points(1)
+    def test_it(self, subject, case):
+        expect_agrees(subject, case, "f", lambda case: (), lambda: 3, {"x": ""})
+    """
+    mistakes = """
+    class Four(Mistake, exercise="{}"):
+        'Four.'
+        def f(): return 4
+    """
+    for exercise, named in (("f", ["Four"]), ("g", [])):
+        folder = write_checks(body, mistakes=mistakes.format(exercise))
+        assert run_checks(folder, "f", student("def f(): return 4")).mistakes == named
 
 
 def test_a_blank_is_told_what_to_write(assignment, student):
@@ -277,6 +286,7 @@ def test_a_logger_that_holds_on_to_stderr_is_not_heard(assignment, student, monk
 def test_nothing_of_the_process_is_changed(assignment, student, monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    monkeypatch.delitem(sys.modules, "checks", raising=False)
 
     def state():
         return os.getcwd(), dict(os.environ), list(sys.path), set(sys.modules), sys.stderr

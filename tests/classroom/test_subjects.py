@@ -106,12 +106,15 @@ def test_a_lent_function_works_on_copies_both_ways():
     def double(x, *, shift):
         seen.append(x)
         x.mul_(2)
-        return x + shift
+        seen.append(x + shift)
+        return seen[-1]
 
-    subject = student("def use(attention, x):\n    y = attention(x, shift=1)\n    return x, y")
+    subject = student(
+        "def use(attention, x):\n    y = attention(x, shift=1)\n    return x, y.mul_(10)"
+    )
     x, y = subject.call("use", subject.lend(double), tensor(2, 3))
-    assert x.tolist() == [2, 3] and y.tolist() == [5, 7]
-    assert seen[0].tolist() == [4, 6]
+    assert x.tolist() == [2, 3] and y.tolist() == [50, 70]
+    assert seen[0].tolist() == [4, 6] and seen[1].tolist() == [5, 7]
 
 
 def test_two_lent_functions_are_told_apart():
