@@ -137,8 +137,8 @@ class _Writer:
                 raise CannotCross("a whole number must fit into 64 bits")
             return value
         if isinstance(value, float):
-            # Such as numpy's float64: whatever a subclass adds, only its number crosses.
-            return float.__float__(value)
+            # Such as numpy's float64: whatever a subclass adds, JSON writes its number.
+            return value
         if type(value) is str:
             self._count(len(value))
             return value
