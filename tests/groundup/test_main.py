@@ -418,3 +418,18 @@ def test_a_command_line_that_makes_no_sense_is_refused(arguments, capsys):
 def test_the_command_is_installed():
     shown = subprocess.run(["groundup", "--help"], capture_output=True, text=True, check=True)
     assert "train|evaluate|generate" in shown.stdout
+
+
+def test_a_small_model_uses_one_thread_and_another_number_can_be_asked_for(
+    run, text_path, tmp_path
+):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        start = ("train", "--data", text_path, "--steps", 1, "--context", 16, "--device", "cpu")
+        assert run(*start, "--out", tmp_path / "a")[0] == 0
+        assert torch.get_num_threads() == 1
+        assert run(*start, "--out", tmp_path / "b", "--threads", 2)[0] == 0
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
