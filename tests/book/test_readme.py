@@ -1,5 +1,6 @@
 """What README shows is what the project computes."""
 
+import json
 import re
 
 from books import BOOK, ROOT
@@ -23,3 +24,20 @@ def test_every_path_in_the_readme_is_there():
     for path in paths:
         if not path.startswith(written_by_the_commands):
             assert (ROOT / path).exists(), path
+
+
+def test_the_training_results_are_those_of_the_record():
+    records = ROOT / "tests" / "benchmarks" / "records" / "training.json"
+    rows = {row["metric"]: row for row in json.loads(records.read_text(encoding="utf-8"))}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    dates = rows["exact match on unseen dates"]
+    language = rows["held-out bits per byte of python-reference"]
+    for row, told in (
+        (dates, f"{dates['ours']:.2%}".replace("%", " %")),
+        (language, f"| {language['ours']:.3f} | {language['peer']:.3f}:"),
+    ):
+        assert row["met"]
+        assert told in text
+        assert f"| {row['cpu_seconds']:.0f} s |" in text
+        assert row["command"] in text
+        assert row["date"] in text
