@@ -19,6 +19,10 @@ c.CourseDirectory.ignore = [
     *sorted({p.name for p in Path("solutions").glob("*/*.py")} - handed_out),
 ]
 
+# The released exercises are part of a clone: releasing them again, which writes the same bytes, is
+# how a new gradebook learns about an assignment.
+c.GenerateAssignment.force = True
+
 # Exercises are graded by the kernel of this environment, whatever the submission asks for.
 c.Execute.kernel_name = "python3"
 c.Execute.timeout = 60

@@ -56,7 +56,7 @@ class Classroom:
     def __init__(self, assignment, root: Path, folder: Path):
         self.assignment = assignment
         self.folder = folder
-        for name in ("solutions", "nbgrader_config.py"):
+        for name in ("solutions", "exercises", "nbgrader_config.py"):
             copy = shutil.copytree if (root / name).is_dir() else shutil.copy
             copy(root / name, folder / name)
         solution = {name: assignment.solution(name) for name in assignment.exercises}
