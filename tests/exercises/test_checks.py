@@ -5,7 +5,12 @@ from collections import Counter
 
 import pytest
 
-from classroom.selfcheck import MAX_MESSAGE_LINES, load_checks, run_checks
+from classroom.selfcheck import (
+    MAX_MESSAGE_LINES,
+    PUBLISHED_SEED,
+    load_checks,
+    run_checks,
+)
 from classroom.subjects import LocalSubject
 
 SEEDS = ["unseen 1", "unseen 2"]
@@ -85,3 +90,15 @@ def inputs_seen(assignment, name, seed):
 
     run_checks(assignment.handout, name, Recorder(assignment.solution(name).namespace), seed)
     return calls
+
+
+def test_the_readme_shows_what_a_check_really_says(every_assignment, root):
+    assignment = every_assignment[0]
+    no_scale = next(answer for answer in assignment.mistakes if answer.name == "NoScale")
+    said = run(assignment, no_scale, PUBLISHED_SEED).to_text().splitlines()
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    shown = readme[readme.index(said[0]) :].split("```")[0].splitlines()
+    assert [line for line in shown if line.strip() != "…"] == [
+        line for line in said if line in shown and line
+    ]
+    assert sum(line != "" for line in shown) > 6
