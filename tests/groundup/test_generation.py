@@ -166,11 +166,19 @@ def test_a_source_is_read_once(encoder_decoder, tokens, monkeypatch, use_cache):
     assert len(reads) == 1
 
 
-def test_padding_changes_no_translation(encoder_decoder, tokens):
-    model, source = encoder_decoder(), tokens(17, 1, 5)
-    padded = torch.cat((source, tokens(17, 1, 2)), dim=1)
-    mask = padding_mask(torch.tensor([5]), 7)
-    assert torch.equal(translate(model, padded, mask, 1, 2), translate(model, source, None, 1, 2))
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_padding_changes_no_logit_of_a_translation(encoder_decoder, tokens, use_cache):
+    model, source = encoder_decoder(), tokens(17, 3, 5)
+    padded = torch.cat((source, tokens(17, 3, 2)), dim=1)
+
+    def logits(source, mask):
+        seen = []
+        choose = lambda row: seen.append(row) or greedy(row)  # noqa: E731
+        translate(model, source, mask, 1, -1, choose, use_cache)
+        return torch.stack(seen)
+
+    mask = padding_mask(torch.tensor([5, 5, 5]), 7)
+    torch.testing.assert_close(logits(padded, mask), logits(source, None))
 
 
 def test_strings_are_translated_the_same_in_batches_of_any_size(encoder_decoder):
