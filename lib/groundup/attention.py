@@ -7,11 +7,12 @@ and the weights average the values. Nothing here has parameters or knows about h
 import math
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groundup.masks import masked_softmax
+from groundup.masks import causal_mask, masked_softmax
 
 
 def dot_scores(
@@ -32,9 +33,10 @@ def dot_scores(
 
 def attention_weights(
     query: Float[Tensor, "*batch q_len d_head"],
-    key: Float[Tensor, "*batch k_len d_head"],
-    mask: Bool[Tensor, "..."] | None = None,
+    key: Float[Tensor, "*kv_batch k_len d_head"],
+    mask: Bool[Tensor, "..."] | Literal["causal"] | None = None,
     scale: float | None = None,
+    score_bias: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Say how much each query attends to each key.
 
@@ -42,13 +44,17 @@ def attention_weights(
 
     Args:
         query: What each position asks for.
-        key: What each position answers to.
-        mask: True where attention is allowed; broadcasts to `(*batch, q_len, k_len)`.
+        key: What each position answers to; `(*batch, k_len, d_head)`, or with fewer heads.
+        mask: As in `scaled_dot_product_attention`.
         scale: Multiplies the scores; by default one over the square root of `d_head`, which
             gives scores of variance 1 for independent entries of variance 1.
+        score_bias: Added to the scaled scores; broadcasts to `(*batch, q_len, k_len)`.
 
     Returns:
         Weights from 0 to 1. Rows sum to 1, or to 0 where nothing is allowed.
+
+    Raises:
+        ValueError: As in `scaled_dot_product_attention`.
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.2.1,
@@ -57,40 +63,149 @@ def attention_weights(
     """
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
-    return masked_softmax(dot_scores(query, key) * scale, mask)
+    q_len, k_len = query.shape[-2], key.shape[-2]
+    scores = dot_scores(_by_key_head(query * scale, key), key).reshape(*query.shape[:-1], k_len)
+    if score_bias is not None:
+        scores = scores + score_bias.to(scores.dtype)
+    return masked_softmax(scores, _mask_tensor(mask, q_len, k_len, query.device))
 
 
 def scaled_dot_product_attention(
     query: Float[Tensor, "*batch q_len d_head"],
-    key: Float[Tensor, "*batch k_len d_head"],
-    value: Float[Tensor, "*batch k_len d_value"],
-    mask: Bool[Tensor, "..."] | None = None,
+    key: Float[Tensor, "*kv_batch k_len d_head"],
+    value: Float[Tensor, "*kv_batch k_len d_value"],
+    mask: Bool[Tensor, "..."] | Literal["causal"] | None = None,
     scale: float | None = None,
     backend: Literal["explicit", "fused"] = "explicit",
+    score_bias: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch q_len d_value"]:
     """Give each query the average of the values, weighted by how well the keys match it.
 
     Args:
         query: What each position asks for.
-        key: What each position answers to.
+        key: What each position answers to. There may be fewer key heads (third axis from the
+            end) than query heads: neighbouring query heads then share one.
         value: What each position hands over when it is attended to.
         mask: True where attention is allowed; broadcasts to `(*batch, q_len, k_len)`.
+            `"causal"` stands for `causal_mask(q_len, k_len)`.
         scale: Multiplies the scores; by default one over the square root of `d_head`.
         backend: `explicit` builds the weights and can be read; `fused` calls torch's kernel,
             which gives the same numbers without storing a `q_len` by `k_len` matrix.
+        score_bias: Added to the scaled scores, as `alibi_bias` wants; broadcasts like `mask`.
 
     Returns:
         One average per query, in the convex hull of the values it may attend to; zeros where
         it may attend to nothing.
 
+    Raises:
+        ValueError: If the key heads do not divide the query heads, or if `"causal"` meets more
+            queries than keys.
+
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.2.1,
-        https://arxiv.org/abs/1706.03762
+        https://arxiv.org/abs/1706.03762; shared key heads: Ainslie et al. 2023, GQA, section
+        2.2, https://arxiv.org/abs/2305.13245
 
     """
     if backend == "fused":
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-    return attention_weights(query, key, mask, scale) @ value
+        return _fused_attention(query, key, value, mask, scale, score_bias)
+    weights = attention_weights(query, key, mask, scale, score_bias)
+    mixed = _by_key_head(weights, value) @ value
+    return mixed.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def repeat_kv_heads(
+    x: Float[Tensor, "*batch kv_heads length width"], num_heads: int
+) -> Float[Tensor, "*batch {num_heads} length width"]:
+    """Give every query head a copy of the key or value head that it shares with its neighbours.
+
+    This is what grouped-query attention means: query head `i` reads key head
+    `i * kv_heads // num_heads`. The functions above reach the same numbers without the copies.
+
+    Args:
+        x: Keys or values, head by head.
+        num_heads: Number of query heads; a multiple of the heads of `x`.
+
+    Raises:
+        ValueError: If the heads do not divide.
+
+    Source:
+        Ainslie et al. 2023, GQA, section 2.2, https://arxiv.org/abs/2305.13245
+
+    """
+    kv_heads = x.shape[-3]
+    if num_heads % kv_heads:
+        raise ValueError(
+            "num_heads must be a multiple of the key and value heads, "
+            f"got num_heads={num_heads}, kv_heads={kv_heads}"
+        )
+    return x.repeat_interleave(num_heads // kv_heads, dim=-3)
+
+
+def _by_key_head(x: Tensor, key: Tensor) -> Tensor:
+    """Line up the rows of query heads that share a key head, so that the key is not copied.
+
+    From `(*batch, heads, q_len, width)` to `(*batch, key heads, group * q_len, width)`.
+    """
+    if x.shape[:-2] == key.shape[:-2]:
+        return x
+    _require_shared_heads(x, key)
+    return x.reshape(*key.shape[:-2], -1, x.shape[-1])
+
+
+def _fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | Literal["causal"] | None,
+    scale: float | None,
+    score_bias: Tensor | None,
+) -> Tensor:
+    _require_shared_heads(query, key)
+    q_len, k_len = query.shape[-2], key.shape[-2]
+    # Only a mask that is said, not drawn, lets torch pick its fastest kernel.
+    is_causal = mask == "causal" if isinstance(mask, str) else False
+    is_causal = is_causal and q_len == k_len and score_bias is None
+    drawn = None if is_causal else _mask_tensor(mask, q_len, k_len, query.device)
+    attn_mask, silent = drawn, None
+    if score_bias is not None:
+        attn_mask = score_bias.to(query.dtype)
+        if drawn is not None:
+            # A row of nothing but -inf is NaN in some kernels: such rows see all, and count none.
+            silent = ~drawn.any(dim=-1, keepdim=True)
+            attn_mask = attn_mask.masked_fill(~(drawn | silent), -math.inf)
+    mixed = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=query.shape[:-2] != key.shape[:-2],
+    )
+    return mixed if silent is None else mixed.masked_fill(silent, 0.0)
+
+
+def _mask_tensor(
+    mask: Tensor | Literal["causal"] | None, q_len: int, k_len: int, device: torch.device
+) -> Tensor | None:
+    if not isinstance(mask, str):
+        return mask
+    if mask != "causal":
+        raise ValueError(f'mask must be a boolean tensor, "causal" or None, got mask="{mask}"')
+    # The newest token alone sees everything.
+    return None if q_len == 1 else causal_mask(q_len, k_len, device)
+
+
+def _require_shared_heads(query: Tensor, key: Tensor) -> None:
+    if query.shape[:-2] == key.shape[:-2]:
+        return
+    heads, kv_heads = query.shape[-3], key.shape[-3]
+    if query.shape[:-3] != key.shape[:-3] or heads % kv_heads:
+        raise ValueError(
+            "key and value need the batch of the query and a number of heads that divides its "
+            f"heads, got query of shape {tuple(query.shape)}, key of shape {tuple(key.shape)}"
+        )
 
 
 def additive_scores(

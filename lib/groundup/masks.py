@@ -66,6 +66,42 @@ def causal_mask(
     return everything.tril(diagonal=k_len - q_len)
 
 
+def sliding_window_mask(
+    q_len: int,
+    window: int,
+    k_len: int | None = None,
+    device: torch.device | str | None = None,
+) -> Bool[Tensor, "q_len k_len"]:
+    """Let each position attend to the newest `window` positions, itself included.
+
+    The cost of a long text then grows with its length and not with the square, and a cache
+    need not keep more than `window` keys. What lies further back still arrives, one window per
+    layer. The queries are the last of the keys, as in `causal_mask`.
+
+    Args:
+        q_len: Number of queries, in tokens.
+        window: Number of keys that a query sees, in tokens; near the start there are fewer.
+        k_len: Number of keys, in tokens; by default `q_len`.
+        device: Where the mask is made.
+
+    Returns:
+        True at `(i, j)` where key `j` is among the `window` keys that end with query `i`.
+
+    Raises:
+        ValueError: If `window` is below 1, or if there are more queries than keys.
+
+    Source:
+        Beltagy et al. 2020, Longformer, section 3.1 (sliding window),
+        https://arxiv.org/abs/2004.05150; in causal form: Jiang et al. 2023, Mistral 7B,
+        section 2, https://arxiv.org/abs/2310.06825
+
+    """
+    if window < 1:
+        raise ValueError(f"window must be at least 1, got window={window}")
+    past = causal_mask(q_len, k_len, device)
+    return past.triu(diagonal=past.shape[-1] - q_len - window + 1)
+
+
 def padding_mask(lengths: Int[Tensor, " batch"], length: int) -> Bool[Tensor, "batch 1 1 {length}"]:
     """Hide the filler after the end of each sequence, as a key, from every query.
 
