@@ -1,9 +1,13 @@
 """What a model is made of: sizes and choices, checked once, when they are written down."""
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 Config = TypeVar("Config", bound="_Config")
+Activation = Literal["relu", "gelu", "gelu_tanh", "squared_relu", "swiglu", "geglu"]
+"""The bend inside a feed-forward network; the last two have a gate."""
+Norm = Literal["layer", "rms"]
+"""What keeps the size of a token's features in bounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,16 +30,28 @@ class _Config:
     """Number of key and value heads, a divisor of num_heads; None for num_heads."""
     d_ff: int
     """Width inside the feed-forward network."""
-    positions: Literal["sinusoidal", "learned", "rotary"]
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
     """How a token knows where it stands."""
+    rotary_base: float = 10_000.0
+    """Sets the slowest turn of rotary positions."""
+    norm: Norm = "layer"
+    """What keeps the size of a token's features in bounds."""
+    norm_eps: float = 1e-5
+    """Added to a variance or mean square before it divides."""
     norm_order: Literal["pre", "post"]
     """Whether a sub-layer's input is normalised, or the sum after it."""
-    activation: Literal["relu", "gelu"]
-    """The bend inside the feed-forward network."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised, head by head."""
+    activation: Activation
+    """The bend inside the feed-forward network; the last two have a gate."""
+    bias: bool = True
+    """Whether the linear maps inside the blocks add a constant."""
     dropout: float
     """Share of a sub-layer's output that is dropped in training, from 0 to 1."""
     tie_embeddings: bool
     """Whether the table that reads tokens also predicts them."""
+    zero_init_outputs: bool = False
+    """Whether what each sub-layer adds starts at zero rather than small."""
 
     def __post_init__(self):
         for field in fields(self):
@@ -47,9 +63,12 @@ class _Config:
         _require_multiple("d_model", self.d_model, "num_heads", self.num_heads)
         if self.num_kv_heads is not None:
             _require_multiple("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
-        _require_choice("positions", self.positions, ("sinusoidal", "learned", "rotary"))
-        _require_choice("norm_order", self.norm_order, ("pre", "post"))
-        _require_choice("activation", self.activation, ("relu", "gelu"))
+        for field in fields(self):
+            if get_origin(field.type) is Literal:
+                _require_choice(field.name, getattr(self, field.name), get_args(field.type))
+        for name in ("rotary_base", "norm_eps"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {name}={getattr(self, name)}")
         if self.positions == "rotary" and self.d_head % 2:
             raise ValueError(
                 "rotary positions need an even d_head = d_model / num_heads, "
@@ -94,7 +113,8 @@ class _Config:
         unknown = sorted(values.keys() - known)
         if unknown:
             raise ValueError(f"{cls.__name__} has no field {', '.join(unknown)}")
-        missing = sorted(known - values.keys() - {"num_kv_heads", "tie_source_embeddings"})
+        required = {field.name for field in fields(cls) if field.default is MISSING}
+        missing = sorted(required - values.keys())
         if missing:
             raise ValueError(f"{cls.__name__} needs the field {', '.join(missing)}")
         return cls(**values)
@@ -104,7 +124,15 @@ class _Config:
 class DecoderOnlyConfig(_Config):
     """A model that continues a sequence."""
 
-    PRESETS: ClassVar[tuple[str, ...]] = ("tiny", "gpt2_small")
+    PRESETS: ClassVar[tuple[str, ...]] = ("tiny", "modern", "llama", "gpt2_small", "gpt2_xl")
+
+    window: int | None = None
+    """Number of newest tokens that each token attends to, itself included; None for all."""
+
+    def __post_init__(self):
+        _Config.__post_init__(self)  # super() does not find its class in a slotted dataclass
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window must be at least 1, got window={self.window}")
 
     @classmethod
     def tiny(cls, *, vocab_size: int, max_len: int, **overrides: Any) -> "DecoderOnlyConfig":
@@ -123,13 +151,64 @@ class DecoderOnlyConfig(_Config):
         return cls.from_dict({"vocab_size": vocab_size, "max_len": max_len} | values | overrides)
 
     @classmethod
+    def modern(cls, *, vocab_size: int, max_len: int, **overrides: Any) -> "DecoderOnlyConfig":
+        """A model of 0.8 million parameters, made of the parts that learn fastest.
+
+        Rotary positions, RMSNorm, normalised queries and keys, squared ReLU, no biases, and
+        sub-layers that start by adding nothing. Meant for `optimizer="muon"`.
+
+        Source:
+            Jordan et al. 2024, modded-nanogpt, https://github.com/KellerJordan/modded-nanogpt
+
+        """
+        values = {
+            "d_model": 128,
+            "num_layers": 4,
+            "num_heads": 4,
+            "d_ff": 512,
+            "positions": "rotary",
+            "norm": "rms",
+            "norm_order": "pre",
+            "qk_norm": True,
+            "activation": "squared_relu",
+            "bias": False,
+            "dropout": 0.0,
+            "tie_embeddings": False,
+            "zero_init_outputs": True,
+        }
+        return cls.from_dict({"vocab_size": vocab_size, "max_len": max_len} | values | overrides)
+
+    @classmethod
+    def llama(cls, *, vocab_size: int, max_len: int, **overrides: Any) -> "DecoderOnlyConfig":
+        """The parts of Llama at the size of `tiny`, two query heads to a key and value head.
+
+        Source:
+            Touvron et al. 2023, LLaMA, section 2.2, https://arxiv.org/abs/2302.13971 (rotary,
+            RMSNorm, SwiGLU with two thirds of the width); Touvron et al. 2023, Llama 2, section
+            2.2, https://arxiv.org/abs/2307.09288 (grouped queries)
+
+        """
+        values = {
+            "d_model": 128,
+            "num_layers": 3,
+            "num_heads": 4,
+            "num_kv_heads": 2,
+            "d_ff": 344,
+            "positions": "rotary",
+            "norm": "rms",
+            "norm_order": "pre",
+            "activation": "swiglu",
+            "bias": False,
+            "dropout": 0.0,
+            "tie_embeddings": False,
+        }
+        return cls.from_dict({"vocab_size": vocab_size, "max_len": max_len} | values | overrides)
+
+    @classmethod
     def gpt2_small(
         cls, *, vocab_size: int = 50257, max_len: int = 1024, **overrides: Any
     ) -> "DecoderOnlyConfig":
         """The smallest GPT-2, 124 million parameters at its own vocabulary.
-
-        The activation is GELU in its exact form; the released weights were trained with an
-        approximation of it.
 
         Source:
             Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3
@@ -143,6 +222,76 @@ class DecoderOnlyConfig(_Config):
             "d_ff": 3072,
             "positions": "learned",
             "norm_order": "pre",
+            "activation": "gelu_tanh",
+            "dropout": 0.1,
+            "tie_embeddings": True,
+        }
+        return cls.from_dict({"vocab_size": vocab_size, "max_len": max_len} | values | overrides)
+
+    @classmethod
+    def gpt2_xl(
+        cls, *, vocab_size: int = 50257, max_len: int = 1024, **overrides: Any
+    ) -> "DecoderOnlyConfig":
+        """The largest GPT-2, 1.5 billion parameters. Source as in `gpt2_small`."""
+        sizes = {"d_model": 1600, "num_layers": 48, "num_heads": 25, "d_ff": 6400}
+        return cls.gpt2_small(vocab_size=vocab_size, max_len=max_len, **(sizes | overrides))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderOnlyConfig(_Config):
+    """A model that reads a sequence both ways and says something about it."""
+
+    PRESETS: ClassVar[tuple[str, ...]] = ("tiny", "bert_base")
+
+    num_outputs: int | None = None
+    """Logits per answer, such as the number of classes; None for vocab_size."""
+    answers: Literal["tokens", "sequence"] = "tokens"
+    """Whether each token gets an answer, or the sequence gets one."""
+
+    def __post_init__(self):
+        _Config.__post_init__(self)
+        if self.num_outputs is not None and self.num_outputs < 1:
+            raise ValueError(f"num_outputs must be at least 1, got num_outputs={self.num_outputs}")
+        if self.tie_embeddings and self.num_outputs not in (None, self.vocab_size):
+            raise ValueError(
+                "tie_embeddings needs an answer for each token of the vocabulary, "
+                f"got num_outputs={self.num_outputs}, vocab_size={self.vocab_size}"
+            )
+
+    @classmethod
+    def tiny(cls, *, vocab_size: int, max_len: int, **overrides: Any) -> "EncoderOnlyConfig":
+        """A model that learns something on two CPU cores within minutes."""
+        values = {
+            "d_model": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "d_ff": 256,
+            "positions": "learned",
+            "norm_order": "pre",
+            "activation": "gelu",
+            "dropout": 0.0,
+            "tie_embeddings": False,
+        }
+        return cls.from_dict({"vocab_size": vocab_size, "max_len": max_len} | values | overrides)
+
+    @classmethod
+    def bert_base(
+        cls, *, vocab_size: int = 30522, max_len: int = 512, **overrides: Any
+    ) -> "EncoderOnlyConfig":
+        """The sizes and choices of BERT base, without its sentence pairs and its output layer.
+
+        Source:
+            Devlin et al. 2019, BERT, section 3 and appendix A.2, https://arxiv.org/abs/1810.04805
+
+        """
+        values = {
+            "d_model": 768,
+            "num_layers": 12,
+            "num_heads": 12,
+            "d_ff": 3072,
+            "positions": "learned",
+            "norm_eps": 1e-12,
+            "norm_order": "post",
             "activation": "gelu",
             "dropout": 0.1,
             "tie_embeddings": True,

@@ -1,25 +1,70 @@
 """What works on each token alone: normalisation and the feed-forward network."""
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from groundup.config import Activation, Norm
 
-class LayerNorm(nn.Module):
-    """Bring each token's features to mean 0 and variance 1, then let a gain and a bias undo it.
+
+def layer_norm(
+    x: Float[Tensor, "*batch d_model"],
+    gain: Float[Tensor, " d_model"],
+    bias: Float[Tensor, " d_model"],
+    eps: float = 1e-5,
+) -> Float[Tensor, "*batch d_model"]:
+    """Bring each token's features to mean 0 and variance 1, then stretch and shift them.
 
     Statistics are taken over `d_model` alone: never over tokens, where the future would leak,
     and never over the batch.
 
     Args:
-        d_model: Width of a token.
+        x: Tokens.
+        gain: Multiplies each feature.
+        bias: Is added to each feature.
         eps: Added to the variance, under the root, so that a constant token stays finite.
 
     Source:
         Ba et al. 2016, Layer Normalization, section 3, https://arxiv.org/abs/1607.06450
+
+    """
+    centred = x - x.mean(dim=-1, keepdim=True)
+    variance = centred.square().mean(dim=-1, keepdim=True)
+    return centred * torch.rsqrt(variance + eps) * gain + bias
+
+
+def rms_norm(
+    x: Float[Tensor, "*batch d_model"],
+    gain: Float[Tensor, " d_model"],
+    eps: float = 1e-5,
+) -> Float[Tensor, "*batch d_model"]:
+    """Bring each token's features to a mean square of 1, then stretch them.
+
+    Half of `layer_norm`: the mean stays where it is. On tokens whose mean is 0 the two agree.
+
+    Args:
+        x: Tokens.
+        gain: Multiplies each feature.
+        eps: Added to the mean square, under the root, so that a token of zeros stays finite.
+
+    Source:
+        Zhang and Sennrich 2019, Root Mean Square Layer Normalization, section 4,
+        https://arxiv.org/abs/1910.07467
+
+    """
+    return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps) * gain
+
+
+class LayerNorm(nn.Module):
+    """`layer_norm` with a gain and a bias that are learned, by torch's kernel.
+
+    The kernel reads a token once where the formula reads it five times, and adds up in float32
+    when the features are in half precision, whose squares overflow from 256 on.
+
+    Args:
+        d_model: Width of a token.
+        eps: As in `layer_norm`.
 
     """
 
@@ -31,11 +76,60 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Normalise each token."""
-        # The square of a half-precision number overflows from 256 on.
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        variance, mean = torch.var_mean(wide, dim=-1, correction=0, keepdim=True)
-        normal = (wide - mean) * torch.rsqrt(variance + self.eps)
-        return (normal * self.gain + self.bias).to(x.dtype)
+        return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """`rms_norm` with a gain that is learned, by torch's kernel, as in `LayerNorm`.
+
+    Args:
+        d_model: Width of a token.
+        eps: As in `rms_norm`.
+
+    """
+
+    def __init__(self, d_model: int, eps: float = 1e-5):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(d_model))
+        self.eps = eps
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Normalise each token."""
+        return F.rms_norm(x, self.gain.shape, self.gain, self.eps)
+
+
+def new_norm(norm: Norm, d_model: int, eps: float = 1e-5) -> LayerNorm | RMSNorm:
+    """Make the norm of that name.
+
+    Raises:
+        ValueError: If there is none.
+
+    """
+    if norm not in ("layer", "rms"):
+        raise ValueError(f"norm must be layer or rms, got norm={norm}")
+    return LayerNorm(d_model, eps) if norm == "layer" else RMSNorm(d_model, eps)
+
+
+def squared_relu(x: Float[Tensor, "*batch d_ff"]) -> Float[Tensor, "*batch d_ff"]:
+    """Set negative features to 0 and square the others.
+
+    Source:
+        So et al. 2021, Primer: Searching for Efficient Transformers for Language Modeling,
+        section 3, https://arxiv.org/abs/2109.08668
+
+    """
+    return F.relu(x).square()
+
+
+def gelu_tanh(x: Float[Tensor, "*batch d_ff"]) -> Float[Tensor, "*batch d_ff"]:
+    """Approximate GELU by a tanh, as GPT-2 does.
+
+    Source:
+        Hendrycks and Gimpel 2016, Gaussian Error Linear Units, section 2,
+        https://arxiv.org/abs/1606.08415
+
+    """
+    return F.gelu(x, approximate="tanh")
 
 
 class FeedForward(nn.Module):
@@ -47,10 +141,12 @@ class FeedForward(nn.Module):
     Args:
         d_model: Width of a token.
         d_ff: Width in between, usually four times `d_model`.
-        activation: `relu` as in the paper, or `gelu` in its exact form, `x Φ(x)`.
+        activation: `relu` as in the paper; `gelu` in its exact form, `x Φ(x)`; `gelu_tanh`, its
+            approximation; or `squared_relu`.
+        bias: Whether the two linear maps add a constant.
 
     Raises:
-        ValueError: If `activation` is neither.
+        ValueError: If `activation` is none of these.
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.3,
@@ -59,14 +155,79 @@ class FeedForward(nn.Module):
 
     """
 
-    def __init__(self, d_model: int, d_ff: int, activation: Literal["relu", "gelu"] = "relu"):
+    ACTIVATIONS = {
+        "relu": F.relu,
+        "gelu": F.gelu,
+        "gelu_tanh": gelu_tanh,
+        "squared_relu": squared_relu,
+    }
+
+    def __init__(self, d_model: int, d_ff: int, activation: Activation = "relu", bias: bool = True):
         super().__init__()
-        if activation not in ("relu", "gelu"):
-            raise ValueError(f"activation must be relu or gelu, got activation={activation}")
-        self.up = nn.Linear(d_model, d_ff)
-        self.down = nn.Linear(d_ff, d_model)
-        self.activation = F.relu if activation == "relu" else F.gelu
+        _require_choice(activation, self.ACTIVATIONS)
+        self.up = nn.Linear(d_model, d_ff, bias=bias)
+        self.down = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = self.ACTIVATIONS[activation]
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Transform each token by itself."""
         return self.down(self.activation(self.up(x)))
+
+
+class GatedFeedForward(nn.Module):
+    """A feed-forward network in which one half decides how much of the other half passes.
+
+    Three matrices where `FeedForward` has two: at two thirds of its `d_ff` it has as many
+    parameters.
+
+    Args:
+        d_model: Width of a token.
+        d_ff: Width in between.
+        activation: Bends the gate: `swiglu` by `x sigmoid(x)`, `geglu` by GELU.
+        bias: Whether the three linear maps add a constant.
+
+    Raises:
+        ValueError: If `activation` is neither.
+
+    Source:
+        Shazeer 2020, GLU Variants Improve Transformer, section 2,
+        https://arxiv.org/abs/2002.05202
+
+    """
+
+    ACTIVATIONS = {"swiglu": F.silu, "geglu": F.gelu}
+
+    def __init__(
+        self, d_model: int, d_ff: int, activation: Activation = "swiglu", bias: bool = False
+    ):
+        super().__init__()
+        _require_choice(activation, self.ACTIVATIONS)
+        self.gate = nn.Linear(d_model, d_ff, bias=bias)
+        self.up = nn.Linear(d_model, d_ff, bias=bias)
+        self.down = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = self.ACTIVATIONS[activation]
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Transform each token by itself."""
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+def new_feed_forward(
+    d_model: int, d_ff: int, activation: Activation, bias: bool = True
+) -> FeedForward | GatedFeedForward:
+    """Make the feed-forward network that has this activation.
+
+    Raises:
+        ValueError: If none has it.
+
+    """
+    _require_choice(activation, FeedForward.ACTIVATIONS | GatedFeedForward.ACTIVATIONS)
+    is_gated = activation in GatedFeedForward.ACTIVATIONS
+    return (GatedFeedForward if is_gated else FeedForward)(d_model, d_ff, activation, bias)
+
+
+def _require_choice(activation: str, choices: dict) -> None:
+    if activation not in choices:
+        raise ValueError(
+            f"activation must be one of {', '.join(choices)}, got activation={activation}"
+        )

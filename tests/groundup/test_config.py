@@ -1,9 +1,10 @@
 import dataclasses
 import json
+import math
 
 import pytest
 
-from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
+from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
 
 SIZES = {"source_vocab_size": 13, "vocab_size": 11, "source_max_len": 7, "max_len": 5}
 
@@ -35,12 +36,34 @@ def test_gpt2_small_is_as_released():
     assert (config.num_layers, config.d_model, config.num_heads, config.d_ff) == (12, 768, 12, 3072)
 
 
+def test_a_gated_network_of_two_thirds_the_width_has_as_many_parameters():
+    """Llama's d_ff: 8 / 3 of d_model, rounded up to a multiple of 8."""
+    config = DecoderOnlyConfig.llama(vocab_size=11, max_len=5)
+    assert config.d_ff == math.ceil(8 / 3 * config.d_model / 8) * 8
+    assert (config.norm, config.activation, config.positions) == ("rms", "swiglu", "rotary")
+
+
+def test_bert_base_is_as_released():
+    config = EncoderOnlyConfig.bert_base()
+    assert (config.vocab_size, config.max_len, config.d_model, config.d_ff) == (
+        30522,
+        512,
+        768,
+        3072,
+    )
+    assert (config.num_layers, config.num_heads, config.norm_order) == (12, 12, "post")
+
+
 # Laws
 
 
 @pytest.mark.parametrize(
     ("kind", "sizes"),
-    [(DecoderOnlyConfig, {"vocab_size": 11, "max_len": 5}), (EncoderDecoderConfig, SIZES)],
+    [
+        (DecoderOnlyConfig, {"vocab_size": 11, "max_len": 5}),
+        (EncoderOnlyConfig, {"vocab_size": 11, "max_len": 5}),
+        (EncoderDecoderConfig, SIZES),
+    ],
 )
 def test_every_preset_survives_json_and_takes_overrides(kind, sizes):
     for name in kind.PRESETS:
@@ -90,11 +113,19 @@ REFUSED = [
         "sinusoidal positions need an even d_model, got d_model=15",
     ),
     (
-        {"positions": "none"},
-        "positions must be one of sinusoidal, learned, rotary, got positions=none",
+        {"positions": "relative"},
+        "positions must be one of sinusoidal, learned, rotary, alibi, none, got positions=relative",
     ),
     ({"norm_order": "both"}, "norm_order must be one of pre, post, got norm_order=both"),
-    ({"activation": "tanh"}, "activation must be one of relu, gelu, got activation=tanh"),
+    (
+        {"activation": "tanh"},
+        "activation must be one of relu, gelu, gelu_tanh, squared_relu, swiglu, geglu, "
+        "got activation=tanh",
+    ),
+    ({"norm": "batch"}, "norm must be one of layer, rms, got norm=batch"),
+    ({"norm_eps": 0.0}, "norm_eps must be positive, got norm_eps=0.0"),
+    ({"rotary_base": -1.0}, "rotary_base must be positive, got rotary_base=-1.0"),
+    ({"window": 0}, "window must be at least 1, got window=0"),
     ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got dropout=1.0"),
     ({"dropout": -0.1}, "dropout must be at least 0 and below 1, got dropout=-0.1"),
     ({"dropuot": 0.1}, "DecoderOnlyConfig has no field dropuot"),
@@ -122,7 +153,7 @@ def test_one_table_for_two_vocabularies_is_refused():
 
 
 def test_an_unknown_preset_is_refused_with_the_names_that_exist():
-    with pytest.raises(ValueError, match="preset must be one of tiny, gpt2_small, got preset=huge"):
+    with pytest.raises(ValueError, match="preset must be one of tiny, modern, .*, got preset=huge"):
         DecoderOnlyConfig.preset("huge", vocab_size=11, max_len=5)
     with pytest.raises(
         ValueError, match="preset must be one of tiny, paper_base, got preset=preset"
@@ -135,3 +166,16 @@ def test_a_missing_field_is_named():
     del values["d_ff"], values["num_kv_heads"]
     with pytest.raises(ValueError, match="DecoderOnlyConfig needs the field d_ff$"):
         DecoderOnlyConfig.from_dict(values)
+
+
+def test_answers_that_fit_no_table_are_refused(unchecked):
+    with pytest.raises(ValueError, match="num_outputs must be at least 1, got num_outputs=0"):
+        EncoderOnlyConfig.tiny(vocab_size=11, max_len=5, num_outputs=0)
+    with pytest.raises(
+        ValueError, match="tie_embeddings needs .* got num_outputs=3, vocab_size=11"
+    ):
+        EncoderOnlyConfig.tiny(vocab_size=11, max_len=5, num_outputs=3, tie_embeddings=True)
+    with pytest.raises(
+        ValueError, match="answers must be one of tokens, sequence, got answers=all"
+    ):
+        EncoderOnlyConfig.tiny(vocab_size=11, max_len=5, answers="all")

@@ -5,7 +5,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from groundup.layers import FeedForward, LayerNorm
+from groundup.layers import (
+    FeedForward,
+    GatedFeedForward,
+    LayerNorm,
+    RMSNorm,
+    layer_norm,
+    new_feed_forward,
+    new_norm,
+    rms_norm,
+)
 
 # By hand
 
@@ -40,7 +49,50 @@ def test_feed_forward_by_hand():
     assert feed_forward(x).tolist() == [[9.0], [-12.5]]
 
 
+def test_rms_norm_by_hand():
+    """Features 1, 3, 5, 7: mean square (1 + 9 + 25 + 49) / 4 = 21; the mean stays."""
+    norm, x = RMSNorm(4, eps=0.0), torch.tensor([[1.0, 3.0, 5.0, 7.0]])
+    torch.testing.assert_close(norm(x), x / math.sqrt(21))
+    with torch.no_grad():
+        norm.gain.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    expected = torch.tensor([[1.0, 6.0, 15.0, 28.0]]) / math.sqrt(21)
+    torch.testing.assert_close(norm(x), expected)
+
+
+def test_gated_feed_forward_by_hand():
+    """Gate 2, value -3: sigmoid(2) * 2 * -3; gate and value are not exchangeable."""
+    feed_forward = GatedFeedForward(1, 1, "swiglu")
+    with torch.no_grad():
+        for linear, weight in ((feed_forward.gate, 2.0), (feed_forward.up, -3.0)):
+            linear.weight.fill_(weight)
+        feed_forward.down.weight.fill_(5.0)
+    expected = 5 * (2 / (1 + math.exp(-2))) * -3
+    assert feed_forward(torch.ones(1, 1)).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_squared_relu_by_hand():
+    feed_forward = new_feed_forward(1, 1, "squared_relu", bias=False).double()
+    with torch.no_grad():
+        for parameter in feed_forward.parameters():
+            parameter.fill_(1.0)
+    x = torch.tensor([[3.0], [-3.0]], dtype=torch.float64)
+    assert feed_forward(x).tolist() == [[9.0], [0.0]]
+
+
 # Against torch
+
+
+@pytest.mark.parametrize(("ours", "formula"), [(LayerNorm, layer_norm), (RMSNorm, rms_norm)])
+def test_the_kernel_and_the_formula_agree_forward_and_backward(normal, shaken, ours, formula):
+    module, x, upstream = shaken(ours(5)), normal(2, 3, 5), normal(2, 3, 5)
+    parameters = list(module.parameters())
+    results = []
+    for norm in (module, lambda x: formula(x, *parameters)):
+        leaf = x.clone().requires_grad_()
+        out = norm(leaf)
+        results.append((out, *torch.autograd.grad(out, [leaf, *parameters], upstream)))
+    for own, expected in zip(*results, strict=True):
+        torch.testing.assert_close(own, expected)
 
 
 def test_layer_norm_equals_torch_s_forward_and_backward(normal, shaken, transfer):
@@ -56,7 +108,9 @@ def test_layer_norm_equals_torch_s_forward_and_backward(normal, shaken, transfer
         torch.testing.assert_close(own, expected)
 
 
-@pytest.mark.parametrize(("activation", "bend"), [("relu", F.relu), ("gelu", F.gelu)])
+@pytest.mark.parametrize(
+    ("activation", "bend"), [("relu", F.relu), ("gelu", F.gelu), ("gelu_tanh", nn.GELU("tanh"))]
+)
 def test_feed_forward_equals_torch_s(normal, shaken, activation, bend):
     feed_forward, x = shaken(FeedForward(5, 11, activation)), normal(2, 3, 5)
     up, down = feed_forward.up, feed_forward.down
@@ -87,7 +141,9 @@ def test_layer_norm_ignores_the_size_and_the_offset_of_a_token(normal, shaken):
     torch.testing.assert_close(norm(11 * x + 13), norm(x))
 
 
-@pytest.mark.parametrize("layer", [LayerNorm(5), FeedForward(5, 11, "gelu")])
+@pytest.mark.parametrize(
+    "layer", [LayerNorm(5), RMSNorm(5), FeedForward(5, 11, "gelu"), GatedFeedForward(5, 11)]
+)
 def test_a_token_does_not_feel_its_neighbours(normal, shaken, layer):
     layer, x = shaken(layer), normal(2, 3, 5)
     other = x.clone()
@@ -102,19 +158,40 @@ def test_a_constant_token_gives_the_bias(shaken):
     torch.testing.assert_close(norm(constant), norm.bias.expand(3, 5))
 
 
+@pytest.mark.parametrize("norm", [LayerNorm, RMSNorm])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_large_features_do_not_overflow_in_half_precision(normal, dtype):
+def test_large_features_do_not_overflow_in_half_precision(normal, norm, dtype):
     x = (1000 * normal(3, 5)).to(dtype)
-    out = LayerNorm(5).to(dtype)(x)
+    out = norm(5).to(dtype)(x)
     assert out.dtype == dtype
-    torch.testing.assert_close(
-        out.double(), LayerNorm(5).double()(x.double()), atol=1e-2, rtol=1e-2
-    )
+    torch.testing.assert_close(out.double(), norm(5).double()(x.double()), atol=1e-2, rtol=1e-2)
+
+
+def test_rms_norm_of_tokens_with_mean_zero_is_their_layer_norm(normal):
+    x = normal(2, 3, 7)
+    x = x - x.mean(-1, keepdim=True)
+    torch.testing.assert_close(RMSNorm(7).double()(x), LayerNorm(7).double()(x))
+    torch.testing.assert_close(RMSNorm(7, eps=0.0).double()(11 * x), RMSNorm(7, 0.0).double()(x))
+
+
+def test_a_gate_at_two_thirds_of_the_width_costs_the_same():
+    gated, plain = GatedFeedForward(6, 16, bias=False), FeedForward(6, 24, bias=False)
+    sizes = [sum(p.numel() for p in part.parameters()) for part in (gated, plain)]
+    assert sizes == [3 * 6 * 16, 2 * 6 * 24]
 
 
 # Refusals
 
 
 def test_an_unknown_activation_is_refused(unchecked):
-    with pytest.raises(ValueError, match="activation must be relu or gelu, got activation=tanh"):
+    with pytest.raises(ValueError, match="one of relu, gelu, .*, got activation=tanh"):
         FeedForward(5, 11, "tanh")
+    with pytest.raises(ValueError, match="one of swiglu, geglu, got activation=relu"):
+        GatedFeedForward(5, 11, "relu")
+    with pytest.raises(ValueError, match="one of relu, .*, geglu, got activation=tanh"):
+        new_feed_forward(5, 11, "tanh")
+
+
+def test_an_unknown_norm_is_refused(unchecked):
+    with pytest.raises(ValueError, match="norm must be layer or rms, got norm=batch"):
+        new_norm("batch", 5)

@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
-from groundup.masks import padding_mask
-from groundup.models import DecoderOnly, EncoderDecoder
+from groundup.cache import SlidingLayerCache, StaticLayerCache
+from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
+from groundup.masks import padding_mask, sliding_window_mask
+from groundup.models import DecoderOnly, EncoderDecoder, EncoderOnly
 from groundup.multihead import MultiHeadAttention
 from groundup.positions import sinusoidal_table
 
@@ -28,7 +29,7 @@ SMALL = {
     "tie_embeddings": True,
 }
 SOURCE = {"source_vocab_size": 23, "source_max_len": 17, "num_encoder_layers": 3}
-POSITIONS = ["sinusoidal", "learned", "rotary"]
+POSITIONS = ["sinusoidal", "learned", "rotary", "alibi"]
 ORDERS = ["pre", "post"]
 
 
@@ -49,6 +50,14 @@ def encoder_decoder(shaken):
     def build(**overrides):
         config = EncoderDecoderConfig(**SMALL | SOURCE | overrides)
         return shaken(EncoderDecoder(config, generator()))
+
+    return build
+
+
+@pytest.fixture
+def encoder_only(shaken):
+    def build(**overrides):
+        return shaken(EncoderOnly(EncoderOnlyConfig(**SMALL | overrides), generator()))
 
     return build
 
@@ -232,6 +241,125 @@ def test_cached_logits_equal_uncached(
     torch.testing.assert_close(torch.cat(parts, dim=1), model(source, target, mask))
 
 
+@pytest.mark.parametrize("chunks", [[11], [1] * 11, [4, 1, 3, 3], [1, 6, 4]])
+@pytest.mark.parametrize("kind", ["growing", "static", "sliding", "static sliding"])
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_every_kind_of_cache_gives_the_logits_of_none(
+    decoder_only, tokens, positions, kind, chunks
+):
+    """Grouped queries too; the window of 4 is shorter than some chunks, and than the text."""
+    window = 4 if "sliding" in kind else None
+    model = decoder_only(positions=positions, num_kv_heads=1, window=window).eval()
+    numbers = tokens(19, 2, 11)
+    cache = model.new_cache(2, is_static="static" in kind)
+    kinds = {"static": StaticLayerCache, "sliding": SlidingLayerCache}
+    expected_kind = kinds.get(kind.split()[0])
+    assert expected_kind is None or isinstance(cache.layers[0], expected_kind)
+    parts = [model(part, cache=cache) for part in numbers.split(chunks, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(numbers))
+    assert int(cache.length) == 11
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_a_translation_reads_either_cache(encoder_decoder, tokens, is_static):
+    target, source = tokens(19, 2, 7), tokens(23, 2, 13)
+    model, mask = encoder_decoder().eval(), padding_mask(torch.tensor([13, 5]), 13)
+    memory, cache = model.encode(source, mask), model.new_cache(2, is_static=is_static)
+    parts = [model.decode(part, memory, mask, cache=cache) for part in target.split(2, dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(source, target, mask))
+
+
+def test_a_window_hides_what_is_further_back_in_every_layer(decoder_only, tokens):
+    """Two layers with a window of 3: a token hears of the 4 before it, and of no earlier one."""
+    model, before = decoder_only(window=3), tokens(19, 1, 11)
+    after = before.clone()
+    after[0, 4] = (after[0, 4] + 1) % 19
+    changed = (model(before) != model(after)).any(dim=-1)[0]
+    assert changed.tolist() == [False] * 4 + [True] * 5 + [False] * 2
+    wide = decoder_only(window=None)
+    wide.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model(before), wide(before, sliding_window_mask(11, 3)))
+
+
+@pytest.mark.parametrize("kind", ["growing", "static"])
+@pytest.mark.parametrize("positions", [*POSITIONS, "none"])
+def test_prompts_padded_on_the_left_are_read_as_if_each_were_alone(
+    decoder_only, tokens, positions, kind
+):
+    model, numbers = decoder_only(positions=positions).eval(), tokens(19, 3, 7)
+    lengths = torch.tensor([4, 7, 1])
+    mask = padding_mask(lengths, 7, side="left")
+    places = (torch.arange(7) - (7 - lengths)[:, None]).clamp(min=0)
+    cache, parts, done = model.new_cache(3, max_len=7, is_static=kind == "static"), [], 0
+    for part in numbers.split([4, 1, 2], dim=1):
+        end = done + part.shape[1]
+        seen = mask if kind == "static" else mask[..., :end]
+        parts.append(model(part, seen, cache, places[:, done:end]))
+        done = end
+    logits = torch.cat(parts, dim=1)
+    for row, length in enumerate(lengths.tolist()):
+        alone = model(numbers[row : row + 1, 7 - length :])
+        torch.testing.assert_close(logits[row, 7 - length :], alone[0])
+
+
+def test_a_new_token_s_place_in_a_static_cache_is_never_seen_by_python(decoder_only, tokens):
+    """Shapes, and numbers that Python sees, are those of the step before: one graph for all."""
+    model, cache = decoder_only(positions="rotary").eval(), decoder_only().new_cache(2, 11, True)
+    room = cache.layers[0].keys.data_ptr()
+    for step in tokens(19, 2, 5).split(1, dim=1):
+        model(step, cache=cache)
+        assert cache.layers[0].keys.shape == (2, 3, 11, 4)
+        assert isinstance(cache.length, torch.Tensor)
+    assert cache.layers[0].keys.data_ptr() == room and cache.length == 5
+
+
+@pytest.mark.parametrize("positions", [*POSITIONS, "none"])
+def test_an_encoder_ignores_padding_and_reads_both_ways(encoder_only, tokens, positions):
+    for answers in ("tokens", "sequence"):
+        model, numbers = encoder_only(positions=positions, answers=answers), tokens(19, 3, 7)
+        lengths = [4, 7, 1]
+        logits = model(numbers, padding_mask(torch.tensor(lengths), 7))
+        for row, length in enumerate(lengths):
+            alone = model(numbers[row : row + 1, :length])[0]
+            own = logits[row, :length] if answers == "tokens" else logits[row]
+            torch.testing.assert_close(own, alone)
+    model, other = encoder_only(positions=positions), numbers.clone()
+    other[:, -1] = (other[:, -1] + 1) % 19
+    assert not torch.allclose(model(other)[:, 0], model(numbers)[:, 0])
+
+
+def test_an_encoder_without_positions_reads_a_set(encoder_only, tokens):
+    order, numbers = [3, 0, 4, 2, 1], tokens(19, 2, 5)
+    model = encoder_only(positions="none")
+    torch.testing.assert_close(model(numbers[:, order]), model(numbers)[:, order])
+    model = encoder_only(positions="none", answers="sequence")
+    torch.testing.assert_close(model(numbers[:, order]), model(numbers))
+
+
+@pytest.mark.parametrize(("num_outputs", "expected"), [(None, 19), (3, 3)])
+def test_an_encoder_answers_for_tokens_or_for_the_whole(
+    encoder_only, tokens, num_outputs, expected
+):
+    numbers, choices = tokens(19, 2, 7), {"num_outputs": num_outputs, "tie_embeddings": False}
+    assert encoder_only(**choices)(numbers).shape == (2, 7, expected)
+    assert encoder_only(**choices, answers="sequence")(numbers).shape == (2, expected)
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_word_vectors_replace_the_table_that_reads(decoder_only, tokens, normal, is_frozen):
+    model, numbers = decoder_only(tie_embeddings=False), tokens(19, 2, 7)
+    before = model(numbers)
+    vectors = normal(19, 12)
+    model.embedding.use_table(nn.Embedding.from_pretrained(vectors.clone(), freeze=is_frozen))
+    after = model(numbers)
+    assert not torch.allclose(after, before)
+    torch.testing.assert_close(
+        model.embedding(numbers), vectors[numbers] + model.embedding.positions(torch.arange(7))
+    )
+    after.sum().backward()
+    assert (model.embedding.tokens.weight.grad is None) == is_frozen
+
+
 def test_a_cache_and_a_padding_mask_work_together(decoder_only, tokens):
     """Rotary sequences filled up at the front, written on side by side, as if each were alone."""
     model, numbers = decoder_only(positions="rotary").eval(), tokens(19, 2, 7)
@@ -252,6 +380,36 @@ def test_the_source_is_projected_once_however_many_tokens_are_written(encoder_de
     for step in tokens(19, 2, 5).split(1, dim=1):
         model.decode(step, memory, cache=cache)
     assert calls == ["key"] * len(model.blocks)
+
+
+@pytest.mark.parametrize("choices", [{"norm": "rms"}, {"qk_norm": True}, {"activation": "swiglu"}])
+def test_every_choice_reaches_every_block(encoder_decoder, tokens, choices):
+    """Each choice has parts of its own: in the encoder, the decoder and both attentions."""
+    plain, model = encoder_decoder(), encoder_decoder(**choices)
+    names = {name for name, _ in model.named_parameters()} ^ {
+        name for name, _ in plain.named_parameters()
+    }
+    for stack in (*(f"encoder.{i}." for i in range(3)), "blocks.0.", "blocks.1."):
+        assert any(name.startswith(stack) for name in names)
+    if "qk_norm" in choices:
+        assert any("cross_attention.query_norm" in name for name in names)
+    if "norm" in choices:
+        assert any("cross_attention_norm" in name for name in names)
+        assert "final_norm.bias" in names
+    model(tokens(23, 2, 13), tokens(19, 2, 7)).sum().backward()
+
+
+def test_without_biases_no_linear_map_in_the_blocks_has_one(encoder_decoder):
+    names = [name for name, _ in encoder_decoder(bias=False, norm="rms").named_parameters()]
+    assert not [name for name in names if name.endswith("bias")]
+
+
+def test_sub_layers_may_start_by_adding_nothing():
+    config = DecoderOnlyConfig(**SMALL | {"zero_init_outputs": True})
+    model = DecoderOnly(config, generator())
+    x = torch.randn(2, 5, 12, generator=generator(1))
+    for block in model.blocks:
+        assert torch.equal(block(x, "causal"), x)
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -396,6 +554,18 @@ def test_a_cache_has_the_model_s_precision(decoder_only):
 
 
 # Refusals
+
+
+def test_word_vectors_that_fit_no_table_are_refused(decoder_only, encoder_decoder):
+    message = "one row per token and be d_model wide, got .18, 12. instead of .19, 12."
+    with pytest.raises(ValueError, match=message):
+        decoder_only(tie_embeddings=False).embedding.use_table(nn.Embedding(18, 12))
+    with pytest.raises(ValueError, match="got a model with tied embeddings"):
+        decoder_only(tie_embeddings=True).embedding.use_table(nn.Embedding(19, 12))
+    shared = encoder_decoder(tie_embeddings=False, tie_source_embeddings=True, source_vocab_size=19)
+    for embedding in (shared.embedding, shared.source_embedding):
+        with pytest.raises(ValueError, match="got a model with tied embeddings"):
+            embedding.use_table(nn.Embedding(19, 12))
 
 
 def test_a_sequence_longer_than_the_model_s_context_is_refused(

@@ -1,11 +1,16 @@
+import copy
+import math
+
 import pytest
 import torch
 from torch import nn
 
+from groundup.attention import repeat_kv_heads as repeat_heads
 from groundup.attention import scaled_dot_product_attention
 from groundup.cache import LayerCache
 from groundup.masks import causal_mask
 from groundup.multihead import MultiHeadAttention, merge_heads, split_heads
+from groundup.positions import Rotary
 
 BACKENDS = ["explicit", "fused"]
 
@@ -127,6 +132,54 @@ def test_grouped_queries_are_ordinary_heads_with_copied_keys_and_values(
     torch.testing.assert_close(grouped.weights(x, context, mask), full.weights(x, context, mask))
 
 
+@pytest.mark.parametrize("num_kv_heads", [6, 2])
+def test_scores_and_writing_go_through_two_circuits(normal, shaken, num_kv_heads):
+    attention = shaken(MultiHeadAttention(24, 6, num_kv_heads, bias=False))
+    x, context = normal(2, 5, 24), normal(2, 7, 24)
+    total = torch.zeros_like(x)
+    for head in range(6):
+        scores = x @ attention.qk_circuit(head) @ context.mT / math.sqrt(4)
+        total = total + scores.softmax(-1) @ context @ attention.ov_circuit(head)
+        assert torch.linalg.matrix_rank(attention.ov_circuit(head)) == 4
+    torch.testing.assert_close(attention(x, context), total)
+
+
+@pytest.mark.parametrize("backend", ["explicit", "fused"])
+@pytest.mark.parametrize("num_kv_heads", [6, 2])
+def test_alibi_lowers_scores_by_distance_times_slope(normal, shaken, backend, num_kv_heads):
+    attention = shaken(MultiHeadAttention(24, 6, num_kv_heads, alibi=True, backend=backend))
+    plain, x = copy.deepcopy(attention), normal(2, 5, 24)
+    plain.alibi = False
+    distance = (torch.arange(5)[:, None] - torch.arange(5)).abs()
+    slopes = [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]
+    weights = plain.weights(x).log() - torch.tensor(slopes).double()[:, None, None] * distance
+    expected = weights.softmax(-1)
+    torch.testing.assert_close(attention.weights(x), expected)
+    value = repeat_heads(split_heads(attention.value(x), num_kv_heads), 6)
+    torch.testing.assert_close(attention(x), attention.output(merge_heads(expected @ value)))
+
+
+def test_normalised_queries_and_keys_bound_the_scores(normal, shaken):
+    """Ten times the input, the same weights: only directions of queries and keys are left."""
+    attention, x = (
+        MultiHeadAttention(24, 6, 2, bias=False, qk_norm=True).double(),
+        100 * normal(2, 5, 24),
+    )
+    torch.testing.assert_close(attention.weights(10 * x), attention.weights(x), atol=1e-4, rtol=0)
+    sizes = attention.query_norm(split_heads(attention.query(x), 6)).norm(dim=-1)
+    torch.testing.assert_close(sizes, torch.full_like(sizes, 2.0), atol=1e-3, rtol=0)
+    plain = MultiHeadAttention(24, 6, 2, bias=False).double()
+    assert not torch.allclose(plain.weights(x / 100), plain.weights(x), atol=1e-4)
+
+
+def test_said_and_drawn_causal_masks_are_one(normal, shaken):
+    attention, x = shaken(MultiHeadAttention(24, 6, 2)), normal(2, 5, 24)
+    torch.testing.assert_close(attention(x, mask="causal"), attention(x, mask=causal_mask(5)))
+    torch.testing.assert_close(
+        attention.weights(x, mask="causal"), attention.weights(x, mask=causal_mask(5))
+    )
+
+
 def test_fewer_key_and_value_heads_need_fewer_weights():
     counts = [sum(p.numel() for p in MultiHeadAttention(24, 6, n).parameters()) for n in (6, 3, 1)]
     assert counts == [4 * (24 * 24 + 24), 3 * (24 * 24 + 24), 2 * (24 * 24 + 24) + 2 * (24 * 4 + 4)]
@@ -136,7 +189,9 @@ def test_fewer_key_and_value_heads_need_fewer_weights():
 @pytest.mark.parametrize("num_kv_heads", [6, 2, 1])
 @pytest.mark.parametrize("rotary", [False, True])
 def test_cached_attention_equals_uncached(normal, shaken, chunks, num_kv_heads, rotary):
-    attention = shaken(MultiHeadAttention(24, 6, num_kv_heads, rotary=rotary))
+    attention = shaken(
+        MultiHeadAttention(24, 6, num_kv_heads, rotary=Rotary(31, 4) if rotary else None)
+    )
     x, cache = normal(2, 7, 24), LayerCache(2, num_kv_heads, 11, 4, dtype=torch.float64)
     parts = []
     for part in x.split(chunks, dim=1):
@@ -188,7 +243,7 @@ def test_reordered_tokens_give_reordered_outputs(normal, shaken):
 
 
 def test_rotary_attention_sees_order_and_distance_but_not_place(normal, shaken):
-    attention, x = shaken(MultiHeadAttention(24, 6, 2, rotary=True)), normal(2, 5, 24)
+    attention, x = shaken(MultiHeadAttention(24, 6, 2, rotary=Rotary(105, 4))), normal(2, 5, 24)
     here, order = attention(x), [3, 0, 4, 2, 1]
     torch.testing.assert_close(attention(x, positions=torch.arange(100, 105)), here)
     assert not torch.allclose(attention(x[:, order]), here[:, order])
@@ -198,7 +253,7 @@ def test_rotary_attention_sees_order_and_distance_but_not_place(normal, shaken):
 
 
 def test_each_sequence_may_have_its_own_positions(normal, shaken):
-    attention, x = shaken(MultiHeadAttention(24, 6, rotary=True)), normal(2, 5, 24)
+    attention, x = shaken(MultiHeadAttention(24, 6, rotary=Rotary(31, 4))), normal(2, 5, 24)
     positions = torch.tensor([[0, 1, 2, 3, 4], [0, 3, 9, 2, 5]])
     both = attention(x, positions=positions)
     for sequence in range(2):
@@ -207,11 +262,13 @@ def test_each_sequence_may_have_its_own_positions(normal, shaken):
 
 
 def test_a_call_leaves_nothing_behind(normal, shaken):
-    attention, x = shaken(MultiHeadAttention(24, 6, rotary=True)), normal(2, 5, 24)
+    attention, x = shaken(MultiHeadAttention(24, 6, rotary=Rotary(31, 4))), normal(2, 5, 24)
     before, names = x.clone(), set(vars(attention))
     first = attention(x, mask=causal_mask(5))
     attention.weights(normal(2, 5, 24))
-    assert set(vars(attention)) == names and not list(attention.buffers())
+    assert set(vars(attention)) == names and not attention.state_dict().keys() - {
+        name for name, _ in attention.named_parameters()
+    }
     assert torch.equal(x, before)
     assert torch.equal(attention(x, mask=causal_mask(5)), first)
 
@@ -230,13 +287,15 @@ def test_heads_that_do_not_divide_are_refused():
         MultiHeadAttention(24, 6, 0)
 
 
-def test_rotary_attention_with_an_odd_head_is_refused():
-    with pytest.raises(ValueError, match="rotary positions need an even d_head, got d_head=3"):
-        MultiHeadAttention(6, 2, rotary=True)
+def test_turns_made_for_other_heads_are_refused():
+    message = "rotary must turn vectors as wide as a head, got rotary.d_head=4, d_head=3"
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(6, 2, rotary=Rotary(31, 4))
 
 
-def test_rotary_attention_refuses_a_context(normal):
-    attention = MultiHeadAttention(24, 6, rotary=True).double()
+@pytest.mark.parametrize("places", [{"rotary": Rotary(31, 4)}, {"alibi": True}])
+def test_attention_that_knows_places_refuses_a_context(normal, places):
+    attention = MultiHeadAttention(24, 6, **places).double()
     with pytest.raises(ValueError, match="one sequence"):
         attention(normal(2, 5, 24), normal(2, 7, 24))
 
