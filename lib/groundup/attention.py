@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from groundup.masks import causal_mask, masked_softmax
+from groundup.masks import causal_mask, masked_softmax, require_no_more_queries_than_keys
 
 
 def dot_scores(
@@ -63,11 +63,11 @@ def attention_weights(
     """
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
-    q_len, k_len = query.shape[-2], key.shape[-2]
-    scores = dot_scores(_by_key_head(query * scale, key), key).reshape(*query.shape[:-1], k_len)
+    key = _for_query_heads(key, query)
+    scores = dot_scores(query * scale, key)
     if score_bias is not None:
         scores = scores + score_bias.to(scores.dtype)
-    return masked_softmax(scores, _mask_tensor(mask, q_len, k_len, query.device))
+    return masked_softmax(scores, _drawn(mask, query, key))
 
 
 def scaled_dot_product_attention(
@@ -110,8 +110,7 @@ def scaled_dot_product_attention(
     if backend == "fused":
         return _fused_attention(query, key, value, mask, scale, score_bias)
     weights = attention_weights(query, key, mask, scale, score_bias)
-    mixed = _by_key_head(weights, value) @ value
-    return mixed.reshape(*query.shape[:-1], value.shape[-1])
+    return weights @ _for_query_heads(value, query)
 
 
 def repeat_kv_heads(
@@ -120,7 +119,7 @@ def repeat_kv_heads(
     """Give every query head a copy of the key or value head that it shares with its neighbours.
 
     This is what grouped-query attention means: query head `i` reads key head
-    `i * kv_heads // num_heads`. The functions above reach the same numbers without the copies.
+    `i * kv_heads // num_heads`. The fused backend reaches the same numbers without the copies.
 
     Args:
         x: Keys or values, head by head.
@@ -142,70 +141,124 @@ def repeat_kv_heads(
     return x.repeat_interleave(num_heads // kv_heads, dim=-3)
 
 
-def _by_key_head(x: Tensor, key: Tensor) -> Tensor:
-    """Line up the rows of query heads that share a key head, so that the key is not copied.
+def online_softmax_attention(
+    query: Float[Tensor, "*batch q_len d_head"],
+    key: Float[Tensor, "*kv_batch k_len d_head"],
+    value: Float[Tensor, "*kv_batch k_len d_value"],
+    mask: Bool[Tensor, "..."] | Literal["causal"] | None = None,
+    scale: float | None = None,
+    block_size: int = 64,
+) -> Float[Tensor, "*batch q_len d_value"]:
+    """Give the same averages without ever holding all the scores of a query.
 
-    From `(*batch, heads, q_len, width)` to `(*batch, key heads, group * q_len, width)`.
+    The keys come block by block. Three things are kept for each query: the highest score so
+    far, the sum of the shares so far, and the values so far, weighted by their shares. When a
+    block brings a higher score, what was kept shrinks by one factor. The backward pass works
+    the shares out again instead of storing them. So memory grows with the length and not with
+    its square, forward and backward. The fused kernels do the same where memory is fast; this
+    is the version to read.
+
+    Args:
+        query: What each position asks for.
+        key: What each position answers to; with fewer heads if they are shared.
+        value: What each position hands over.
+        mask: As in `scaled_dot_product_attention`. The word `"causal"` costs no memory; a
+            tensor is there already.
+        scale: Multiplies the scores; by default one over the square root of `d_head`.
+        block_size: Number of keys that are looked at together.
+
+    Returns:
+        One average per query; zeros where it may attend to nothing. Sums are kept in float32
+        at least.
+
+    Raises:
+        ValueError: If `block_size` is below 1, or as in `scaled_dot_product_attention`.
+
+    Source:
+        Milakov and Gimelshein 2018, Online normalizer calculation for softmax, section 3,
+        https://arxiv.org/abs/1805.02867; Dao et al. 2022, FlashAttention, section 3.1 and
+        appendix B, https://arxiv.org/abs/2205.14135
+
     """
-    if x.shape[:-2] == key.shape[:-2]:
-        return x
-    _require_shared_heads(x, key)
-    return x.reshape(*key.shape[:-2], -1, x.shape[-1])
+    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, got block_size={block_size}")
+    if scale is None:
+        scale = 1 / math.sqrt(query.shape[-1])
+    if isinstance(mask, str):
+        _require_causal(mask)
+        require_no_more_queries_than_keys(query.shape[-2], key.shape[-2])
+    key, value = _for_query_heads(key, query), _for_query_heads(value, query)
+    mixed, _ = _OnlineSoftmax.apply(query, key, value, mask, scale, block_size)
+    return mixed
 
 
-def _fused_attention(
+class _OnlineSoftmax(torch.autograd.Function):
+    """`online_softmax_attention`, with a backward pass that stores no shares either."""
+
+    @staticmethod
+    def forward(query, key, value, mask, scale, block_size):
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        lowest = torch.finfo(dtype).min  # finite, so that no difference of scores is NaN
+        highest = query.new_full((*query.shape[:-1], 1), lowest, dtype=dtype)
+        total = torch.zeros_like(highest)
+        mixed = query.new_zeros((*query.shape[:-1], value.shape[-1]), dtype=dtype)
+        for start in range(0, key.shape[-2], block_size):
+            block = slice(start, start + block_size)
+            scores = _block_scores(query, key, mask, scale, block)  # (*batch, q_len, block)
+            higher = torch.maximum(highest, scores.amax(dim=-1, keepdim=True))
+            share, shrink = (scores - higher).exp(), (highest - higher).exp()
+            total = total * shrink + share.sum(dim=-1, keepdim=True)
+            mixed = mixed * shrink + share @ value[..., block, :].to(dtype)
+            highest = higher
+        total = total.masked_fill(total == 0, 1.0)  # where nothing is allowed
+        return (mixed / total).to(query.dtype), highest + total.log()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        query, key, value, ctx.mask, ctx.scale, ctx.block_size = inputs
+        mixed, log_total = output
+        ctx.mark_non_differentiable(log_total)
+        ctx.save_for_backward(query, key, value, mixed, log_total)
+
+    @staticmethod
+    def backward(ctx, upstream, _):  # pyright: ignore[reportIncompatibleMethodOverride]
+        query, key, value, mixed, log_total = ctx.saved_tensors
+        wide_query, upstream = query.to(log_total.dtype), upstream.to(log_total.dtype)
+        # A weight moves the loss by how far its value stands out from the average.
+        average = (upstream * mixed).sum(dim=-1, keepdim=True)
+        grad_query = torch.zeros_like(wide_query)
+        grad_key, grad_value = torch.zeros_like(key), torch.zeros_like(value)
+        for start in range(0, key.shape[-2], ctx.block_size):
+            block = slice(start, start + ctx.block_size)
+            scores = _block_scores(query, key, ctx.mask, ctx.scale, block)
+            weights = (scores - log_total).exp()
+            grad_weights = upstream @ value[..., block, :].to(log_total.dtype).transpose(-2, -1)
+            grad_scores = weights * (grad_weights - average) * ctx.scale
+            grad_query += grad_scores @ key[..., block, :].to(log_total.dtype)
+            grad_key[..., block, :] = grad_scores.transpose(-2, -1) @ wide_query
+            grad_value[..., block, :] = weights.transpose(-2, -1) @ upstream
+        return grad_query.to(query.dtype), grad_key, grad_value, None, None, None
+
+
+def _block_scores(
     query: Tensor,
     key: Tensor,
-    value: Tensor,
     mask: Tensor | Literal["causal"] | None,
-    scale: float | None,
-    score_bias: Tensor | None,
+    scale: float,
+    block: slice,
 ) -> Tensor:
-    _require_shared_heads(query, key)
-    q_len, k_len = query.shape[-2], key.shape[-2]
-    # Only a mask that is said, not drawn, lets torch pick its fastest kernel.
-    is_causal = mask == "causal" if isinstance(mask, str) else False
-    is_causal = is_causal and q_len == k_len and score_bias is None
-    drawn = None if is_causal else _mask_tensor(mask, q_len, k_len, query.device)
-    attn_mask, silent = drawn, None
-    if score_bias is not None:
-        attn_mask = score_bias.to(query.dtype)
-        if drawn is not None:
-            # A row of nothing but -inf is NaN in some kernels: such rows see all, and count none.
-            silent = ~drawn.any(dim=-1, keepdim=True)
-            attn_mask = attn_mask.masked_fill(~(drawn | silent), -math.inf)
-    mixed = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask,
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=query.shape[:-2] != key.shape[:-2],
-    )
-    return mixed if silent is None else mixed.masked_fill(silent, 0.0)
-
-
-def _mask_tensor(
-    mask: Tensor | Literal["causal"] | None, q_len: int, k_len: int, device: torch.device
-) -> Tensor | None:
-    if not isinstance(mask, str):
-        return mask
-    if mask != "causal":
-        raise ValueError(f'mask must be a boolean tensor, "causal" or None, got mask="{mask}"')
-    # The newest token alone sees everything.
-    return None if q_len == 1 else causal_mask(q_len, k_len, device)
-
-
-def _require_shared_heads(query: Tensor, key: Tensor) -> None:
-    if query.shape[:-2] == key.shape[:-2]:
-        return
-    heads, kv_heads = query.shape[-3], key.shape[-3]
-    if query.shape[:-3] != key.shape[:-3] or heads % kv_heads:
-        raise ValueError(
-            "key and value need the batch of the query and a number of heads that divides its "
-            f"heads, got query of shape {tuple(query.shape)}, key of shape {tuple(key.shape)}"
-        )
+    """Score one block of keys, in float32 at least, with minus infinity where masked."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = dot_scores(query.to(dtype) * scale, key[..., block, :].to(dtype))
+    if mask is None:
+        return scores
+    if isinstance(mask, str):
+        q_len, k_len = query.shape[-2], key.shape[-2]
+        places = torch.arange(k_len, device=query.device)
+        allowed = places[block] <= places[k_len - q_len :, None]  # (q_len, block)
+    else:
+        allowed = mask if mask.shape[-1] == 1 else mask[..., block]
+    return scores.masked_fill(~allowed, -math.inf)
 
 
 def additive_scores(
@@ -306,3 +359,62 @@ def mahalanobis_scores(
 def _require_positive_bandwidth(bandwidth: float) -> None:
     if not bandwidth > 0:
         raise ValueError(f"bandwidth must be positive, got bandwidth={bandwidth}")
+
+
+def _fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | Literal["causal"] | None,
+    scale: float | None,
+    score_bias: Tensor | None,
+) -> Tensor:
+    is_grouped = not _have_equal_heads(key, query)
+    # Only a causal mask that is said and not drawn lets torch choose its fastest kernel.
+    is_square = query.shape[-2] == key.shape[-2]
+    is_causal = isinstance(mask, str) and mask == "causal" and is_square and score_bias is None
+    drawn = None if is_causal else _drawn(mask, query, key)
+    attn_mask, silent = drawn, None
+    if score_bias is not None:
+        attn_mask = score_bias.to(query.dtype)
+        if drawn is not None:
+            # Some kernels turn a row of nothing but -inf into NaN. So a query that may attend
+            # to nothing attends to everything here, and its answer is dropped.
+            silent = ~drawn.any(dim=-1, keepdim=True)
+            attn_mask = attn_mask.masked_fill(~(drawn | silent), -math.inf)
+    mixed = F.scaled_dot_product_attention(
+        query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=is_grouped
+    )
+    return mixed if silent is None else mixed.masked_fill(silent, 0.0)
+
+
+def _drawn(
+    mask: Tensor | Literal["causal"] | None, query: Tensor, key: Tensor
+) -> Bool[Tensor, "..."] | None:
+    """Give the mask as a tensor where it is a word."""
+    if not isinstance(mask, str):
+        return mask
+    _require_causal(mask)
+    if query.shape[-2] == 1:  # the newest token may see every key
+        return None
+    return causal_mask(query.shape[-2], key.shape[-2], query.device)
+
+
+def _for_query_heads(x: Tensor, query: Tensor) -> Tensor:
+    return x if _have_equal_heads(x, query) else repeat_kv_heads(x, query.shape[-3])
+
+
+def _have_equal_heads(x: Tensor, query: Tensor) -> bool:
+    if x.shape[:-2] == query.shape[:-2]:
+        return True
+    if x.ndim != query.ndim or x.shape[:-3] != query.shape[:-3] or query.shape[-3] % x.shape[-3]:
+        raise ValueError(
+            "key and value must have the batch of the query and a number of heads that divides "
+            f"its heads, got query {tuple(query.shape)}, key or value {tuple(x.shape)}"
+        )
+    return False
+
+
+def _require_causal(mask: str) -> None:
+    if mask != "causal":
+        raise ValueError(f'mask must be a boolean tensor, "causal" or None, got mask="{mask}"')

@@ -1,5 +1,9 @@
 """Who may attend to whom. A mask is boolean and True where attention is allowed. Always."""
 
+import math
+from functools import reduce
+from typing import Literal
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -60,8 +64,7 @@ def causal_mask(
 
     """
     k_len = q_len if k_len is None else k_len
-    if q_len > k_len:
-        raise ValueError(f"q_len must not exceed k_len, got q_len={q_len}, k_len={k_len}")
+    require_no_more_queries_than_keys(q_len, k_len)
     everything = torch.ones(q_len, k_len, dtype=torch.bool, device=device)
     return everything.tril(diagonal=k_len - q_len)
 
@@ -102,17 +105,119 @@ def sliding_window_mask(
     return past.triu(diagonal=past.shape[-1] - q_len - window + 1)
 
 
-def padding_mask(lengths: Int[Tensor, " batch"], length: int) -> Bool[Tensor, "batch 1 1 {length}"]:
-    """Hide the filler after the end of each sequence, as a key, from every query.
+def padding_mask(
+    lengths: Int[Tensor, " batch"], length: int, side: Literal["right", "left"] = "right"
+) -> Bool[Tensor, "batch 1 1 {length}"]:
+    """Hide the filler of each sequence, as a key, from every query.
 
     Args:
-        lengths: Number of real tokens in each sequence; they come first.
+        lengths: Number of real tokens in each sequence.
         length: Number of tokens that every sequence was filled up to.
+        side: Where the filler stands: after the real tokens (`right`), as when training, or
+            before them (`left`), so that all sequences of a batch can be continued at the end.
 
     Returns:
         True on real tokens. The two axes of size 1 stand for heads and queries: combine it
         with another mask by `&`.
 
+    Raises:
+        ValueError: If `side` is neither.
+
     """
-    is_real = torch.arange(length, device=lengths.device) < lengths[:, None]  # (batch, length)
+    if side not in ("right", "left"):
+        raise ValueError(f'side must be "right" or "left", got side="{side}"')
+    place = torch.arange(length, device=lengths.device)
+    if side == "left":
+        place = length - 1 - place
+    is_real = place < lengths[:, None]  # (batch, length)
     return is_real[:, None, None, :]
+
+
+def prefix_mask(
+    prefix_lengths: Int[Tensor, " batch"], length: int
+) -> Bool[Tensor, "batch 1 {length} {length}"]:
+    """Let the first tokens of each sequence see one another both ways; the rest is causal.
+
+    What is given, such as a question, need not be read as if it were being written: one model
+    then encodes it and continues it.
+
+    Args:
+        prefix_lengths: Number of tokens that are given, in each sequence.
+        length: Number of tokens in every sequence.
+
+    Returns:
+        True where the key belongs to the prefix or is not later than the query. The axis of
+        size 1 stands for heads.
+
+    Source:
+        Liu et al. 2018, Generating Wikipedia by Summarizing Long Sequences (one decoder over
+        input and output), https://arxiv.org/abs/1801.10198; the mask: Raffel et al. 2020, T5,
+        section 3.2.1, https://arxiv.org/abs/1910.10683
+
+    """
+    return padding_mask(prefix_lengths, length) | causal_mask(length, device=prefix_lengths.device)
+
+
+def document_mask(
+    documents: Int[Tensor, "batch length"],
+) -> Bool[Tensor, "batch 1 length length"]:
+    """Keep texts that were packed into one sequence from seeing one another.
+
+    It says nothing about order: a decoder combines it with `causal_mask` by `&`.
+
+    Args:
+        documents: For each token the number of the text it belongs to.
+
+    Returns:
+        True where query and key belong to the same text. The axis of size 1 stands for heads.
+
+    Source:
+        Krell et al. 2021, Efficient Sequence Packing without Cross-contamination,
+        https://arxiv.org/abs/2107.02027
+
+    """
+    return (documents[:, :, None] == documents[:, None, :])[:, None]
+
+
+def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
+    """Allow what every given mask allows.
+
+    Args:
+        masks: Masks that broadcast against each other; None allows everything.
+
+    Returns:
+        One mask, or None if none was given.
+
+    """
+    given = [mask for mask in masks if mask is not None]
+    return reduce(torch.logical_and, given) if given else None
+
+
+def additive_mask(
+    mask: Bool[Tensor, "*batch q_len k_len"], dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "*batch q_len k_len"]:
+    """Write a mask as numbers to add to the scores: 0 where allowed, minus infinity elsewhere.
+
+    Nothing in this library needs it. It speaks to code that knows no boolean masks or reads
+    them the other way round, and to kernels that take one term for mask and bias together. It
+    has a price: a row of only minus infinity has no largest score to subtract, so a plain
+    softmax answers NaN, and so does its gradient. `masked_softmax` gives such a row zeros.
+
+    Args:
+        mask: True where attention is allowed.
+        dtype: Type of the scores. Infinity exists in each; a large number such as -1e9 does
+            not exist in float16.
+
+    """
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -math.inf)
+
+
+def require_no_more_queries_than_keys(q_len: int, k_len: int) -> None:
+    """Refuse what cannot be aligned: queries are the last of the keys.
+
+    Raises:
+        ValueError: If there are more queries than keys.
+
+    """
+    if q_len > k_len:
+        raise ValueError(f"q_len must not exceed k_len, got q_len={q_len}, k_len={k_len}")

@@ -3,7 +3,7 @@
 Attention alone sees a set. What is here gives the set an order.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int, Real
@@ -105,8 +105,7 @@ def rotary_turns(
         Su et al. 2021, RoFormer, section 3.2, https://arxiv.org/abs/2104.09864
 
     """
-    if d_head % 2:
-        raise ValueError(f"d_head must be even to be turned in pairs, got d_head={d_head}")
+    _require_pairs(d_head)
     angle = _angles(positions, d_head, base)
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
@@ -132,7 +131,11 @@ def turn(
     Returns:
         `x` turned, in its own dtype. Every vector keeps its length.
 
+    Raises:
+        ValueError: If `layout` is neither.
+
     """
+    _require_layout(layout)
     if layout == "half_split":
         first, second = x.chunk(2, dim=-1)
         turned = torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
@@ -193,7 +196,7 @@ class Rotary(nn.Module):
         layout: Which features make a pair, as in `turn`.
 
     Raises:
-        ValueError: If `d_head` is odd.
+        ValueError: If `d_head` is odd, or if `layout` is neither.
 
     """
 
@@ -204,6 +207,7 @@ class Rotary(nn.Module):
         self, max_len: int, d_head: int, base: float = 10_000.0, layout: Layout = "interleaved"
     ):
         super().__init__()
+        _require_layout(layout)
         self.max_len, self.d_head, self.base = max_len, d_head, base
         self.layout: Layout = layout
         cos, sin = rotary_turns(torch.arange(max_len), d_head, base)
@@ -249,6 +253,107 @@ class Rotary(nn.Module):
         cos, sin = rotary_turns(positions, self.d_head, self.base, dtype)
         self.cos, self.sin = cos.to(self.cos.device), sin.to(self.sin.device)
         return self
+
+
+def rotate_in_space(
+    x: Float[Tensor, "*batch points d_head"],
+    coordinates: Float[Tensor, "*#batch points axes"],
+    base: float = 10_000.0,
+) -> Float[Tensor, "*batch points d_head"]:
+    """Turn queries and keys of points in a plane or in space, such as patches of an image.
+
+    Each axis gets an equal part of the features and turns it by its own coordinate. The dot
+    product of two turned vectors then depends on the difference of the coordinates, axis by
+    axis, and not on where the origin lies.
+
+    Args:
+        x: Queries or keys of one or more heads.
+        coordinates: Any real numbers. The fastest pair of an axis turns by one radian per unit,
+            so the unit should be about the smallest distance that matters.
+        base: Sets the slowest turn: every wavelength is below `2 * pi * base` units. Where the
+            coordinates are few, as along the side of an image, less serves better.
+
+    Returns:
+        `x` turned. Every vector keeps its length.
+
+    Raises:
+        ValueError: If `d_head` is not a multiple of twice the number of axes.
+
+    Source:
+        Su et al. 2021, RoFormer, section 3.2.2 (turns in separate planes),
+        https://arxiv.org/abs/2104.09864; one part per axis, with base 100: Heo et al. 2024,
+        Rotary Position Embedding for Vision Transformer ("axial"),
+        https://arxiv.org/abs/2403.13298
+
+    """
+    d_head, num_axes = x.shape[-1], coordinates.shape[-1]
+    if d_head % (2 * num_axes):
+        raise ValueError(
+            "d_head must be a multiple of twice the number of axes, "
+            f"got d_head={d_head}, axes={num_axes}"
+        )
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = rotary_turns(coordinates, d_head // num_axes, base, dtype)
+    return turn(x, cos.flatten(-2), sin.flatten(-2))  # (*batch, points, d_head / 2) each
+
+
+def to_half_split(x: Float[Tensor, "*batch d_head"]) -> Float[Tensor, "*batch d_head"]:
+    """Move the features of a head so that pairs of neighbours become pairs `i, i + d_head / 2`.
+
+    From `a0 b0 a1 b1` to `a0 a1 b0 b1`. `turn` with the matching `layout` then gives the same
+    numbers, moved the same way.
+
+    Raises:
+        ValueError: If `d_head` is odd.
+
+    """
+    _require_pairs(x.shape[-1])
+    return x.unflatten(-1, (-1, 2)).transpose(-2, -1).flatten(-2)
+
+
+def to_interleaved(x: Float[Tensor, "*batch d_head"]) -> Float[Tensor, "*batch d_head"]:
+    """Undo `to_half_split`.
+
+    Raises:
+        ValueError: If `d_head` is odd.
+
+    """
+    _require_pairs(x.shape[-1])
+    return x.unflatten(-1, (2, -1)).transpose(-2, -1).flatten(-2)
+
+
+def permute_projection(
+    weight: Float[Tensor, "out *rest"], num_heads: int, to: Layout
+) -> Float[Tensor, "out *rest"]:
+    """Move the rows of a query or key projection from one rotary layout to the other.
+
+    A model whose query and key projections are moved, and which then turns by the other
+    layout, has the same scores, because a dot product does not care for the order of its terms.
+    Values and outputs stay as they are.
+
+    Args:
+        weight: Weight or bias of the projection, as `nn.Linear` stores it: outputs first, head
+            by head.
+        num_heads: Number of heads among the outputs; for keys the number of key heads.
+        to: The layout to arrive at. The weight has to be in the other one.
+
+    Returns:
+        The same rows in another order.
+
+    Raises:
+        ValueError: If the outputs do not divide into heads of an even width, or if `to` is no
+            layout.
+
+    """
+    _require_layout(to)
+    if num_heads < 1 or weight.shape[0] % (2 * num_heads):
+        raise ValueError(
+            "out must be a multiple of twice num_heads, "
+            f"got out={weight.shape[0]}, num_heads={num_heads}"
+        )
+    move = to_half_split if to == "half_split" else to_interleaved
+    heads = weight.unflatten(0, (num_heads, -1))  # (heads, d_head, *rest)
+    return move(heads.movedim(1, -1)).movedim(-1, 1).flatten(0, 1)
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, "{num_heads}"]:
@@ -336,3 +441,13 @@ def _require_length_fits(positions: Int[Tensor, "*batch length"], max_len: int) 
     length = positions.shape[-1]
     if length > max_len:
         raise ValueError(f"length must not exceed max_len, got length={length}, max_len={max_len}")
+
+
+def _require_pairs(d_head: int) -> None:
+    if d_head % 2:
+        raise ValueError(f"d_head must be even to be turned in pairs, got d_head={d_head}")
+
+
+def _require_layout(layout: str) -> None:
+    if layout not in get_args(Layout):
+        raise ValueError(f'layout must be "interleaved" or "half_split", got layout="{layout}"')
