@@ -94,7 +94,7 @@ class TextTask:
         windows = covering_windows(tokens, batch_size=64, length=model.config.max_len)
         nats, num_tokens = evaluate(model, windows)
         return {
-            "bits_per_byte": bits_per_byte(nats, num_tokens, text[1:]),
+            "bits_per_byte": bits_per_byte(nats, num_tokens, len(text[1:].encode())),
             "nats_per_token": nats,
             "num_tokens": num_tokens,
             "num_bytes": len(text[1:].encode()),

@@ -107,7 +107,7 @@ def test_a_run_shorter_than_its_warm_up_only_climbs():
 
 def test_a_loss_in_nats_per_token_becomes_bits_per_byte():
     # 5 characters in 7 bytes, at log 2 nats each: 5 bits.
-    assert bits_per_byte(math.log(2), 5, "naïvé") == pytest.approx(5 / 7)
+    assert bits_per_byte(math.log(2), 5, len("naïvé".encode())) == pytest.approx(5 / 7)
 
 
 def test_an_average_over_batches_counts_tokens_not_batches():
