@@ -21,6 +21,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
+from groundup.distributed import bare, collected, rank, sliced_like, whole
 from groundup.models import DecoderOnly, EncoderDecoder
 from groundup.tokenizers import CharacterTokenizer
 
@@ -105,23 +106,26 @@ def save_training(
 ) -> None:
     """Write what it takes to go on with training as if it had not stopped.
 
-    Torch's global random state goes along: dropout draws from it.
+    Torch's global random state goes along: dropout draws from it. Several workers take part
+    together, and the first writes; any number of workers can go on from the file.
 
     Args:
         folder: Made if it is not there.
-        model: Its weights after `step` updates.
+        model: Its weights after `step` updates. May be compiled, or spread over workers.
         optimizer: Its averages after as many.
         generator: What the batches are drawn with.
         step: Number of updates made.
 
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {f"model.{name}": tensor for name, tensor in _parameters(model).items()}
+    tensors = {f"model.{name}": whole(p) for name, p in _parameters(bare(model)).items()}
     for index, averages in optimizer.state_dict()["state"].items():
         for name, tensor in averages.items():
-            tensors[f"optimizer.{index}.{name}"] = tensor
+            tensors[f"optimizer.{index}.{name}"] = whole(tensor)
     tensors |= {f"random.{name}": state for name, state in _random_states(generator).items()}
+    if rank() > 0:
+        return
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "training.safetensors", to_bytes(tensors, metadata={"step": str(step)}))
 
 
@@ -152,16 +156,16 @@ def load_training(
     for name, tensor in tensors.items():
         part, _, rest = name.partition(".")
         parts[part][rest] = tensor
-    _copy_into(model, parts["model"], path)
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in parts["optimizer"].items():
-        index, _, average = name.partition(".")
-        state.setdefault(int(index), {})[average] = tensor
+    _copy_into(bare(model), parts["model"], path)
+    state = _averages(optimizer, parts["optimizer"], path)
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
     generator.set_state(parts["random"]["generator"])
-    torch.set_rng_state(parts["random"]["cpu"])
-    if "cuda" in parts["random"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state(parts["random"]["cuda"])
+    # A worker that was not there before draws from what its caller seeded it with.
+    if (before := parts["random"].get(f"cpu.{rank()}")) is not None:
+        torch.set_rng_state(before)
+    before = parts["random"].get(f"cuda.{rank()}")
+    if before is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(before)
     return int(metadata["step"])
 
 
@@ -189,10 +193,31 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _random_states(generator: torch.Generator) -> dict[str, Tensor]:
-    states = {"generator": generator.get_state(), "cpu": torch.get_rng_state()}
+    states = {"generator": generator.get_state()}
+    for number, state in enumerate(collected(torch.get_rng_state())):
+        states[f"cpu.{number}"] = state
     if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
+        for number, state in enumerate(collected(torch.cuda.get_rng_state())):
+            states[f"cuda.{number}"] = state
     return states
+
+
+def _averages(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path
+) -> dict[int, dict[str, Tensor]]:
+    """Sort what an optimizer remembers by parameter, each worker its own slice."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, _, average = name.partition(".")
+        own = parameters[int(index)] if int(index) < len(parameters) else None
+        if own is None or (tensor.ndim and tensor.shape != own.shape):
+            raise ValueError(f"averages must be those of this optimizer, got {name} in {path}")
+        # A count of updates is one number, which nobody slices.
+        state.setdefault(int(index), {})[average] = (
+            sliced_like(tensor.to(own.device), own) if tensor.ndim else tensor
+        )
+    return state
 
 
 def _parameters(model: nn.Module) -> dict[str, Tensor]:
@@ -215,7 +240,7 @@ def _copy_into(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> N
                     f"{name} {tuple(tensors[name].shape)} in {path} instead of "
                     f"{tuple(parameter.shape)}"
                 )
-            parameter.copy_(tensors[name])
+            parameter.copy_(sliced_like(tensors[name].to(parameter.device), parameter))
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
