@@ -1,10 +1,29 @@
 import cmath
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from groundup.positions import LearnedPositions, SinusoidalPositions, rotate, sinusoidal_table
+from groundup.positions import (
+    LearnedPositions,
+    Rotary,
+    SinusoidalPositions,
+    alibi_bias,
+    alibi_slopes,
+    permute_projection,
+    rotary_turns,
+    rotate,
+    rotate_in_space,
+    sinusoidal_table,
+    to_half_split,
+    to_interleaved,
+    turn,
+)
+
+LAYOUTS = ["interleaved", "half_split"]
 
 # By hand
 
@@ -27,6 +46,56 @@ def test_rotation_by_hand():
         [math.cos(2), math.sin(2), -math.sin(0.02), math.cos(0.02)],
     ]
     torch.testing.assert_close(rotate(x, torch.tensor([1, 2])), torch.tensor(expected))
+
+
+def test_rotation_of_split_halves_by_hand():
+    """The same turns as above, with the fast pair in features 0 and 2, the slow one in 1 and 3."""
+    x = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 1.0]])
+    expected = [
+        [math.cos(1), -math.sin(0.01), math.sin(1), math.cos(0.01)],
+        [math.cos(2), -math.sin(0.02), math.sin(2), math.cos(0.02)],
+    ]
+    turned = rotate(x, torch.tensor([1, 2]), layout="half_split")
+    torch.testing.assert_close(turned, torch.tensor(expected))
+
+
+def test_turns_by_hand():
+    """A quarter turn, and none."""
+    x, cos, sin = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[0.0, 1.0]]), [[1.0, 0.0]]
+    sin = torch.tensor(sin)
+    assert turn(x, cos, sin).tolist() == [[-2.0, 1.0, 3.0, 4.0]]
+    assert turn(x, cos, sin, "half_split").tolist() == [[-3.0, 2.0, 1.0, 4.0]]
+
+
+def test_rotation_in_a_plane_by_hand():
+    """The first pair turns by the first coordinate, the second pair by the second."""
+    x = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
+    turned = rotate_in_space(x, torch.tensor([[0.5, -2.0]]))
+    expected = [[math.cos(0.5), math.sin(0.5), math.cos(2), -math.sin(2)]]
+    torch.testing.assert_close(turned, torch.tensor(expected))
+
+
+def test_layouts_by_hand():
+    assert to_half_split(torch.tensor([0.0, 1, 2, 3, 4, 5])).tolist() == [0, 2, 4, 1, 3, 5]
+    assert to_interleaved(torch.tensor([0.0, 1, 2, 3, 4, 5])).tolist() == [0, 3, 1, 4, 2, 5]
+    rows = torch.arange(8.0)  # two heads of four
+    assert permute_projection(rows, 2, "half_split").tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+def test_alibi_slopes_by_hand():
+    """Eight heads as in the paper; twelve take four from sixteen heads, as in its code."""
+    eight = [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    assert alibi_slopes(8).tolist() == eight
+    assert alibi_slopes(1).tolist() == [1 / 256]
+    four = [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]
+    torch.testing.assert_close(alibi_slopes(12), torch.tensor(eight + four))
+
+
+def test_alibi_bias_by_hand():
+    bias = alibi_bias(2, 3)  # slopes 1/16 and 1/256
+    assert (bias[0] * 16).tolist() == [[0, -1, -2], [-1, 0, -1], [-2, -1, 0]]
+    assert (bias[1] * 256).tolist() == [[0, -1, -2], [-1, 0, -1], [-2, -1, 0]]
+    assert (alibi_bias(2, 2, 3)[0] * 16).tolist() == [[-1, 0, -1], [-2, -1, 0]]
 
 
 def test_learned_positions_are_rows_of_their_table():
@@ -71,6 +140,45 @@ def test_rotation_is_multiplication_by_a_complex_number(normal, base):
             number *= cmath.exp(1j * position / base ** (2 * i / 6))
             assert turned[token, 2 * i].item() == pytest.approx(number.real)
             assert turned[token, 2 * i + 1].item() == pytest.approx(number.imag)
+
+
+# Against another library
+
+
+def test_split_halves_turn_as_in_hugging_face_s_llama(normal):
+    llama = pytest.importorskip(
+        "transformers.models.llama.modeling_llama", reason="the peer is not installed"
+    )
+    query, key, positions = normal(2, 3, 5, 8), normal(2, 7, 5, 8), torch.tensor([[4, 0, 9, 2, 2]])
+    cos, sin = rotary_turns(positions, 8, dtype=torch.float64)
+    doubled = (torch.cat((table, table), dim=-1) for table in (cos, sin))
+    theirs = llama.apply_rotary_pos_emb(query, key, *doubled)
+    for x, their in zip((query, key), theirs, strict=True):
+        torch.testing.assert_close(turn(x, cos, sin, "half_split"), their)
+
+
+def test_the_angles_are_those_of_hugging_face_s_llama():
+    llama = pytest.importorskip(
+        "transformers.models.llama.modeling_llama", reason="the peer is not installed"
+    )
+    config = llama.LlamaConfig(
+        hidden_size=24,
+        num_attention_heads=3,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+    )
+    positions = torch.arange(13)
+    cos, sin = llama.LlamaRotaryEmbedding(config)(torch.zeros(1), positions[None])
+    for ours, theirs in zip(rotary_turns(positions, 8, base=500.0), (cos, sin), strict=True):
+        torch.testing.assert_close(torch.cat((ours, ours), dim=-1)[None], theirs)
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 3, 6, 7, 12, 16, 25])
+def test_alibi_slopes_are_those_of_hugging_face_s_bloom(num_heads):
+    bloom = pytest.importorskip(
+        "transformers.models.bloom.modeling_bloom", reason="the peer is not installed"
+    )
+    theirs = bloom.build_alibi_tensor(torch.ones(1, 2), num_heads, torch.float32)
+    torch.testing.assert_close(alibi_slopes(num_heads), theirs[:, 0, 1])
 
 
 # Laws
@@ -134,6 +242,185 @@ def test_half_precision_does_not_blur_late_positions(normal, dtype):
     torch.testing.assert_close(turned.double(), exact, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_both_layouts_give_the_same_scores(normal, layout):
+    """Move the features, turn by the other layout, move back: nothing has happened."""
+    move, back = (to_half_split, to_interleaved)[:: 1 if layout == "half_split" else -1]
+    other = next(name for name in LAYOUTS if name != layout)
+    x, y, positions = normal(2, 5, 6), normal(2, 5, 6), torch.tensor([3, 0, 11, 7, 2])
+    assert torch.equal(back(move(x)), x) and not torch.equal(move(x), x)
+
+    def scores(layout, *vectors):
+        query, key = (rotate(v, positions, layout=layout) for v in vectors)
+        return query @ key.transpose(-2, -1)
+
+    torch.testing.assert_close(
+        back(rotate(move(x), positions, layout=layout)), rotate(x, positions, layout=other)
+    )
+    torch.testing.assert_close(scores(layout, move(x), move(y)), scores(other, x, y))
+    assert not torch.allclose(scores(layout, x, y), scores(other, x, y))
+
+
+@pytest.mark.parametrize("to", LAYOUTS)
+def test_a_moved_projection_gives_moved_features(normal, to):
+    """Three heads of four from five features: each head is moved by itself, bias included."""
+    weight, bias, x = normal(12, 5), normal(12), normal(2, 7, 5)
+    move = to_half_split if to == "half_split" else to_interleaved
+    moved = x @ permute_projection(weight, 3, to).T + permute_projection(bias, 3, to)
+    heads = (x @ weight.T + bias).unflatten(-1, (3, 4))
+    torch.testing.assert_close(moved.unflatten(-1, (3, 4)), move(heads))
+    back = next(name for name in LAYOUTS if name != to)
+    assert torch.equal(permute_projection(permute_projection(weight, 3, to), 3, back), weight)
+
+
+def test_the_two_ways_to_multiply_agree(normal):
+    """Features whose pairs do not lie at even places in memory cannot be read as complex."""
+    memory = normal(2, 5, 9)
+    odd_places, even_places = memory[..., 1:7], memory[..., 1:7].contiguous()
+    positions = torch.arange(5)
+    torch.testing.assert_close(rotate(odd_places, positions), rotate(even_places, positions))
+    by_columns = normal(2, 6, 5).transpose(-2, -1)
+    torch.testing.assert_close(
+        rotate(by_columns, positions), rotate(by_columns.contiguous(), positions)
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("places", [slice(0, 4), slice(1, 5)])
+def test_gradients_of_a_turn_agree_with_finite_differences(normal, layout, places):
+    memory, positions = normal(2, 3, 6).requires_grad_(), torch.tensor([2, 0, 5])
+    assert torch.autograd.gradcheck(
+        lambda x: rotate(x[..., places], positions, layout=layout), (memory,)
+    )
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_scores_in_space_depend_on_differences_of_coordinates(normal, axes):
+    """Points anywhere, not on a grid; moving the origin changes nothing, moving a point does."""
+    query, key = normal(2, 3, 5, 12), normal(2, 3, 7, 12)
+    q_places, k_places, shift = 3 * normal(2, 1, 5, axes), 3 * normal(2, 1, 7, axes), normal(axes)
+
+    def scores(q_places, k_places):
+        turned = rotate_in_space(key, k_places)
+        return rotate_in_space(query, q_places) @ turned.transpose(-2, -1)
+
+    here = scores(q_places, k_places)
+    torch.testing.assert_close(scores(q_places + shift, k_places + shift), here)
+    for axis in range(axes):
+        moved = q_places.clone()
+        moved[..., axis] += 0.5
+        assert not torch.allclose(scores(moved, k_places), here)
+
+
+def test_in_space_each_axis_turns_its_own_part(normal):
+    x, places = normal(5, 12), 3 * normal(5, 3)
+    turned = rotate_in_space(x, places)
+    for axis in range(3):
+        own = slice(4 * axis, 4 * axis + 4)
+        alone = rotate_in_space(x[:, own], places[:, [axis]])
+        torch.testing.assert_close(turned[:, own], alone)
+    line = torch.tensor([3, 0, 11, 7, 2])
+    torch.testing.assert_close(rotate_in_space(x, line[:, None].double()), rotate(x, line))
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_kept_tables_turn_as_the_function_does(normal, layout):
+    rotary, x = Rotary(13, 6, base=100.0, layout=layout).double(), normal(2, 3, 5, 6)
+    for start in (0, 4, 8):
+        expected = rotate(x, torch.arange(start, start + 5), base=100.0, layout=layout)
+        torch.testing.assert_close(rotary(x, start=start), expected)
+    places = torch.tensor([[3, 0, 12, 7, 7], [1, 2, 3, 4, 5]])[:, None]
+    expected = rotate(x, places, base=100.0, layout=layout)
+    torch.testing.assert_close(rotary(x, places), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_casting_a_model_does_not_blur_the_kept_tables(dtype):
+    """Tables that had been rounded to eight bits on the way would be off by 1e-3."""
+    rotary = Rotary(4099, 6).to(torch.bfloat16).to(dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    assert rotary.cos.dtype == rotary.sin.dtype == wide
+    angle = 4098 / 10_000 ** (2 / 6)
+    tolerance = 1e-12 if wide == torch.float64 else 1e-7
+    assert rotary.cos[4098, 1].item() == pytest.approx(math.cos(angle), abs=tolerance)
+    assert rotary.sin[4098, 1].item() == pytest.approx(math.sin(angle), abs=tolerance)
+
+
+def test_kept_tables_survive_a_model_that_is_made_without_memory(normal):
+    """`to_empty` fills a model that was made on the meta device with whatever is in memory."""
+    with torch.device("meta"):
+        rotary = Rotary(7, 4)
+    x = normal(2, 7, 4, dtype=torch.float32)
+    torch.testing.assert_close(rotary.to_empty(device="cpu")(x), rotate(x, torch.arange(7)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_turned_in_full_and_rounded_once(normal, layout, dtype):
+    """As near as the dtype allows: half the distance between two of its numbers."""
+    rotary, x = Rotary(4001, 6, layout=layout).to(dtype), normal(2, 5, 6, dtype=dtype)
+    turned = rotary(x, start=3990)
+    exact = rotate(x.double(), torch.arange(3990, 3995), layout=layout)
+    assert turned.dtype == dtype
+    error = (turned.double() - exact).abs()
+    assert (error <= 0.5001 * torch.finfo(dtype).eps * exact.abs() + 1e-6).all()
+
+
+def test_nothing_of_the_kept_tables_is_saved_or_trained():
+    rotary = Rotary(7, 4)
+    assert not rotary.state_dict() and not list(rotary.parameters())
+
+
+def test_a_compiler_takes_the_kept_tables_whole():
+    """In a process of its own: the compiler and the checker of shapes do not go together."""
+    program = """
+import torch
+from groundup.positions import Rotary, rotate
+
+x = torch.randn(2, 3, 5, 6, generator=torch.Generator().manual_seed(0))
+for layout in ("interleaved", "half_split"):
+    rotary = Rotary(13, 6, layout=layout)
+    compiled = torch.compile(rotary, fullgraph=True, backend="aot_eager")
+    for dtype in (torch.float32, torch.bfloat16):
+        leaf = x.to(dtype).detach().clone().requires_grad_()
+        turned = compiled(leaf, start=4)
+        turned.square().sum().backward()
+        assert turned.dtype == leaf.grad.dtype == dtype
+        torch.testing.assert_close(turned, rotary(leaf, start=4))
+        torch.testing.assert_close(leaf.grad, 2 * leaf.detach(), atol=0.1, rtol=0)
+        places = torch.tensor([3, 0, 12, 7, 7])
+        torch.testing.assert_close(compiled(leaf, places), rotate(leaf, places, layout=layout))
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "JAXTYPING_DISABLE": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_alibi_bias_falls_with_distance_both_ways_and_faster_in_earlier_heads():
+    bias = alibi_bias(4, 7)
+    assert torch.equal(bias, bias.transpose(-2, -1))
+    assert bias.diagonal(dim1=-2, dim2=-1).eq(0).all()
+    assert (bias[:, 0].diff(dim=-1) < 0).all()
+    assert (bias[:, 0, 1:].diff(dim=0) > 0).all()
+
+
+def test_the_newest_rows_of_the_bias_are_the_last_rows_of_the_whole():
+    for q_len in range(1, 8):
+        assert torch.equal(alibi_bias(3, q_len, 7), alibi_bias(3, 7)[:, -q_len:])
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 3, 5, 8, 12, 13, 32])
+def test_slopes_are_all_different_and_between_zero_and_one(num_heads):
+    slopes = alibi_slopes(num_heads)
+    assert slopes.shape == (num_heads,) and slopes.unique().shape == (num_heads,)
+    assert (slopes > 0).all() and (slopes < 1).all()
+
+
 def test_nothing_of_the_sinusoids_is_saved_or_trained():
     positions = SinusoidalPositions(max_len=7, d_model=4)
     assert not positions.state_dict() and not list(positions.parameters())
@@ -161,3 +448,45 @@ def test_odd_widths_are_refused(normal):
         sinusoidal_table(3, 5)
     with pytest.raises(ValueError, match="d_head must be even .* got d_head=5"):
         rotate(normal(3, 5), torch.arange(3))
+    with pytest.raises(ValueError, match="d_head must be even .* got d_head=5"):
+        Rotary(7, 5)
+    for move in (to_half_split, to_interleaved):
+        with pytest.raises(ValueError, match="d_head must be even .* got d_head=5"):
+            move(normal(3, 5))
+
+
+def test_a_head_that_does_not_divide_among_the_axes_is_refused(normal):
+    with pytest.raises(ValueError, match="twice the number of axes, got d_head=8, axes=3"):
+        rotate_in_space(normal(5, 8), normal(5, 3))
+
+
+def test_rows_that_do_not_divide_into_heads_are_refused(normal):
+    with pytest.raises(ValueError, match="twice num_heads, got out=10, num_heads=2"):
+        permute_projection(normal(10, 3), 2, "half_split")
+
+
+def test_an_unknown_layout_is_refused(normal, unchecked):
+    for call in (
+        lambda: turn(normal(3, 4), normal(3, 2), normal(3, 2), "halves"),
+        lambda: permute_projection(normal(4, 3), 1, "halves"),
+        lambda: Rotary(7, 4, layout="halves"),
+    ):
+        with pytest.raises(ValueError, match='"interleaved" or "half_split", got layout="halves"'):
+            call()
+
+
+def test_positions_beyond_the_kept_tables_are_refused(normal):
+    rotary = Rotary(7, 4)
+    x = normal(2, 5, 4, dtype=torch.float32)
+    assert rotary(x, start=2).shape == x.shape
+    with pytest.raises(ValueError, match="max_len, got start=3, length=5, max_len=7"):
+        rotary(x, start=3)
+    with pytest.raises(ValueError, match="got width=6, d_head=4"):
+        rotary(normal(2, 5, 6, dtype=torch.float32))
+
+
+def test_alibi_needs_a_head_and_a_key_for_each_query():
+    with pytest.raises(ValueError, match="num_heads must be at least 1, got num_heads=0"):
+        alibi_slopes(0)
+    with pytest.raises(ValueError, match="q_len must not exceed k_len, got q_len=5, k_len=3"):
+        alibi_bias(2, 5, 3)
