@@ -12,13 +12,14 @@ from groundup.data import (
     covering_windows,
     language_model_batches,
     pair_batches,
+    prompt_batch,
     python_reference,
     python_source,
     source_batch,
     split_text,
     text_file,
 )
-from groundup.tokenizers import BOS, EOS, PAD, CharacterTokenizer
+from groundup.tokenizers import BOS, EOS, PAD, BytePairTokenizer, ByteTokenizer, CharacterTokenizer
 
 
 def generator(seed=0):
@@ -147,6 +148,32 @@ def test_a_batch_moves_to_a_device_as_a_whole(tokenizers):
     moved = batch.to("meta")
     assert {t.device.type for t in [*moved.inputs.values(), moved.targets]} == {"meta"}
     assert moved.inputs.keys() == batch.inputs.keys()
+
+
+def test_pairs_may_be_written_in_bytes_or_byte_pairs():
+    target = BytePairTokenizer.fit("xyxyxy", 260, [PAD, BOS, EOS])
+    (batch,) = pair_batches([Pair("aé", "xy")], 3, ByteTokenizer([PAD]), target)
+    assert batch.inputs["source"].tolist() == [[97, 0xC3, 0xA9]]
+    bos, eos = target.id_of(BOS), target.id_of(EOS)
+    assert batch.inputs["target"][0].tolist() == [bos, *target.encode("xy")]
+    assert batch.targets[0].tolist() == [*target.encode("xy"), eos]
+
+
+# Prompts, by hand
+
+
+def test_prompts_are_filled_up_on_the_left_and_end_together(tokenizers):
+    tokens, lengths = prompt_batch(["ab", "c", "cba"], tokenizers[0])
+    assert tokens.tolist() == [[0, 1, 2], [0, 0, 3], [3, 2, 1]]
+    assert lengths.tolist() == [2, 1, 3]
+
+
+def test_the_filler_is_the_pad_token_or_else_the_first():
+    tokens, lengths = prompt_batch(["A", "AB"], ByteTokenizer([EOS, PAD]))
+    assert tokens.tolist() == [[257, 65], [65, 66]]
+    tokens, lengths = prompt_batch(["A", "AB"], ByteTokenizer())
+    assert tokens.tolist() == [[0, 65], [65, 66]]
+    assert lengths.tolist() == [1, 2]
 
 
 # Dates, by hand
@@ -288,3 +315,10 @@ def test_windows_with_nothing_to_predict_are_refused(total, length):
 def test_an_empty_source_is_refused(tokenizers):
     with pytest.raises(ValueError, match="at least 1 character, got an empty one"):
         source_batch(["ab", ""], tokenizers[0])
+
+
+def test_a_prompt_without_a_token_is_refused(tokenizers):
+    with pytest.raises(ValueError, match="at least one token, got none in prompt 1"):
+        prompt_batch(["ab", "", "c"], tokenizers[0])
+    with pytest.raises(ValueError, match="at least one prompt, got none"):
+        prompt_batch([], tokenizers[0])
