@@ -6,30 +6,42 @@ file or the new one, whole.
 
 `model.safetensors` is for use. `training.safetensors` is for going on: weights, optimizer,
 random state and step belong together, so they are one file.
+
+GPT-2 and Llama are also read and written as Hugging Face's `transformers` does; `conversion` says
+what is called what.
 """
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
+from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
+from groundup.conversion import (
+    from_hugging_face_config,
+    from_hugging_face_weights,
+    to_hugging_face_config,
+    to_hugging_face_weights,
+)
 from groundup.distributed import bare, collected, rank, sliced_like, whole
-from groundup.models import DecoderOnly, EncoderDecoder
-from groundup.tokenizers import CharacterTokenizer
+from groundup.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
+from groundup.tokenizers import Tokenizer
+from groundup.tokenizers import from_dict as tokenizer_from_dict
 
+Model = TypeVar("Model", bound=nn.Module)
 FORMAT = 1
 """Goes up when the files change in a way that older readers would misread."""
 
-_MODELS: dict[str, tuple[type[DecoderOnly] | type[EncoderDecoder], Any]] = {
+_MODELS: dict[str, tuple[type[AnyModel], Any]] = {
     "DecoderOnly": (DecoderOnly, DecoderOnlyConfig),
+    "EncoderOnly": (EncoderOnly, EncoderOnlyConfig),
     "EncoderDecoder": (EncoderDecoder, EncoderDecoderConfig),
 }
 
@@ -38,9 +50,9 @@ _MODELS: dict[str, tuple[type[DecoderOnly] | type[EncoderDecoder], Any]] = {
 class Checkpoint:
     """What was saved, ready for use."""
 
-    model: DecoderOnly | EncoderDecoder
+    model: AnyModel
     """In evaluation mode."""
-    tokenizers: dict[str, CharacterTokenizer]
+    tokenizers: dict[str, Tokenizer]
     """By what they are for, such as `text`, or `source` and `target`."""
     notes: dict[str, Any]
     """What else is worth knowing: data, preset, seed. Anything that JSON holds."""
@@ -48,8 +60,8 @@ class Checkpoint:
 
 def save(
     folder: str | Path,
-    model: DecoderOnly | EncoderDecoder,
-    tokenizers: Mapping[str, CharacterTokenizer],
+    model: AnyModel,
+    tokenizers: Mapping[str, Tokenizer],
     notes: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model for later use.
@@ -88,13 +100,62 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
     path = Path(folder) / "config.json"
     record = _read_config(path)
     model_class, config_class = _MODELS[record["model"]]
-    model = model_class(config_class.from_dict(record["config"]))
+    model = _blank(model_class, config_class.from_dict(record["config"]))
     tensors, _ = _read(Path(folder) / "model.safetensors")
     _copy_into(model, tensors, Path(folder) / "model.safetensors")
     tokenizers = {
-        name: CharacterTokenizer.from_dict(fields) for name, fields in record["tokenizers"].items()
+        name: tokenizer_from_dict(fields) for name, fields in record["tokenizers"].items()
     }
     return Checkpoint(model=model.to(device).eval(), tokenizers=tokenizers, notes=record["notes"])
+
+
+def from_hugging_face(folder: str | Path, dtype: torch.dtype | None = None) -> DecoderOnly:
+    """Read a GPT-2 or a Llama that `transformers` wrote.
+
+    Args:
+        folder: Holds `config.json`, and `model.safetensors` or the parts that
+            `model.safetensors.index.json` lists.
+        dtype: What the numbers are rounded to; by default that of the file.
+
+    Returns:
+        The model, in evaluation mode.
+
+    Raises:
+        ValueError: If a file is missing or damaged, if it is another kind of model, or if its
+            weights are pickled only.
+
+    """
+    folder = Path(folder)
+    fields = _read_json(folder / "config.json", "a model")
+    config = from_hugging_face_config(fields)
+    weights = from_hugging_face_weights(_read_parts(folder), config)
+    model = _blank(DecoderOnly, config)
+    model.to(dtype or weights["embedding.tokens.weight"].dtype)
+    _copy_into(model, weights, folder)
+    return model.eval()
+
+
+def to_hugging_face(model: DecoderOnly, folder: str | Path) -> None:
+    """Write a model so that `transformers` reads it as a GPT-2 or a Llama.
+
+    Learned positions make it a GPT-2, rotary ones a Llama.
+
+    Args:
+        model: What to write.
+        folder: Made if it is not there.
+
+    Raises:
+        ValueError: If neither GPT-2 nor Llama has what the model is made of.
+
+    """
+    folder = Path(folder)
+    record = to_hugging_face_config(model.config)
+    weights = to_hugging_face_weights(_parameters(model), model.config)
+    record["dtype"] = str(model.unembedding.weight.dtype).removeprefix("torch.")
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "config.json", (json.dumps(record, indent=2) + "\n").encode())
+    # They refuse files that do not say that they come from torch.
+    _write(folder / "model.safetensors", to_bytes(weights, metadata={"format": "pt"}))
 
 
 def save_training(
@@ -170,16 +231,7 @@ def load_training(
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(
-            f"a checkpoint needs its config.json, got {path}: {error.strerror}"
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"config.json must be JSON in UTF-8, got {path}: {error}") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"config.json must hold named fields, got something else in {path}")
+    record = _read_json(path)
     for name in ("format", "model", "config", "tokenizers", "notes"):
         if name not in record:
             raise ValueError(f"config.json needs the field {name}, which {path} lacks")
@@ -190,6 +242,48 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"model must be one of {', '.join(_MODELS)}, got {record['model']} in {path}"
         )
     return record
+
+
+def _read_json(path: Path, owner: str = "a checkpoint") -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{owner} needs its {path.name}, got {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path.name} must be JSON in UTF-8, got {path}: {error}") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"{path.name} must hold named fields, got something else in {path}")
+    return record
+
+
+def _read_parts(folder: Path) -> dict[str, Tensor]:
+    """Read weights that lie in one file, or in several that an index lists."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        pickles = sorted(folder.glob("*.bin"))
+        if pickles and not (folder / "model.safetensors").exists():
+            raise ValueError(
+                "weights must be in model.safetensors, because a pickle can run any code when it "
+                f"is read, got {pickles[0].name} only in {folder}"
+            )
+        return _read(folder / "model.safetensors")[0]
+    place_of = _read_json(index, "a model").get("weight_map")
+    if not isinstance(place_of, dict):
+        raise ValueError(f"{index.name} needs the field weight_map, which {index} lacks")
+    weights: dict[str, Tensor] = {}
+    for name in sorted(set(place_of.values())):
+        if Path(name).name != name:
+            raise ValueError(f"weights must lie beside their index, got {name} in {index}")
+        weights |= _read(folder / name)[0]
+    for name in sorted(place_of.keys() ^ weights.keys()):
+        raise ValueError(f"parts must hold what their index lists, got {index} and {name}")
+    return weights
+
+
+def _blank(model_class: Callable[[Any], Model], config: Any) -> Model:
+    """Make a model whose weights will be overwritten, and leave torch's random state alone."""
+    with torch.random.fork_rng(devices=[]):
+        return model_class(config)
 
 
 def _random_states(generator: torch.Generator) -> dict[str, Tensor]:

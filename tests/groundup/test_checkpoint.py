@@ -5,10 +5,17 @@ import pytest
 import torch
 
 from groundup.checkpoint import load, load_training, save, save_training
-from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
+from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
 from groundup.data import language_model_batches
-from groundup.models import DecoderOnly, EncoderDecoder
-from groundup.tokenizers import BOS, EOS, PAD, CharacterTokenizer
+from groundup.models import DecoderOnly, EncoderDecoder, EncoderOnly
+from groundup.tokenizers import (
+    BOS,
+    EOS,
+    PAD,
+    BytePairTokenizer,
+    ByteTokenizer,
+    CharacterTokenizer,
+)
 from groundup.training import TrainingConfig, adamw, train
 
 TEXT = CharacterTokenizer("abcdefghijk")
@@ -97,6 +104,48 @@ def test_an_encoder_decoder_comes_back_the_same(tmp_path, tokens, tied):
     assert again.tokenizers["target"].special_tokens == (PAD, BOS, EOS)
 
 
+@pytest.mark.parametrize("answers", ["tokens", "sequence"])
+def test_an_encoder_only_comes_back_the_same(tmp_path, tokens, answers):
+    config = EncoderOnlyConfig.tiny(**SMALL, num_outputs=3, answers=answers)
+    model, read = EncoderOnly(config, generator()), tokens(11, 2, 5)
+    save(tmp_path, model, {"text": TEXT})
+    again = load(tmp_path).model
+    assert isinstance(again, EncoderOnly)
+    assert torch.equal(again(read), model.eval()(read))
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        CharacterTokenizer("xyz", [PAD, BOS, EOS]),
+        ByteTokenizer([EOS]),
+        BytePairTokenizer.fit(["the cat sat on the mat"], 261, [PAD]),
+    ],
+)
+def test_a_tokenizer_of_any_kind_comes_back_the_same(tmp_path, tokenizer):
+    save(tmp_path, decoder_only(), {"text": tokenizer})
+    again = load(tmp_path).tokenizers["text"]
+    assert type(again) is type(tokenizer)
+    assert again.to_dict() == tokenizer.to_dict()
+
+
+def test_a_file_that_lacks_newer_settings_has_their_defaults(folder):
+    """As those written before there were norms, windows and grouped queries to choose from."""
+    newer = "rotary_base norm norm_eps qk_norm bias zero_init_outputs window".split()
+    expected = load(folder)
+    rewrite(folder, lambda record: [record["config"].pop(name) for name in newer])
+    again = load(folder)
+    assert again.model.config == expected.model.config
+    for got, same in zip(again.model.parameters(), expected.model.parameters(), strict=True):
+        assert torch.equal(got, same)
+
+
+def test_loading_leaves_the_random_state_of_torch_alone(folder):
+    before = torch.get_rng_state()
+    load(folder)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_run_that_was_saved_goes_on_bit_for_bit(tmp_path, dropout):
     torch.manual_seed(1)
@@ -179,7 +228,10 @@ def test_an_unknown_field_of_the_configuration_is_named(folder):
     [
         (lambda r: r.pop("tokenizers"), "needs the field tokenizers"),
         (lambda r: r.update(format=2), "must have format 1, got 2"),
-        (lambda r: r.update(model="Recurrent"), "one of DecoderOnly, EncoderDecoder, got Recur"),
+        (
+            lambda r: r.update(model="Recurrent"),
+            "one of DecoderOnly, EncoderOnly, EncoderDecoder, got R",
+        ),
     ],
 )
 def test_a_configuration_of_something_else_is_refused(folder, change, message):
