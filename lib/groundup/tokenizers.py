@@ -265,7 +265,7 @@ class ByteTokenizer(_ByteLevelTokenizer):
 
     Source:
         Xue et al. 2022, ByT5: Towards a Token-Free Future with Pre-trained Byte-to-Byte Models,
-        section 3.1, https://arxiv.org/abs/2105.13626
+        https://arxiv.org/abs/2105.13626
 
     """
 

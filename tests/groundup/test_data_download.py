@@ -1,6 +1,8 @@
 """Tiny Shakespeare, fetched from a server of our own: no test needs a network."""
 
+import contextlib
 import hashlib
+import logging
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -51,7 +53,7 @@ def server(monkeypatch):
     server.stop()
 
 
-def test_the_text_is_fetched_once_and_then_found_where_it_was_kept(server, tmp_path, capfd):
+def test_the_text_is_fetched_once_and_then_found_where_it_was_kept(server, tmp_path):
     parts = tiny_shakespeare(server.url, SHA256, tmp_path)
     assert parts.train + parts.validation == TEXT
     assert len(parts.validation) == len(TEXT) // 10
@@ -59,13 +61,31 @@ def test_the_text_is_fetched_once_and_then_found_where_it_was_kept(server, tmp_p
     server.stop()
     assert tiny_shakespeare(server.url, SHA256, tmp_path) == parts
     assert server.num_requests == 1
-    assert capfd.readouterr() == ("", "")
 
 
-def test_the_level_of_the_downloader_s_log_is_left_as_it_was(server, tmp_path):
-    before = pooch.get_logger().level
-    tiny_shakespeare(server.url, SHA256, tmp_path)
-    assert pooch.get_logger().level == before
+@pytest.fixture
+def heard():
+    """What the downloader's log is told, at a level at which it hears everything."""
+    logger, records = pooch.get_logger(), []
+    handler, level = logging.Handler(), logger.level
+    handler.emit = records.append
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield records
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_nothing_is_said_and_the_downloader_s_log_is_left_as_it_was(
+    server, tmp_path, heard, status
+):
+    server.status = status
+    with contextlib.suppress(ValueError):
+        tiny_shakespeare(server.url, SHA256, tmp_path)
+    assert heard == []
+    assert server.num_requests == 1
+    assert pooch.get_logger().level == logging.DEBUG
 
 
 def test_a_copy_that_was_damaged_is_fetched_again(server, tmp_path):

@@ -483,6 +483,7 @@ def test_a_wrong_vocabulary_of_gpt_2_is_named(gpt2_files, change, message):
         ("", r"got '' in line 5 of .*merges\.txt"),
         (" a", r"got ' a' in line 5 of .*merges\.txt"),
         ("a 日", r"got '日' in line 5 of .*merges\.txt"),
+        ("#version: 0.2", r"got '#version:' in line 5 of .*merges\.txt"),
         ("q q", r"got 'qq' in line 5 of .*merges\.txt"),
         (3, r"in lines 3 and 5 of .*merges\.txt"),
     ],
