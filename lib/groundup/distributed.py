@@ -20,7 +20,7 @@ from torch import Tensor, nn
 Parallel = Literal["ddp", "fsdp"]
 Thing = TypeVar("Thing")
 
-PATIENCE = datetime.timedelta(minutes=5)
+PATIENCE = datetime.timedelta(minutes=10)
 """Longest wait for a worker that is there but does not answer."""
 
 
@@ -184,6 +184,20 @@ def whole(tensor: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def copy_whole(model: nn.Module, into: nn.Module) -> None:
+    """Bring the slices of a model together in another on worker 0; every worker takes part.
+
+    Args:
+        model: Spread over the workers.
+        into: Of the same kind and whole; changed on worker 0 only.
+
+    """
+    for ours, theirs in zip(bare(model).parameters(), into.parameters(), strict=True):
+        value = whole(ours.detach())
+        if rank() == 0:
+            theirs.data.copy_(value)
 
 
 def sliced_like(tensor: Tensor, other: Tensor) -> Tensor:

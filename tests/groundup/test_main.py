@@ -9,8 +9,9 @@ import time
 import pytest
 import torch
 
-from groundup.__main__ import DatesTask, TextTask, main
+from groundup.__main__ import main
 from groundup.baselines import CharacterNGram
+from groundup.tasks import DatesTask, TextTask
 
 WORDS = "the cat sat on the mat and the dog sat on the log while the hen ran to the den "
 """A text that a small model learns in seconds."""
@@ -289,7 +290,8 @@ def test_a_text_shorter_than_the_context_is_refused(refusal, tmp_path):
 
 def test_an_unknown_preset_is_refused(refusal, text_path, tmp_path):
     message = refusal("train", "--data", text_path, "--preset", "huge", "--out", tmp_path / "out")
-    assert "preset must be one of tiny, gpt2_small, got preset=huge" in message
+    assert "preset must be one of tiny, " in message
+    assert message.endswith("got preset=huge\n")
 
 
 def test_data_must_be_named(refusal, tmp_path):

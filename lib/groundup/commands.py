@@ -1,0 +1,404 @@
+"""What each command does. The only place that prints, chooses a device, or knows file names."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from tqdm import tqdm
+
+from groundup import checkpoint, distributed, sampling
+from groundup.data import shard
+from groundup.distributed import WorkerLostError
+from groundup.generation import Choose, stream, translate_texts
+from groundup.models import AnyModel, DecoderOnly, EncoderDecoder
+from groundup.tasks import TEXTS, DatesTask, Task, TextTask, recall_task
+from groundup.training import TrainingConfig, optimizers_for
+from groundup.training import train as train_model
+from groundup.tuning import Setup, choose_setup, set_up
+
+NAMED_DATA = ("dates", *TEXTS)
+"""What `--data` may name; anything else is the path of a text file."""
+RECORD_EVERY = 10
+"""Updates between two lines of the log."""
+SMALL_MODEL = 2_000_000
+"""Parameters below which one processor thread is at least nearly as fast as two."""
+SAVE_EVERY = 500
+"""Updates between two checkpoints: the most that a crash can cost."""
+
+Settings = dict[str, Any]
+"""How a model was begun, as `config.json` notes it; `--resume` holds on to it."""
+
+
+def is_worker() -> bool:
+    """Tell whether this process is one of several that torchrun started."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+
+
+def train(args: argparse.Namespace) -> int:
+    """Train a model, or go on training one; with several workers, as one of them."""
+    if args.data is not None and args.data not in NAMED_DATA:
+        args.data = os.path.abspath(args.data)
+    device = _device(args.device)
+    if not is_worker():
+        if args.parallel is not None:
+            raise ValueError(
+                f"--parallel {args.parallel} needs several processes, got one: start them with "
+                "torchrun --nproc_per_node 2 -m groundup train ..."
+            )
+        return _train(args, device)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    try:
+        with distributed.join(device):
+            return _train(args, device)
+    except WorkerLostError as error:
+        raise WorkerLostError(f"{error}; go on with: {_resume_command(args)}") from error
+
+
+def _train(args: argparse.Namespace, device: torch.device) -> int:
+    task, model, settings = _resumed(args) if args.resume else _begun(args)
+    is_first = distributed.rank() == 0
+    _use_threads(args.threads, model)
+    settings = _with_setup(args, task, model.to(device), settings)
+    config = TrainingConfig(**settings["training"])
+    setup = Setup(precision=config.precision, **settings["setup"])
+    # Dropout draws from the global state, each worker for its own rows.
+    torch.manual_seed(settings["seed"] + distributed.rank())
+    generator = torch.Generator().manual_seed(settings["seed"])
+    trained, model = _spread(args, task, model, settings)
+    optimizer = optimizers_for(trained, config)
+    start = 0
+    if args.resume:
+        start = checkpoint.load_training(args.out, trained, optimizer, generator)
+        if start >= config.steps:
+            raise ValueError(
+                "--steps must be more than the updates made so far, "
+                f"got steps={config.steps} after {start}"
+            )
+
+    def save(step: int) -> None:
+        checkpoint.save_training(args.out, trained, optimizer, generator, step)
+        if distributed.bare(trained) is not model or not is_first:
+            distributed.copy_whole(trained, model)
+        if is_first:
+            checkpoint.save(args.out, model, task.tokenizers, settings | {"step": step})
+
+    batches = task.batches(settings["batch_size"], settings["context"], generator)
+    batches = shard(batches, distributed.rank(), distributed.num_workers())
+    save(start)  # a folder that cannot be written fails before the work, not after it
+    step = start
+    with (
+        _stop_signals(may_insist=not is_worker()) as received,
+        _log(Path(args.out) / "log.jsonl", start) if is_first else nullcontext() as log,
+        tqdm(
+            total=config.steps,
+            initial=start,
+            unit=" steps",
+            dynamic_ncols=True,
+            disable=not is_first,
+        ) as bar,
+    ):
+        forward = set_up(trained, setup)
+        for record in train_model(forward, batches, optimizer, config, start, RECORD_EVERY):
+            bar.update(record.step - step)
+            bar.set_postfix_str(f"loss {record.loss:.3f} nats per token")
+            step = record.step
+            if log is not None:
+                print(json.dumps(asdict(record)), file=log, flush=True)
+            is_late = args.seconds is not None and record.seconds >= args.seconds
+            # Workers look at different clocks, and must stop at the same update.
+            if distributed.total(torch.tensor(bool(received) or is_late, dtype=torch.int)) > 0:
+                break
+            if step % SAVE_EVERY == 0:
+                save(step)
+    save(step)
+    if is_first:
+        print(f"made {step} of {config.steps} updates, saved in {args.out}")
+        if step < config.steps:
+            print(f"go on with: {_resume_command(args)}")
+    if received:
+        return 128 + received[0]
+    if is_first:
+        for name, value in task.evaluate(model.to(device)).items():
+            print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
+    return 0
+
+
+def _resume_command(args: argparse.Namespace) -> str:
+    workers = int(os.environ.get("WORLD_SIZE", 1))
+    start = "groundup" if workers == 1 else f"torchrun --nproc_per_node {workers} -m groundup"
+    parallel = "" if args.parallel is None else f" --parallel {args.parallel}"
+    return f"{start} train --resume --out {args.out}{parallel}"
+
+
+def _begun(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
+    if args.data is None:
+        raise ValueError(f"--data must be given: {', '.join(NAMED_DATA)} or a text file")
+    if (Path(args.out) / "config.json").exists() and not args.overwrite:
+        raise ValueError(
+            f"--out must not hold a model yet, got {args.out}; --resume goes on with that model, "
+            "--overwrite replaces it"
+        )
+    preset = args.preset or "tiny"
+    task = _new_task(args)
+    recipe = task.RECIPES.get(preset, task.RECIPES["tiny"])
+    training = {
+        "steps": args.steps or recipe.steps,
+        "learning_rate": args.learning_rate or recipe.learning_rate,
+        "optimizer": args.optimizer or recipe.optimizer,
+        "schedule": args.schedule or recipe.schedule,
+        "label_smoothing": args.label_smoothing,
+        "micro_batches": args.accumulate,
+        "muon_learning_rate": args.muon_learning_rate,
+    }
+    if args.muon_learning_rate is not None and training["optimizer"] != "muon":
+        raise ValueError(
+            "--muon-learning-rate must be used with --optimizer muon, "
+            f"got --optimizer {training['optimizer']}"
+        )
+    config = TrainingConfig(**{name: v for name, v in training.items() if v is not None})
+    settings = {
+        "data": args.data,
+        "data_name": task.name,
+        "fingerprint": task.fingerprint,
+        "tokenizer": args.tokenizer or ("character" if isinstance(task, TextTask) else None),
+        "vocab_size": args.vocab_size,
+        "preset": preset,
+        "seed": args.seed or 0,
+        "batch_size": args.batch_size or recipe.batch_size,
+        "context": args.context or recipe.context,
+        "training": asdict(config),
+    }
+    generator = torch.Generator().manual_seed(settings["seed"])
+    return task, task.new_model(preset, settings["context"], generator), settings
+
+
+def _new_task(args: argparse.Namespace) -> Task:
+    if args.data != "dates":
+        return TextTask(args.data, None, args.tokenizer or "character", args.vocab_size)
+    for name in ("tokenizer", "vocab_size"):
+        if getattr(args, name) is not None:
+            raise ValueError(
+                f"{_option(name)} must be used with a text, got --data dates, whose tokens are "
+                "characters"
+            )
+    return DatesTask()
+
+
+def _resumed(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
+    saved = checkpoint.load(args.out)
+    settings = saved.notes
+    begun = settings | settings["training"]
+    begun["accumulate"] = settings["training"].get("micro_batches")
+    for name in (
+        *("data", "tokenizer", "vocab_size", "preset", "context", "seed"),
+        *("batch_size", "accumulate", "learning_rate", "optimizer", "muon_learning_rate"),
+        *("schedule", "label_smoothing"),
+    ):
+        given = getattr(args, name)
+        if given is not None and given != begun.get(name):
+            raise ValueError(
+                f"{_option(name)} must be what the model was begun with, "
+                f"got {given} instead of {begun.get(name)}"
+            )
+    task = recall_task(settings["data"], saved.tokenizers)
+    if task.fingerprint != settings["fingerprint"]:
+        raise ValueError(
+            f"training must go on with the data it began with, {settings['data_name']}, "
+            f"got another content, {task.name}"
+        )
+    if args.steps is not None:
+        settings["training"]["steps"] = args.steps
+    return task, saved.model, settings
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _with_setup(
+    args: argparse.Namespace, task: Task, model: AnyModel, settings: Settings
+) -> Settings:
+    """Decide how to compute: as asked, else as before, else as measured on this machine.
+
+    How numbers are computed is a matter of the machine, so a run may go on in another way; it
+    then goes on with rounding errors of its own.
+    """
+    compiled = {"on": True, "off": False}.get(args.compile, args.compile)
+    asked = {"precision": args.precision, "compiled": compiled, "attention": args.attention}
+    before: dict[str, Any] = dict.fromkeys(asked, "auto")
+    if "setup" in settings:
+        if set(asked.values()) == {None}:
+            return settings
+        before = settings["setup"] | {"precision": settings["training"]["precision"]}
+    wanted = {name: before[name] if value is None else value for name, value in asked.items()}
+    chosen = {}
+    if distributed.rank() == 0:
+        generator = torch.Generator().manual_seed(settings["seed"])
+        batches = task.batches(settings["batch_size"], settings["context"], generator)
+        config = TrainingConfig(**settings["training"])
+        setup = choose_setup(model, next(batches), config, **wanted)
+        if setup.milliseconds:
+            times = ", ".join(f"{name} {ms:.3g} ms" for name, ms in setup.milliseconds.items())
+            print(f"chose {setup.name}; measured per update: {times}")
+        chosen = asdict(setup)
+    chosen = distributed.shared(chosen)
+    training = settings["training"] | {"precision": chosen.pop("precision")}
+    return settings | {"training": training, "setup": chosen}
+
+
+def _spread(
+    args: argparse.Namespace, task: Task, model: AnyModel, settings: Settings
+) -> tuple[torch.nn.Module, AnyModel]:
+    """Give the model to train, and the model that is saved and measured.
+
+    They are one, but where each worker holds only slices: those are copied into a whole model.
+    """
+    workers = distributed.num_workers()
+    rows, rest = divmod(settings["batch_size"], workers)
+    accumulate = settings["training"]["micro_batches"]
+    if rest or rows < accumulate:
+        raise ValueError(
+            "--batch-size must be a multiple of the number of workers, with at least --accumulate "
+            f"sequences for each, got batch_size={settings['batch_size']}, {workers} workers, "
+            f"accumulate={accumulate}"
+        )
+    if not is_worker():
+        return model, model
+    if args.parallel != "fsdp":
+        return distributed.spread(model, "ddp"), model
+    whole = model
+    if distributed.rank() == 0:
+        generator = torch.Generator().manual_seed(settings["seed"])
+        whole = task.new_model(settings["preset"], settings["context"], generator)
+    return distributed.spread(model, "fsdp"), whole
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """Measure a model on what was held out."""
+    saved = checkpoint.load(args.folder, _device(args.device))
+    _use_threads(args.threads, saved.model)
+    task = recall_task(saved.notes["data"], saved.tokenizers)
+    if task.fingerprint != saved.notes["fingerprint"]:
+        print(
+            f"groundup: the model learned from {saved.notes['data_name']} and is measured on "
+            f"{task.name}, whose held-out part it may have seen",
+            file=sys.stderr,
+        )
+    results = {"data": task.name, "step": saved.notes["step"]} | task.evaluate(saved.model)
+    if args.baseline:
+        results["baseline"] = task.baseline()
+    if args.json:
+        print(json.dumps(results, ensure_ascii=False))
+        return 0
+    baseline = results.pop("baseline", {})
+    results |= {f"baseline {name}": value for name, value in baseline.items()}
+    for name, value in results.items():
+        print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
+    return 0
+
+
+def generate(args: argparse.Namespace) -> int:
+    """Let a model write."""
+    device = _device(args.device)
+    saved = checkpoint.load(args.folder, device)
+    _use_threads(args.threads, saved.model)
+    if isinstance(saved.model, EncoderDecoder):
+        sources = args.prompt or [line.strip() for line in _standard_input() if line.strip()]
+        source, target = saved.tokenizers["source"], saved.tokenizers["target"]
+        for answer in translate_texts(saved.model, sources, source, target):
+            print(answer)
+        return 0
+    assert isinstance(saved.model, DecoderOnly)
+    tokenizer = saved.tokenizers["text"]
+    choose = _chooser(args, device)
+    for prompt in args.prompt or ["".join(_standard_input()).rstrip("\n")]:
+        tokens = torch.tensor([tokenizer.encode(prompt)], dtype=torch.long, device=device)
+        written = islice(stream(saved.model, tokens, choose), args.length)
+        print(prompt, end="", flush=True)
+        for text in tokenizer.decode_stream(int(token) for token in written):
+            print(text, end="", flush=True)
+        print()
+    return 0
+
+
+def _chooser(args: argparse.Namespace, device: torch.device) -> Choose:
+    if args.greedy:
+        return sampling.greedy
+    generator = torch.Generator(device).manual_seed(args.seed)
+
+    def choose(logits: torch.Tensor) -> torch.Tensor:
+        logits = sampling.temperature(logits, args.temperature)
+        if args.top_k is not None:
+            logits = sampling.top_k(logits, args.top_k)
+        return sampling.sample(sampling.top_p(logits, args.top_p), generator)
+
+    return choose
+
+
+def _standard_input() -> list[str]:
+    if sys.stdin.isatty():
+        raise ValueError("--prompt must be given, or text piped in")
+    return sys.stdin.readlines()
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda needs a GPU that torch can use, got none")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def _use_threads(number: int | None, model: torch.nn.Module) -> None:
+    """Choose how many processor threads share one operation.
+
+    The operations of a small model are over before a second thread has begun, and threads that
+    wait for each other can lose a hundred times what they gain while another program is running.
+    """
+    if number is None and sum(p.numel() for p in model.parameters()) < SMALL_MODEL:
+        number = 1
+    if number is not None:
+        torch.set_num_threads(number)
+
+
+@contextmanager
+def _stop_signals(may_insist: bool) -> Iterator[list[int]]:
+    """Collect signals to stop, so that the update under way is finished and saved.
+
+    A second one stops at once, if it may: torchrun passes on each signal that a terminal has
+    already sent to all.
+    """
+    received: list[int] = []
+
+    def remember(number: int, _frame: object) -> None:
+        if received and may_insist:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _log(path: Path, step: int) -> TextIO:
+    """Open the log of records for appending, without those of updates that were lost."""
+    kept = []
+    if step > 0 and path.exists():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if json.loads(line)["step"] <= step]
+    path.write_text("".join(kept), encoding="utf-8")
+    return path.open("a", encoding="utf-8")

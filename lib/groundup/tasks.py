@@ -1,0 +1,204 @@
+"""What the command line can teach a model: a text to continue, dates to read.
+
+A task brings together data, tokenizers, a model that fits, batches, and how it is measured.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from groundup.baselines import CharacterNGram
+from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
+from groundup.data import (
+    Batch,
+    Dates,
+    covering_windows,
+    language_model_batches,
+    pair_batches,
+    python_reference,
+    python_source,
+    text_file,
+    tiny_shakespeare,
+)
+from groundup.generation import translate_texts
+from groundup.models import AnyModel, DecoderOnly, EncoderDecoder
+from groundup.tokenizers import BytePairTokenizer, ByteTokenizer, CharacterTokenizer, Tokenizer
+from groundup.training import Schedule, bits_per_byte, evaluate
+
+TEXTS = {
+    "python-reference": python_reference,
+    "python-source": python_source,
+    "tiny-shakespeare": tiny_shakespeare,
+}
+"""Texts that need no file of the user's; the last one is downloaded."""
+
+VOCAB_SIZE = 1024
+"""Tokens of a byte-pair tokenizer, where nothing else is asked for."""
+
+Tokenizers = Mapping[str, Tokenizer]
+
+
+class Recipe(NamedTuple):
+    """Settings that suit a preset; each can be overridden."""
+
+    steps: int
+    batch_size: int
+    context: int
+    learning_rate: float
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    schedule: Schedule = "cosine"
+
+
+class TextTask:
+    """Continue a text.
+
+    Args:
+        data: One of `TEXTS`, or the path of a text file.
+        tokenizers: Those of a model that was begun before.
+        kind: Of tokens, for a model that begins.
+        vocab_size: Number of byte-pair tokens.
+
+    """
+
+    RECIPES = {"tiny": Recipe(steps=2300, batch_size=4, context=128, learning_rate=2e-3)}
+
+    def __init__(
+        self,
+        data: str,
+        tokenizers: Tokenizers | None = None,
+        kind: Literal["character", "byte", "bpe"] = "character",
+        vocab_size: int | None = None,
+    ):
+        self.data = TEXTS[data]() if data in TEXTS else text_file(data)
+        self.name = self.data.name
+        whole = self.data.train + self.data.validation
+        self.fingerprint = hashlib.sha256(whole.encode()).hexdigest()
+        if vocab_size is not None and kind != "bpe":
+            raise ValueError(
+                f"--vocab-size must be used with --tokenizer bpe, got --tokenizer {kind}"
+            )
+        if tokenizers is None:
+            tokenizers = {"text": self._tokenizer(kind, vocab_size or VOCAB_SIZE)}
+        self.tokenizers = tokenizers
+
+    def _tokenizer(self, kind: Literal["character", "byte", "bpe"], vocab_size: int) -> Tokenizer:
+        """Learn the tokens; what follows what, as in merges, from the part to learn from only."""
+        if kind == "byte":
+            return ByteTokenizer()
+        if kind == "bpe":
+            return BytePairTokenizer.fit(self.data.train, vocab_size)
+        return CharacterTokenizer.fit([self.data.train, self.data.validation])
+
+    def new_model(self, preset: str, context: int, generator: torch.Generator) -> DecoderOnly:
+        """Make a model of a preset for this text."""
+        vocab_size = self.tokenizers["text"].vocab_size
+        config = DecoderOnlyConfig.preset(preset, vocab_size=vocab_size, max_len=context)
+        return DecoderOnly(config, generator)
+
+    def batches(self, batch_size: int, context: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Cut batches out of the part to learn from."""
+        tokens = torch.tensor(self.tokenizers["text"].encode(self.data.train))
+        return language_model_batches(tokens, batch_size, context, generator)
+
+    def evaluate(self, model: AnyModel) -> dict[str, Any]:
+        """Measure on the part held out: all of it but its first token."""
+        assert isinstance(model, DecoderOnly)
+        tokenizer, text = self.tokenizers["text"], self.data.validation
+        ids = tokenizer.encode(text)
+        windows = covering_windows(torch.tensor(ids), batch_size=64, length=model.config.max_len)
+        nats, num_tokens = evaluate(model, windows)
+        num_bytes = _num_bytes_after_the_first_token(tokenizer, ids, text)
+        return {
+            "bits_per_byte": bits_per_byte(nats, num_tokens, num_bytes),
+            "nats_per_token": nats,
+            "num_tokens": num_tokens,
+            "num_bytes": num_bytes,
+        }
+
+    def baseline(self) -> dict[str, Any]:
+        """Measure the 5-gram on the same text, but for its first character."""
+        text = self.data.validation
+        ngram = CharacterNGram(self.data.train, sorted(set(self.data.train + text)), order=5)
+        num_bytes = len(text[1:].encode())
+        return {
+            "name": "5-gram characters, interpolated modified Kneser-Ney",
+            "bits_per_byte": ngram.bits_per_character(text) * (len(text) - 1) / num_bytes,
+        }
+
+
+def _num_bytes_after_the_first_token(tokenizer: Tokenizer, ids: list[int], text: str) -> int:
+    rest = tokenizer.decode(ids[1:])
+    # A first token that ends within a character leaves up to three bytes of it behind, each of
+    # which is read as one U+FFFD.
+    broken = next(number for number in range(4) if text.endswith(rest[number:]))
+    return broken + len(rest[broken:].encode())
+
+
+class DatesTask:
+    """Read a date as people write it, and write it in ISO form.
+
+    Args:
+        tokenizers: Those of a model that was begun before.
+
+    """
+
+    RECIPES = {"tiny": Recipe(steps=1000, batch_size=64, context=64, learning_rate=3e-3)}
+    TARGET_LEN = len("2031-05-03") + 1  # and the token that begins or ends it
+    NUM_VALIDATION = 2000
+
+    def __init__(self, tokenizers: Tokenizers | None = None):
+        self.data = Dates()
+        self.name = self.data.name
+        self.fingerprint = self.name
+        if tokenizers is None:
+            source, target = self.data.tokenizers()
+            tokenizers = {"source": source, "target": target}
+        self.tokenizers = tokenizers
+
+    def new_model(self, preset: str, context: int, generator: torch.Generator) -> EncoderDecoder:
+        """Make a model of a preset for dates."""
+        config = EncoderDecoderConfig.preset(
+            preset,
+            source_vocab_size=self.tokenizers["source"].vocab_size,
+            vocab_size=self.tokenizers["target"].vocab_size,
+            source_max_len=context,
+            max_len=self.TARGET_LEN,
+        )
+        return EncoderDecoder(config, generator)
+
+    def batches(self, batch_size: int, context: int, generator: torch.Generator) -> Iterator[Batch]:
+        """Write batches of days to learn from, always new ones."""
+        source, target = self.tokenizers["source"], self.tokenizers["target"]
+        while True:
+            pairs = self.data.draw(batch_size, generator, self.data.train_days)
+            yield from pair_batches(pairs, batch_size, source, target)
+
+    def evaluate(self, model: AnyModel) -> dict[str, Any]:
+        """Measure on days held out."""
+        assert isinstance(model, EncoderDecoder)
+        source, target = self.tokenizers["source"], self.tokenizers["target"]
+        generator = torch.Generator().manual_seed(0)
+        pairs = self.data.draw(self.NUM_VALIDATION, generator, self.data.validation_days)
+        nats, num_tokens = evaluate(model, pair_batches(pairs, 256, source, target))
+        answers = translate_texts(model, [pair.source for pair in pairs], source, target)
+        right = sum(a == pair.target for a, pair in zip(answers, pairs, strict=True))
+        return {
+            "exact_match": right / len(pairs),
+            "nats_per_token": nats,
+            "num_tokens": num_tokens,
+            "num_examples": len(pairs),
+        }
+
+    def baseline(self) -> dict[str, Any]:
+        """Refuse: counts cannot translate."""
+        raise ValueError("--baseline must be used with a model of text, got one of dates")
+
+
+Task = TextTask | DatesTask
+
+
+def recall_task(data: str, tokenizers: Tokenizers) -> Task:
+    """Make the task of a model that was begun before."""
+    return DatesTask(tokenizers) if data == "dates" else TextTask(data, tokenizers)
