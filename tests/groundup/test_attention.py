@@ -248,6 +248,21 @@ def test_a_bias_is_torch_s_float_mask(qkv, normal):
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_bias_does_not_lift_the_causal_mask(normal, backend):
+    """Not even one that favours the future, nor where queries and keys are equally many."""
+    query, key, value = normal(2, 3, 5, 4), normal(2, 3, 5, 4), normal(2, 3, 5, 6)
+    bias = torch.arange(5.0, dtype=torch.float64).expand(3, 5, 5)
+    mixed = scaled_dot_product_attention(
+        query, key, value, "causal", backend=backend, score_bias=bias
+    )
+    theirs = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias.masked_fill(~causal_mask(5), -math.inf)
+    )
+    torch.testing.assert_close(mixed, theirs)
+    torch.testing.assert_close(mixed[:, :, 0], value[:, :, 0])
+
+
 def test_a_strong_bias_lets_each_query_see_its_own_place_only(normal):
     query, key, value = normal(2, 3, 5, 4), normal(2, 3, 5, 4), normal(2, 3, 5, 6)
     bias = 1e6 * alibi_bias(3, 5, dtype=torch.float64)
@@ -257,12 +272,12 @@ def test_a_strong_bias_lets_each_query_see_its_own_place_only(normal):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_bias_in_float32_serves_half_precision(normal, backend):
+def test_a_bias_in_another_precision_serves(normal, backend):
     """As under autocast, and where a model is cast and its bias is not."""
     inputs = [normal(2, 3, n, 8) for n in (5, 7, 7)]
-    bias = alibi_bias(3, 5, 7)
-    exact = scaled_dot_product_attention(*inputs, "causal", score_bias=bias.double())
-    for dtype in (torch.float16, torch.bfloat16):
+    bias = alibi_bias(3, 5, 7, dtype=torch.float64)
+    exact = scaled_dot_product_attention(*inputs, "causal", score_bias=bias)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
         cast = (x.to(dtype) for x in inputs)
         mixed = scaled_dot_product_attention(*cast, "causal", backend=backend, score_bias=bias)
         assert mixed.dtype == dtype
@@ -290,6 +305,20 @@ def test_the_fused_backend_leaves_to_the_kernel_what_it_can(normal, monkeypatch)
         scaled_dot_product_attention(*inputs, "causal", backend="fused")
         assert seen["is_causal"] == is_causal and (seen["attn_mask"] is not None) == is_drawn
         assert seen["kv_heads"] == 2 and seen["enable_gqa"]
+
+
+def test_no_kernel_meets_a_row_of_nothing_but_minus_infinity(normal, monkeypatch):
+    """Not every kernel answers such a row with zeros, and not in every version."""
+    seen = []
+    kernel = F.scaled_dot_product_attention
+
+    def spy(query, key, value, attn_mask=None, **options):
+        seen.append(attn_mask)
+        return kernel(query, key, value, attn_mask, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    silent_rows_stay_silent(normal, "fused", torch.float32, "cpu", score_bias=torch.zeros(3, 5, 7))
+    assert seen[0].isneginf().any() and not seen[0].isneginf().all(dim=-1).any()
 
 
 class Sizes(TorchDispatchMode):
@@ -596,7 +625,7 @@ def test_heads_that_cannot_be_shared_are_refused(normal, way):
     with pytest.raises(ValueError, match=r"batch of the query .* key or value \(1, 3, 7, 4\)"):
         attend(way, normal(2, 3, 5, 4), normal(1, 3, 7, 4), normal(1, 3, 7, 6))
     with pytest.raises(ValueError, match=r"batch of the query .* key or value \(7, 4\)"):
-        attend(way, normal(2, 3, 5, 4), normal(7, 4), normal(7, 6))
+        attend(way, normal(3, 5, 4), normal(7, 4), normal(7, 6))
 
 
 def test_heads_that_cannot_be_repeated_are_refused(normal):
