@@ -249,7 +249,7 @@ class Rotary(nn.Module):
         """Follow the module to its device and dtype, with tables worked out again."""
         super()._apply(fn, recurse)
         dtype = torch.promote_types(self.cos.dtype, torch.float32)
-        positions = torch.arange(self.max_len, device="cpu")
+        positions = torch.arange(self.max_len, device="cpu")  # not every device has float64
         cos, sin = rotary_turns(positions, self.d_head, self.base, dtype)
         self.cos, self.sin = cos.to(self.cos.device), sin.to(self.sin.device)
         return self
