@@ -390,7 +390,7 @@ def _new_cache(
     source_max_len: int | None = None,
     window: int | None = None,
 ) -> KeyValueCache:
-    config, weight = model.config, model.unembedding.weight
+    config, weight = model.config, model.embedding.tokens.weight
     max_len = config.max_len if max_len is None else max_len
     if not 1 <= max_len <= config.max_len:
         raise ValueError(
