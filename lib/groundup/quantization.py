@@ -5,6 +5,7 @@ each. Its speed is then that of the memory, and smaller weights are faster ones.
 """
 
 import copy
+import warnings
 
 import torch
 import torch.nn.functional as F
@@ -74,12 +75,14 @@ class Int8Linear(nn.Module):
 
     def _pack(self):
         """Lay the weights out as the kernel wants them."""
-        # Torch is giving up tensors of whole numbers, but its newer kernels are three times slower
-        # on processors without instructions for eight bits.
         offsets = torch.zeros(len(self.step), dtype=torch.long)
-        packed = torch._make_per_channel_quantized_tensor(  # pyright: ignore[reportPrivateImportUsage]
-            self.weight, self.step.double(), offsets, axis=0
-        )
+        with warnings.catch_warnings():
+            # Torch is giving up tensors of this kind, but its newer kernels are three times slower
+            # on processors without instructions for eight bits.
+            warnings.filterwarnings("ignore", "torch.quantize_per_tensor.*deprecated")
+            packed = torch.quantize_per_channel(
+                self.weight * self.step[:, None], self.step.double(), offsets, 0, torch.qint8
+            )
         return torch.ops.quantized.linear_prepack(packed, self.bias)
 
 
