@@ -325,8 +325,11 @@ def test_in_space_each_axis_turns_its_own_part(normal):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_kept_tables_turn_as_the_function_does(normal, layout):
-    rotary, x = Rotary(13, 6, base=100.0, layout=layout).double(), normal(2, 3, 5, 6)
+@pytest.mark.parametrize("is_cast", [False, True])
+def test_the_kept_tables_turn_as_the_function_does(normal, layout, is_cast):
+    rotary = Rotary(13, 6, base=100.0, layout=layout)
+    rotary = rotary.double() if is_cast else rotary
+    x = normal(2, 3, 5, 6, dtype=rotary.cos.dtype)
     for start in (0, 4, 8):
         expected = rotate(x, torch.arange(start, start + 5), base=100.0, layout=layout)
         torch.testing.assert_close(rotary(x, start=start), expected)
