@@ -154,7 +154,7 @@ def to_hugging_face(model: DecoderOnly, folder: str | Path) -> None:
     record["dtype"] = str(model.unembedding.weight.dtype).removeprefix("torch.")
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "config.json", (json.dumps(record, indent=2) + "\n").encode())
-    # They refuse files that do not say that they come from torch.
+    # Versions before 5 refuse a file that does not say that it comes from torch.
     _write(folder / "model.safetensors", to_bytes(weights, metadata={"format": "pt"}))
 
 

@@ -3,6 +3,7 @@ import logging
 
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 from transformers.utils import logging as transformers_logging
 
@@ -30,7 +31,7 @@ GPT2 = {
 LLAMA = {
     "vocab_size": 29,
     "max_position_embeddings": 17,
-    "hidden_size": 24,
+    "hidden_size": 36,
     "num_hidden_layers": 2,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
@@ -100,7 +101,7 @@ def our_model(shaken):
             sizes |= {"d_model": 12, "num_heads": 3}
             config = DecoderOnlyConfig.tiny(**sizes | choices)
         else:
-            sizes |= {"d_model": 24, "num_heads": 6, "num_kv_heads": 2, "d_ff": 19}
+            sizes |= {"d_model": 36, "num_heads": 6, "num_kv_heads": 2, "d_ff": 19}
             config = DecoderOnlyConfig.llama(**sizes | choices)
         return shaken(DecoderOnly(config, torch.Generator().manual_seed(0))).to(dtype).eval()
 
@@ -129,16 +130,15 @@ def their_greedy(model, prompt, length):
 
 def test_the_features_of_a_query_head_change_places():
     config = DecoderOnlyConfig.llama(
-        vocab_size=3, max_len=5, d_model=8, num_heads=2, num_kv_heads=1, num_layers=1, d_ff=7
+        vocab_size=3, max_len=5, d_model=12, num_heads=2, num_kv_heads=1, num_layers=1, d_ff=7
     )
-    model = DecoderOnly(config, torch.Generator())
-    tensors = dict(model.named_parameters())
-    tensors["blocks.0.attention.query.weight"] = torch.arange(8.0)[:, None].expand(8, 8)
-    tensors["blocks.0.attention.key.weight"] = torch.arange(4.0)[:, None].expand(4, 8)
+    tensors = dict(DecoderOnly(config, torch.Generator()).named_parameters())
+    tensors["blocks.0.attention.query.weight"] = torch.arange(12.0)[:, None].expand(12, 12)
+    tensors["blocks.0.attention.key.weight"] = torch.arange(6.0)[:, None].expand(6, 12)
     theirs = to_hugging_face_weights(tensors, config)
     query = theirs["model.layers.0.self_attn.q_proj.weight"]
-    assert query[:, 5].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
-    assert theirs["model.layers.0.self_attn.k_proj.weight"][:, 5].tolist() == [0, 2, 1, 3]
+    assert query[:, 5].tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
+    assert theirs["model.layers.0.self_attn.k_proj.weight"][:, 5].tolist() == [0, 2, 4, 1, 3, 5]
 
 
 def test_gpt2_has_queries_keys_and_values_side_by_side_the_other_way_round():
@@ -207,6 +207,8 @@ def test_our_files_are_read_by_their_library(choices, our_model, tokens, tmp_pat
     to_hugging_face(ours, tmp_path)
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values())
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "pt"}  # versions before 5 insist on it
     assert sum(p.numel() for p in theirs.parameters()) == sum(p.numel() for p in ours.parameters())
     with torch.no_grad():
         torch.testing.assert_close(theirs(read).logits, ours(read), rtol=0, atol=1e-5)
@@ -269,16 +271,6 @@ def test_settings_that_older_files_leave_out_have_their_defaults():
     assert (llama.tie_embeddings, gpt2.tie_embeddings) == (False, True)
 
 
-def test_a_changed_setting_changes_the_model(our_model, tokens, tmp_path):
-    ours, read = our_model(torch.float32), tokens(29, 3, 13)
-    to_hugging_face(ours, tmp_path)
-    record = json.loads((tmp_path / "config.json").read_text())
-    for change in ({"rms_norm_eps": 0.5}, {"rope_parameters": {"rope_theta": 7.0}}):
-        (tmp_path / "config.json").write_text(json.dumps(record | change))
-        with torch.no_grad():
-            assert not torch.allclose(from_hugging_face(tmp_path)(read), ours(read), atol=0.01)
-
-
 # Refusals
 
 
@@ -302,7 +294,7 @@ def test_a_changed_setting_changes_the_model(our_model, tokens, tmp_path):
         ),
         (
             LLAMA | {"model_type": "llama", "head_dim": 5},
-            "hidden_size / num_attention_heads, got head_dim=5, hidden_size=24",
+            "hidden_size / num_attention_heads, got head_dim=5, hidden_size=36",
         ),
         (
             LLAMA | {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}},
