@@ -6,11 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from groundup.attention import (
-    attention_weights,
-    repeat_kv_heads,
-    scaled_dot_product_attention,
-)
+from groundup.attention import attention_weights, scaled_dot_product_attention
 from groundup.cache import AnyLayerCache, StaticLayerCache
 from groundup.layers import RMSNorm
 from groundup.positions import Rotary, alibi_bias, alibi_slopes
@@ -135,7 +131,6 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "batch heads q_len k_len"]:
         """Say how much each token attends to each other, head by head, as in `forward`."""
         query, key, _ = self._project(x, context, mask, None, positions)
-        key = repeat_kv_heads(key, self.num_heads)
         return attention_weights(query, key, mask, score_bias=self._score_bias(query, key, None))
 
     def qk_circuit(self, head: int) -> Float[Tensor, "d_model d_model"]:
