@@ -47,29 +47,36 @@ def train(args: argparse.Namespace) -> int:
     """Train a model, or go on training one; with several workers, as one of them."""
     if args.data is not None and args.data not in NAMED_DATA:
         args.data = os.path.abspath(args.data)
+    if args.parallel is not None and not is_worker():
+        raise ValueError(
+            f"--parallel {args.parallel} needs several processes, got one: start them with "
+            "torchrun --nproc_per_node 2 -m groundup train ..."
+        )
     device = _device(args.device)
+    task, model, settings = _resumed(args) if args.resume else _begun(args)
+    _require_rows(settings)
+    _use_threads(args.threads, model)
+    if os.environ.get("RANK", "0") == "0":  # of several workers, one measures
+        settings = _with_setup(args, task, model.to(device), settings)
     if not is_worker():
-        if args.parallel is not None:
-            raise ValueError(
-                f"--parallel {args.parallel} needs several processes, got one: start them with "
-                "torchrun --nproc_per_node 2 -m groundup train ..."
-            )
-        return _train(args, device)
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
+        return _train(args, device, task, model, settings)
     try:
-        with distributed.join(device):
-            return _train(args, device)
+        # When a worker is gone, torchrun ends the others; these first say what happened.
+        with _stop_signals(may_insist=False), distributed.join(device):
+            return _train(args, device, task, model, distributed.shared(settings))
     except WorkerLostError as error:
         raise WorkerLostError(f"{error}; go on with: {_resume_command(args)}") from error
 
 
-def _train(args: argparse.Namespace, device: torch.device) -> int:
-    task, model, settings = _resumed(args) if args.resume else _begun(args)
+def _train(
+    args: argparse.Namespace,
+    device: torch.device,
+    task: Task,
+    model: AnyModel,
+    settings: Settings,
+) -> int:
     is_first = distributed.rank() == 0
-    _use_threads(args.threads, model)
-    settings = _with_setup(args, task, model.to(device), settings)
+    model.to(device)
     config = TrainingConfig(**settings["training"])
     setup = Setup(precision=config.precision, **settings["setup"])
     # Dropout draws from the global state, each worker for its own rows.
@@ -88,7 +95,7 @@ def _train(args: argparse.Namespace, device: torch.device) -> int:
 
     def save(step: int) -> None:
         checkpoint.save_training(args.out, trained, optimizer, generator, step)
-        if distributed.bare(trained) is not model or not is_first:
+        if args.parallel == "fsdp":
             distributed.copy_whole(trained, model)
         if is_first:
             checkpoint.save(args.out, model, task.tokenizers, settings | {"step": step})
@@ -242,19 +249,28 @@ def _with_setup(
             return settings
         before = settings["setup"] | {"precision": settings["training"]["precision"]}
     wanted = {name: before[name] if value is None else value for name, value in asked.items()}
-    chosen = {}
-    if distributed.rank() == 0:
-        generator = torch.Generator().manual_seed(settings["seed"])
-        batches = task.batches(settings["batch_size"], settings["context"], generator)
-        config = TrainingConfig(**settings["training"])
-        setup = choose_setup(model, next(batches), config, **wanted)
-        if setup.milliseconds:
-            times = ", ".join(f"{name} {ms:.3g} ms" for name, ms in setup.milliseconds.items())
-            print(f"chose {setup.name}; measured per update: {times}")
-        chosen = asdict(setup)
-    chosen = distributed.shared(chosen)
+    generator = torch.Generator().manual_seed(settings["seed"])
+    batches = task.batches(settings["batch_size"], settings["context"], generator)
+    config = TrainingConfig(**settings["training"])
+    setup = choose_setup(model, next(batches), config, **wanted)
+    if setup.milliseconds:
+        times = ", ".join(f"{name} {ms:.3g} ms" for name, ms in setup.milliseconds.items())
+        print(f"chose {setup.name}; measured per update: {times}")
+    chosen = asdict(setup)
     training = settings["training"] | {"precision": chosen.pop("precision")}
     return settings | {"training": training, "setup": chosen}
+
+
+def _require_rows(settings: Settings) -> None:
+    workers = int(os.environ["WORLD_SIZE"]) if is_worker() else 1
+    rows, rest = divmod(settings["batch_size"], workers)
+    accumulate = settings["training"]["micro_batches"]
+    if rest or rows < accumulate:
+        raise ValueError(
+            "--batch-size must be a multiple of the number of workers, with at least --accumulate "
+            f"sequences for each, got batch_size={settings['batch_size']}, workers={workers}, "
+            f"accumulate={accumulate}"
+        )
 
 
 def _spread(
@@ -264,15 +280,6 @@ def _spread(
 
     They are one, but where each worker holds only slices: those are copied into a whole model.
     """
-    workers = distributed.num_workers()
-    rows, rest = divmod(settings["batch_size"], workers)
-    accumulate = settings["training"]["micro_batches"]
-    if rest or rows < accumulate:
-        raise ValueError(
-            "--batch-size must be a multiple of the number of workers, with at least --accumulate "
-            f"sequences for each, got batch_size={settings['batch_size']}, {workers} workers, "
-            f"accumulate={accumulate}"
-        )
     if not is_worker():
         return model, model
     if args.parallel != "fsdp":
@@ -357,6 +364,9 @@ def _device(name: str) -> torch.device:
         raise ValueError("--device cuda needs a GPU that torch can use, got none")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and is_worker():  # each worker of a machine has a GPU of its own
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        return torch.device(name, torch.cuda.current_device())
     return torch.device(name)
 
 
