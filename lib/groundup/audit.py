@@ -682,7 +682,7 @@ class _Question:
                 "a model must give outputs for each row and position, "
                 f"got {tuple(out.shape)} for tokens of shape {tuple(tokens.shape)}"
             )
-        return out.clone()
+        return out.clone()  # the next call may write to the same place
 
     def with_vectors(
         self, tokens: Tensor, embedding: nn.Module, change: Callable[[Tensor], Tensor]

@@ -220,8 +220,8 @@ class Shift(nn.Module):
 
 
 def test_dependence_by_hand():
-    """Two tokens: a 0 becomes a 1 and a 1 a 0, so every change is 10 or 1."""
-    change = dependence(Shift(), torch.tensor([[0, 1, 1, 0, 1]]), 2)
+    """Two tokens: a 0 becomes a 1 and a 1 a 0 at once, so every change is 10 or 1."""
+    change = dependence(Shift(), torch.tensor([[0, 1, 1, 0, 1]]), 2, num_replacements=1)
     assert change.tolist() == [
         [10, 0, 0, 0, 0],
         [0, 10, 0, 0, 0],
@@ -497,6 +497,17 @@ def test_a_leak_below_rounding_is_seen_by_gradients(tokens):
     assert_leaks(audit, ["train, by gradients", "eval, by gradients"], LATER)
 
 
+def test_a_leak_that_cancels_in_the_sum_of_the_logits_is_seen_by_gradients(tokens):
+    class SeeSaw(Toy):
+        def forward(self, tokens):
+            heard = self.embedding(tokens).sum(dim=1, keepdim=True).expand(-1, LENGTH, -1)
+            return torch.cat((heard, -heard), dim=-1)
+
+    model = SeeSaw().double()
+    slope = gradient_dependence(model, tokens(VOCAB, 2, LENGTH), model.embedding)
+    assert (slope > 0.01).all()
+
+
 def test_a_change_into_nan_is_a_dependence():
     class Fragile(Toy):
         def forward(self, tokens):
@@ -536,6 +547,17 @@ def test_a_cache_that_forgets_where_it_is_is_caught(decoder_only, tokens):
     check = cache_equality(model, step, lambda: model.new_cache(2), numbers)
     assert not check.holds
     assert "pieces of" in check.where
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_vectors_are_shuffled_by_every_draw(normal, seed):
+    """Half of all draws leave two vectors in place, where a sense of order would go unseen."""
+    first_alone = torch.tensor([1.0, 0.0]).unsqueeze(-1)
+    check = permutation_equivariance(
+        lambda x: x * first_alone, normal(3, 2, 5), num_permutations=1, generator=generator(seed)
+    )
+    assert not check.holds
+    assert check.where == "order [1, 0]"
 
 
 def test_absolute_positions_are_no_shift(normal):
@@ -592,6 +614,31 @@ def test_an_audit_leaves_model_and_random_state_as_they_were(tokens):
     assert torch.equal(torch.get_rng_state(), state)
     assert not model.embedding._forward_hooks
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_tokens_survive_a_model_that_overwrites_them(tokens):
+    class Overwriting(Toy):
+        def forward(self, tokens):
+            out = super().forward(tokens)
+            tokens.zero_()
+            return out
+
+    numbers = tokens(VOCAB, 2, LENGTH)
+    before, model = numbers.clone(), Overwriting()
+    assert_uses_exactly(causality_audit(model, numbers, VOCAB, embedding=model.embedding))
+    assert torch.equal(numbers, before)
+
+
+def test_outputs_that_share_one_room_are_not_compared_with_themselves(tokens):
+    """As a recorded CUDA graph gives them: each call overwrites what the last one gave."""
+
+    class Recorded(NoMask):
+        room = torch.empty(2, LENGTH, VOCAB)
+
+        def forward(self, tokens):
+            return self.room.copy_(super().forward(tokens))
+
+    assert_leaks(causality_audit(Recorded(), tokens(VOCAB, 2, LENGTH), VOCAB), MODES, LATER)
 
 
 def test_an_audit_can_be_repeated_and_follows_its_generator(tokens):
