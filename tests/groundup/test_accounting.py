@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from groundup.accounting import (
     PEAKS,
     Peak,
+    activation_bytes,
     cache_bytes,
     decoding_bytes,
     decoding_flops,
@@ -26,7 +27,7 @@ from groundup.accounting import (
 from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
 from groundup.models import DecoderOnly, EncoderDecoder, EncoderOnly
 from groundup.multihead import MultiHeadAttention
-from groundup.training import TrainingConfig, optimizers_for
+from groundup.training import TrainingConfig, cross_entropy, optimizers_for
 
 MODELS = {
     DecoderOnlyConfig: DecoderOnly,
@@ -262,6 +263,32 @@ def test_bfloat16_keeps_one_copy_of_each_matrix_for_the_backward_pass(tied, toke
             if torch.equal(storage, matrix.bfloat16().flatten()):
                 copies += storage.nbytes
     assert training_bytes(config, precision="bfloat16")["copies"] == copies > 0
+
+
+@pytest.mark.parametrize("backend", ["explicit", "fused"])
+@pytest.mark.parametrize("number", range(16))
+def test_a_forward_pass_keeps_about_the_bytes_that_were_predicted(backend, number, tokens):
+    config = replace(drawn(DecoderOnlyConfig, number), max_len=31, window=None)
+    if config.positions == "alibi" and backend == "fused":
+        config = replace(config, positions="learned")  # its biases are drawn, and kept
+    model, kept = new_model(config), {}
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.backend = backend
+    owned = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in owned:
+            kept[storage.data_ptr()] = storage.nbytes(), tensor  # alive, or its place is reused
+        return tensor
+
+    read = tokens(config.vocab_size, 16, 31)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = model(read)
+        cross_entropy(logits, torch.zeros(logits.shape[:-1], dtype=torch.long))
+    predicted = sum(activation_bytes(config, 16, 31, backend).values())
+    assert predicted == pytest.approx(sum(size for size, _ in kept.values()), rel=0.02)
 
 
 class Reads(TorchDispatchMode):
