@@ -26,6 +26,7 @@ from groundup.masks import causal_mask, masked_softmax, padding_mask
 from groundup.models import DecoderOnly, EncoderDecoder, EncoderOnly
 from groundup.multihead import MultiHeadAttention
 from groundup.positions import alibi_bias, rotate
+from groundup.quantization import quantize
 
 # Sizes: vocabulary 19 (source 23), 7 tokens (source 5 or 11), batch 2 or 3, d_model 24, 4 heads,
 # d_ff 13.
@@ -55,6 +56,14 @@ NEXT = LATER & EVERYTHING.tril(1)
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(autouse=True)
+def same_weights():
+    """Start each test from the same random state, which a `Toy` takes its weights from."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2021)
+        yield
 
 
 @pytest.fixture
@@ -390,6 +399,12 @@ def test_the_other_laws_hold_in_every_part(decoder_only, tokens, part):
     assert all(check.difference == 0 for check in checks[-3:])
 
 
+def test_weights_of_eight_bits_change_no_law(decoder_only, tokens):
+    model, numbers = quantize(decoder_only().float()).double(), tokens(VOCAB, 2, LENGTH)
+    assert_uses_exactly(causality_audit(model, numbers, VOCAB))
+    assert_uses_exactly(batch_audit(model, numbers, VOCAB))
+
+
 @pytest.mark.parametrize("positions", ["rotary", "alibi"])
 def test_scores_depend_on_distance_alone(normal, positions):
     query, key = normal(3, 5, 8), normal(3, 5, 8)
@@ -463,6 +478,20 @@ def test_batch_statistics_are_not_mistaken_for_a_look_ahead(tokens):
     assert_leaks(audit, MODES, ~torch.eye(3, dtype=torch.bool))
     audit = batch_audit(BatchNorm().double(), numbers, VOCAB)
     assert_leaks(audit, ["train"], ~torch.eye(3, dtype=torch.bool))
+
+
+def test_rounding_with_one_scale_per_call_leaks_to_the_past_and_to_the_batch(tokens):
+    class Rounded(Toy):
+        def mix(self, x):
+            step = x.abs().amax() / 7
+            return super().mix((x / step).round() * step)
+
+    model, numbers = Rounded().double(), tokens(VOCAB // 2, 3, LENGTH)
+    with torch.no_grad():  # the louder half of the tokens comes in by replacement alone
+        model.embedding.weight.copy_(torch.arange(VOCAB).unsqueeze(-1).expand(-1, 5))
+    audit = causality_audit(model, numbers, VOCAB, num_replacements=11)
+    assert {link.mode for link in audit.leaks} == set(MODES)
+    assert {link.mode for link in batch_audit(model, numbers, VOCAB).leaks} == set(MODES)
 
 
 def test_the_length_of_a_text_leaks_without_any_of_its_tokens(tokens):
