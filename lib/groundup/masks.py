@@ -8,6 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+AnyMask = Bool[Tensor, "..."] | Literal["causal"]
+"""A tensor that is True where attention is allowed, or the word for `causal_mask`."""
+
 
 def masked_softmax(
     scores: Float[Tensor, "*batch q_len k_len"],
@@ -64,7 +67,7 @@ def causal_mask(
 
     """
     k_len = q_len if k_len is None else k_len
-    require_no_more_queries_than_keys(q_len, k_len)
+    require_causal("causal", q_len, k_len)
     everything = torch.ones(q_len, k_len, dtype=torch.bool, device=device)
     return everything.tril(diagonal=k_len - q_len)
 
@@ -179,6 +182,27 @@ def document_mask(
     return (documents[:, :, None] == documents[:, None, :])[:, None]
 
 
+def drawn_mask(
+    mask: AnyMask | None, q_len: int, k_len: int, device: torch.device | str | None = None
+) -> Bool[Tensor, "..."] | None:
+    """Give a mask as a tensor where it is a word, or None where the word hides nothing.
+
+    Args:
+        mask: A mask, the word `"causal"`, or None.
+        q_len: Number of queries, in tokens.
+        k_len: Number of keys, in tokens.
+        device: Where the mask is made.
+
+    Raises:
+        ValueError: As in `require_causal`.
+
+    """
+    if not isinstance(mask, str):
+        return mask
+    require_causal(mask, q_len, k_len)
+    return None if q_len == 1 else causal_mask(q_len, k_len, device)  # the newest sees every key
+
+
 def combine_masks(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
     """Allow what every given mask allows.
 
@@ -212,12 +236,14 @@ def additive_mask(
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -math.inf)
 
 
-def require_no_more_queries_than_keys(q_len: int, k_len: int) -> None:
-    """Refuse what cannot be aligned: queries are the last of the keys.
+def require_causal(word: str, q_len: int, k_len: int) -> None:
+    """Refuse a word that names no mask, and queries that cannot be the last of the keys.
 
     Raises:
-        ValueError: If there are more queries than keys.
+        ValueError: If the word is not `causal`, or if there are more queries than keys.
 
     """
+    if word != "causal":
+        raise ValueError(f'mask must be a boolean tensor, "causal" or None, got mask="{word}"')
     if q_len > k_len:
         raise ValueError(f"q_len must not exceed k_len, got q_len={q_len}, k_len={k_len}")

@@ -16,7 +16,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from groundup.attention import online_softmax_attention, scaled_dot_product_attention
+from groundup.attention import scaled_dot_product_attention
+from groundup.online_softmax import online_softmax_attention
 
 matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402
