@@ -42,7 +42,7 @@ class Int8Linear(nn.Module):
     """A linear map whose weights are whole numbers of eight bits. For inference alone.
 
     On a processor, in float32, products are taken in whole numbers as well: inputs are rounded
-    to seven bits, with one scale per call. Elsewhere, weights are turned back as they are read,
+    to eight bits, each token by a scale of its own. Elsewhere, weights are turned back as they are read,
     which a compiler merges into the product.
 
     Args:
@@ -62,6 +62,8 @@ class Int8Linear(nn.Module):
         bias = None if linear.bias is None else linear.bias.detach().clone()
         self.register_buffer("bias", bias)
         self._packed = None
+        self._bounds = torch.ones(1, linear.in_features)
+        self._bounds[0, ::2] = -1
 
     def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch out"]:
         """Map each token."""
@@ -70,8 +72,14 @@ class Int8Linear(nn.Module):
             return product if self.bias is None else product + self.bias.to(x.dtype)
         if self._packed is None:
             self._packed = self._pack()
+        # The kernel takes one scale for all rows that it is given, which would let tokens see one
+        # another. So each row comes with a largest number of 1, and one more row sets the scale.
         rows = x.reshape(-1, x.shape[-1])
-        return torch.ops.quantized.linear_dynamic(rows, self._packed, True).view(*x.shape[:-1], -1)
+        size = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-30)
+        rows = torch.cat((rows / size, self._bounds))
+        product = torch.ops.quantized.linear_dynamic(rows, self._packed, True)[:-1] * size
+        product = product.view(*x.shape[:-1], -1)
+        return product if self.bias is None else product + self.bias
 
     def _pack(self):
         """Lay the weights out as the kernel wants them."""
@@ -83,7 +91,7 @@ class Int8Linear(nn.Module):
             packed = torch.quantize_per_channel(
                 self.weight * self.step[:, None], self.step.double(), offsets, 0, torch.qint8
             )
-        return torch.ops.quantized.linear_prepack(packed, self.bias)
+        return torch.ops.quantized.linear_prepack(packed, None)
 
 
 def quantize(model: nn.Module) -> nn.Module:
