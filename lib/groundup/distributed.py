@@ -58,7 +58,7 @@ def join(device: torch.device, patience: datetime.timedelta = PATIENCE) -> Itera
         yield
     except RuntimeError as error:
         gone = _gone(peers)
-        if not gone and not isinstance(error, dist.DistError):
+        if not gone and not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise  # a mistake of this worker's own
         if not gone:
             raise WorkerLostError(
