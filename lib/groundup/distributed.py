@@ -84,9 +84,11 @@ def _alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    # One that has ended but that its parent has not asked after yet still has a number.
-    status = Path(f"/proc/{process}/stat")
-    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # gone by now, or a system that does not tell
+        return not Path("/proc/self/stat").exists()
+    return state != "Z"  # ended, but its parent has not asked after it yet
 
 
 def total(number: Tensor) -> Tensor:
