@@ -215,6 +215,13 @@ class StaticLayerCache:
         self.length = torch.zeros((), dtype=torch.long, device=device)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)
+        if self.keys.is_cuda and not torch.compiler.is_compiling():
+            # torch records no CUDA graph of a step that writes to what it is given, unless it
+            # was told that the place stays the same.
+            from torch import _dynamo  # takes long to import
+
+            for place in (self.length, self.keys, self.values):
+                _dynamo.mark_static_address(place, guard=False)
 
     @property
     def max_len(self) -> int:
@@ -249,7 +256,7 @@ class StaticLayerCache:
         places = self.places(key.shape[2])
         self.keys.index_copy_(2, places, key.detach())
         self.values.index_copy_(2, places, value.detach())
-        self.length += key.shape[2]
+        self.length.add_(key.shape[2])
         return self.keys, self.values
 
     def reorder(self, rows: Int[Tensor, " batch"]) -> None:
