@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from groundup.cache import AnyLayerCache
 from groundup.config import Activation, Norm
 from groundup.layers import new_feed_forward, new_norm
+from groundup.masks import AnyMask
 from groundup.multihead import MultiHeadAttention
 from groundup.positions import Rotary
 
@@ -81,7 +82,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch length d_model"],
-        mask: Bool[Tensor, "..."] | Literal["causal"] | None = None,
+        mask: AnyMask | None = None,
         cache: AnyLayerCache | None = None,
         positions: Int[Tensor, "*batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
@@ -122,7 +123,7 @@ class DecoderBlock(Block):
         self,
         x: Float[Tensor, "batch length d_model"],
         memory: Float[Tensor, "batch src_len d_model"],
-        mask: Bool[Tensor, "..."] | Literal["causal"] | None = None,
+        mask: AnyMask | None = None,
         memory_mask: Bool[Tensor, "..."] | None = None,
         cache: AnyLayerCache | None = None,
         cross_cache: AnyLayerCache | None = None,

@@ -60,9 +60,9 @@ class _Config:
                 raise ValueError(
                     f"{field.name} must be a positive integer, got {field.name}={value}"
                 )
-        _require_multiple("d_model", self.d_model, "num_heads", self.num_heads)
+        require_multiple("d_model", self.d_model, "num_heads", self.num_heads)
         if self.num_kv_heads is not None:
-            _require_multiple("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
+            require_multiple("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
         for field in fields(self):
             if get_origin(field.type) is Literal:
                 _require_choice(field.name, getattr(self, field.name), get_args(field.type))
@@ -388,7 +388,17 @@ class EncoderDecoderConfig(_Config):
         return cls.from_dict(values | overrides)
 
 
-def _require_multiple(name: str, value: int, of_name: str, of: int) -> None:
+AnyConfig = DecoderOnlyConfig | EncoderOnlyConfig | EncoderDecoderConfig
+"""What describes a model, whichever of the three it is."""
+
+
+def require_multiple(name: str, value: int, of_name: str, of: int) -> None:
+    """Refuse what cannot be shared out evenly.
+
+    Raises:
+        ValueError: If `value` is no multiple of `of`, or `of` is below 1.
+
+    """
     if of < 1 or value % of:
         raise ValueError(
             f"{name} must be a multiple of {of_name}, got {name}={value}, {of_name}={of}"

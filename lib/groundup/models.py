@@ -3,8 +3,7 @@
 Logits are left as they are: the loss and the sampler each take the softmax that suits them.
 """
 
-import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,82 +11,77 @@ from torch import Tensor, nn
 
 from groundup.blocks import Block, DecoderBlock
 from groundup.cache import KeyValueCache
-from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
-from groundup.layers import FeedForward, GatedFeedForward, new_norm
-from groundup.masks import causal_mask, sliding_window_mask
-from groundup.multihead import MultiHeadAttention
-from groundup.positions import LearnedPositions, Rotary, SinusoidalPositions
+from groundup.config import AnyConfig, DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
+from groundup.embedding import InputEmbedding
+from groundup.initialisation import initialise
+from groundup.layers import new_norm
+from groundup.masks import AnyMask, combine_masks, drawn_mask, sliding_window_mask
+from groundup.positions import Rotary
 
-AnyConfig = DecoderOnlyConfig | EncoderOnlyConfig | EncoderDecoderConfig
 
+class _Writer(nn.Module):
+    """What the two models that write have in common: a token sees its past, cached or not."""
 
-class InputEmbedding(nn.Module):
-    """What a token means plus where it stands. Rotary attention and ALiBi add the second later.
+    config: DecoderOnlyConfig | EncoderDecoderConfig
+    embedding: InputEmbedding
 
-    Beside sinusoids, whose features have size 1, token vectors are scaled up by the root of
-    `d_model`, so that neither drowns the other.
-
-    Source:
-        Vaswani et al. 2017, Attention Is All You Need, sections 3.4, 3.5 and 5.4,
-        https://arxiv.org/abs/1706.03762
-
-    """
-
-    def __init__(self, vocab_size: int, max_len: int, config: AnyConfig, is_shared: bool):
-        super().__init__()
-        self.is_shared = is_shared
-        tables = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
-        self.tokens = nn.Embedding(vocab_size, config.d_model)
-        self.positions = None
-        if config.positions in tables:
-            self.positions = tables[config.positions](max_len, config.d_model)
-        self.scale = math.sqrt(config.d_model) if config.positions == "sinusoidal" else 1.0
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(
-        self,
-        tokens: Int[Tensor, "batch length"],
-        start: int = 0,
-        positions: Int[Tensor, "*batch length"] | None = None,
-    ) -> Float[Tensor, "batch length d_model"]:
-        """Turn token numbers into vectors.
+    def new_cache(
+        self, batch_size: int, max_len: int | None = None, is_static: bool = False
+    ) -> KeyValueCache:
+        """Make an empty cache for `batch_size` sequences of up to `max_len` tokens.
 
         Args:
-            tokens: Token numbers.
-            start: Position of the first token; the others follow.
-            positions: Position of each token, instead of `start`.
-
-        """
-        x = self.tokens(tokens)
-        if self.scale != 1:
-            x = x * self.scale
-        if self.positions is not None:
-            if positions is None:
-                positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-            x = x + self.positions(positions)
-        return self.dropout(x)
-
-    def use_table(self, table: nn.Embedding) -> None:
-        """Read tokens with vectors from elsewhere, frozen or not, as `data.embedding_from` makes.
+            batch_size: Number of sequences.
+            max_len: Most tokens; by default as many as the model allows.
+            is_static: Whether every step has the same shapes, so that it can be compiled.
 
         Raises:
-            ValueError: If the table is for another vocabulary or another width, or if the
-                model's own also predicts tokens or reads another sequence.
+            ValueError: If `max_len` is more than the model's own.
 
         """
-        if self.is_shared:
+        config, weight = self.config, self.embedding.tokens.weight
+        max_len = config.max_len if max_len is None else max_len
+        if not 1 <= max_len <= config.max_len:
             raise ValueError(
-                "word vectors need a table that only reads, got a model with tied embeddings"
+                "a cache must hold from 1 to as many tokens as the model, "
+                f"got max_len={max_len}, the model's max_len={config.max_len}"
             )
-        if table.weight.shape != self.tokens.weight.shape:
-            raise ValueError(
-                "word vectors must have one row per token and be d_model wide, got "
-                f"{tuple(table.weight.shape)} instead of {tuple(self.tokens.weight.shape)}"
-            )
-        self.tokens = table
+        source_max_len = getattr(config, "source_max_len", None)
+        num_kv_heads = config.num_kv_heads or config.num_heads
+        sizes = (batch_size, num_kv_heads, max_len, config.d_head, source_max_len, self._window)
+        return KeyValueCache(
+            config.num_layers, *sizes, is_static, device=weight.device, dtype=weight.dtype
+        )
+
+    @property
+    def _window(self) -> int | None:
+        return getattr(self.config, "window", None)
+
+    def _past(
+        self,
+        tokens: Int[Tensor, "batch length"],
+        mask: Bool[Tensor, "..."] | None,
+        cache: KeyValueCache | None,
+        positions: Int[Tensor, "*batch length"] | None = None,
+    ) -> tuple[AnyMask | None, int, Int[Tensor, "*batch length"] | None]:
+        """Say what each token may attend to, and where it stands: from `start`, or `positions`."""
+        length, window, start = tokens.shape[1], self._window, 0
+        allowed: AnyMask | None = "causal"
+        if cache is not None:
+            allowed = cache.allowed(length)
+            if isinstance(cache.length, int):
+                start = cache.length
+            elif positions is None:
+                positions = cache.positions(length)
+        elif window is not None and window < length:
+            allowed = sliding_window_mask(length, window, device=tokens.device)
+        _require_fits("max_len", self.config.max_len, start + length)
+        if mask is not None:
+            allowed = combine_masks(drawn_mask(allowed, length, length, tokens.device), mask)
+        return allowed, start, positions
 
 
-class DecoderOnly(nn.Module):
+class DecoderOnly(_Writer):
     """Predicts each next token from the tokens up to it.
 
     Args:
@@ -101,16 +95,15 @@ class DecoderOnly(nn.Module):
 
     def __init__(self, config: DecoderOnlyConfig, generator: torch.Generator | None = None):
         super().__init__()
-        self.config = config
+        self.config: DecoderOnlyConfig = config
         sizes = (config.vocab_size, config.max_len)
         self.embedding = InputEmbedding(*sizes, config, is_shared=config.tie_embeddings)
-        arguments = _block_arguments(config, config.max_len)
-        self.blocks = nn.ModuleList(Block(**arguments) for _ in range(config.num_layers))
+        self.blocks = _new_blocks(Block, config.num_layers, config, config.max_len)
         self.final_norm = _final_norm(config)
         self.unembedding = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.unembedding.weight = self.embedding.tokens.weight
-        _initialise(self, [self.blocks], generator)
+        initialise(self, [self.blocks], config, generator)
 
     def forward(
         self,
@@ -133,28 +126,12 @@ class DecoderOnly(nn.Module):
             ValueError: If the sequence grows longer than `max_len`.
 
         """
-        allowed, start, positions = _past(tokens, mask, cache, positions, self.config)
+        allowed, start, positions = self._past(tokens, mask, cache, positions)
         x = self.embedding(tokens, start, positions)
         caches = [None] * len(self.blocks) if cache is None else cache.layers
         for block, own in zip(self.blocks, caches, strict=True):
             x = block(x, allowed, own, positions)
         return self.unembedding(self.final_norm(x))
-
-    def new_cache(
-        self, batch_size: int, max_len: int | None = None, is_static: bool = False
-    ) -> KeyValueCache:
-        """Make an empty cache for `batch_size` sequences of up to `max_len` tokens.
-
-        Args:
-            batch_size: Number of sequences.
-            max_len: Most tokens; by default as many as the model can read.
-            is_static: Whether every step has the same shapes, so that it can be compiled.
-
-        Raises:
-            ValueError: If `max_len` is more than the model's own.
-
-        """
-        return _new_cache(self, batch_size, max_len, is_static, window=self.config.window)
 
 
 class EncoderOnly(nn.Module):
@@ -174,14 +151,13 @@ class EncoderOnly(nn.Module):
         self.config = config
         sizes = (config.vocab_size, config.max_len)
         self.embedding = InputEmbedding(*sizes, config, is_shared=config.tie_embeddings)
-        arguments = _block_arguments(config, config.max_len)
-        self.blocks = nn.ModuleList(Block(**arguments) for _ in range(config.num_layers))
+        self.blocks = _new_blocks(Block, config.num_layers, config, config.max_len)
         self.final_norm = _final_norm(config)
         num_outputs = config.num_outputs or config.vocab_size
         self.unembedding = nn.Linear(config.d_model, num_outputs, bias=False)
         if config.tie_embeddings:
             self.unembedding.weight = self.embedding.tokens.weight
-        _initialise(self, [self.blocks], generator)
+        initialise(self, [self.blocks], config, generator)
 
     def forward(
         self,
@@ -211,7 +187,7 @@ class EncoderOnly(nn.Module):
         return self.unembedding(x)
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(_Writer):
     """Reads a source sequence once, then predicts each next token of a target sequence.
 
     Args:
@@ -226,24 +202,23 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, config: EncoderDecoderConfig, generator: torch.Generator | None = None):
         super().__init__()
-        self.config = config
+        self.config: EncoderDecoderConfig = config
         ties, source_ties = config.tie_embeddings, config.tie_source_embeddings
         sizes = (config.source_vocab_size, config.source_max_len)
         self.source_embedding = InputEmbedding(*sizes, config, is_shared=source_ties)
         sizes = (config.vocab_size, config.max_len)
         self.embedding = InputEmbedding(*sizes, config, is_shared=ties or source_ties)
-        arguments = _block_arguments(config, config.source_max_len)
-        self.encoder = nn.ModuleList(Block(**arguments) for _ in range(config.num_encoder_layers))
+        num_layers, max_len = config.num_encoder_layers, config.source_max_len
+        self.encoder = _new_blocks(Block, num_layers, config, max_len)
         self.encoder_norm = _final_norm(config)
-        arguments = _block_arguments(config, config.max_len)
-        self.blocks = nn.ModuleList(DecoderBlock(**arguments) for _ in range(config.num_layers))
+        self.blocks = _new_blocks(DecoderBlock, config.num_layers, config, config.max_len)
         self.final_norm = _final_norm(config)
         self.unembedding = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.unembedding.weight = self.embedding.tokens.weight
         if config.tie_source_embeddings:
             self.source_embedding.tokens.weight = self.embedding.tokens.weight
-        _initialise(self, [self.encoder, self.blocks], generator)
+        initialise(self, [self.encoder, self.blocks], config, generator)
 
     def forward(
         self,
@@ -299,7 +274,7 @@ class EncoderDecoder(nn.Module):
             cache: From `new_cache`; remembers these tokens for the next call.
 
         """
-        mask, start, positions = _past(target, target_mask, cache, None, self.config)
+        mask, start, positions = self._past(target, target_mask, cache)
         x = self.embedding(target, start, positions)
         none = [None] * len(self.blocks)
         own, cross = (none, none) if cache is None else (cache.layers, cache.cross)
@@ -307,36 +282,22 @@ class EncoderDecoder(nn.Module):
             x = block(x, memory, mask, source_mask, own_cache, cross_cache, positions)
         return self.unembedding(self.final_norm(x))
 
-    def new_cache(
-        self, batch_size: int, max_len: int | None = None, is_static: bool = False
-    ) -> KeyValueCache:
-        """Make an empty cache for `batch_size` targets of up to `max_len` tokens.
-
-        Args:
-            batch_size: Number of sequences.
-            max_len: Most tokens; by default as many as the model can write.
-            is_static: Whether every step has the same shapes, so that it can be compiled.
-
-        Raises:
-            ValueError: If `max_len` is more than the model's own.
-
-        """
-        return _new_cache(self, batch_size, max_len, is_static, self.config.source_max_len)
-
 
 AnyModel = DecoderOnly | EncoderOnly | EncoderDecoder
 
 
-def _block_arguments(config: AnyConfig, max_len: int) -> dict[str, Any]:
-    same = (
+def _new_blocks(
+    kind: type[Block], num_layers: int, config: AnyConfig, max_len: int
+) -> nn.ModuleList:
+    names = (
         "d_model num_heads d_ff num_kv_heads activation norm norm_eps norm_order bias dropout "
         "qk_norm"
     ).split()
-    is_rotary = config.positions == "rotary"
-    return {name: getattr(config, name) for name in same} | {
-        "rotary": Rotary(max_len, config.d_head, config.rotary_base) if is_rotary else None,
-        "alibi": config.positions == "alibi",
-    }
+    choices: dict[str, Any] = {name: getattr(config, name) for name in names}
+    choices["alibi"] = config.positions == "alibi"
+    if config.positions == "rotary":  # one table of turns serves all blocks
+        choices["rotary"] = Rotary(max_len, config.d_head, config.rotary_base)
+    return nn.ModuleList(kind(**choices) for _ in range(num_layers))
 
 
 def _final_norm(config: AnyConfig) -> nn.Module:
@@ -351,91 +312,3 @@ def _require_fits(name: str, max_len: int, length: int) -> None:
         raise ValueError(
             f"a sequence must not be longer than {name}, got length={length}, {name}={max_len}"
         )
-
-
-def _past(
-    tokens: Int[Tensor, "batch length"],
-    mask: Bool[Tensor, "..."] | None,
-    cache: KeyValueCache | None,
-    positions: Int[Tensor, "*batch length"] | None,
-    config: DecoderOnlyConfig | EncoderDecoderConfig,
-) -> tuple[Tensor | Literal["causal"] | None, int, Tensor | None]:
-    """Say what each token may attend to, and where it stands: from `start` on, or `positions`."""
-    length, start = tokens.shape[1], 0
-    window = config.window if isinstance(config, DecoderOnlyConfig) else None
-    if cache is None:
-        _require_fits("max_len", config.max_len, length)
-        allowed = "causal"
-        if window is not None and window < length:
-            allowed = sliding_window_mask(length, window, device=tokens.device)
-    else:
-        allowed = cache.allowed(length)
-        if isinstance(cache.length, int):
-            start = cache.length
-            _require_fits("max_len", config.max_len, start + length)
-        elif positions is None:
-            positions = cache.positions(length)
-    if mask is None:
-        return allowed, start, positions
-    if allowed == "causal":
-        allowed = causal_mask(length, device=tokens.device)
-    return mask if allowed is None else allowed & mask, start, positions
-
-
-def _new_cache(
-    model: DecoderOnly | EncoderDecoder,
-    batch_size: int,
-    max_len: int | None,
-    is_static: bool,
-    source_max_len: int | None = None,
-    window: int | None = None,
-) -> KeyValueCache:
-    config, weight = model.config, model.embedding.tokens.weight
-    max_len = config.max_len if max_len is None else max_len
-    if not 1 <= max_len <= config.max_len:
-        raise ValueError(
-            "a cache must hold from 1 to as many tokens as the model, "
-            f"got max_len={max_len}, the model's max_len={config.max_len}"
-        )
-    num_kv_heads = config.num_kv_heads or config.num_heads
-    sizes = (config.num_layers, batch_size, num_kv_heads, max_len, config.d_head, source_max_len)
-    return KeyValueCache(*sizes, window, is_static, device=weight.device, dtype=weight.dtype)
-
-
-def _initialise(
-    model: AnyModel, stacks: list[nn.ModuleList], generator: torch.Generator | None
-) -> None:
-    """Draw the weights so that no layer starts too loud.
-
-    Linear maps and tables are normal with variance `2 / (5 d_model)`: a standard deviation of
-    0.023 at the width of GPT-2 small, whose code has 0.02, and token vectors of variance 2/5 beside
-    the sinusoids' 1/2 once they are scaled up. In a pre-norm stack each sum adds variance to
-    the residual stream, so a map that writes to it is scaled by one over the root of the number
-    of sums, or is zero where the configuration says so. Biases start at 0, gains at 1.
-
-    Source:
-        Nguyen and Salazar 2019, Transformers without Tears (SmallInit),
-        https://arxiv.org/abs/1910.05895; Radford et al. 2019, Language Models are Unsupervised
-        Multitask Learners, section 2.3 (residual scaling); Zhang et al. 2019, Fixup
-        Initialization, section 3, https://arxiv.org/abs/1901.09321 (zero)
-
-    """
-    config = model.config
-    std = math.sqrt(2 / (5 * config.d_model))
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=std, generator=generator)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
-    for stack in stacks:
-        attentions = [m.output for m in stack.modules() if isinstance(m, MultiHeadAttention)]
-        feed_forwards = [
-            m.down for m in stack.modules() if isinstance(m, FeedForward | GatedFeedForward)
-        ]
-        writers = attentions + feed_forwards
-        for writer in writers:
-            if config.zero_init_outputs:
-                nn.init.zeros_(writer.weight)
-            elif config.norm_order == "pre":
-                own_std = std / math.sqrt(len(writers))
-                nn.init.normal_(writer.weight, std=own_std, generator=generator)

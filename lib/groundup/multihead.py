@@ -3,12 +3,14 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groundup.attention import attention_weights, scaled_dot_product_attention
 from groundup.cache import AnyLayerCache, StaticLayerCache
+from groundup.config import require_multiple
 from groundup.layers import RMSNorm
+from groundup.masks import AnyMask
 from groundup.positions import Rotary, alibi_bias, alibi_slopes
 
 
@@ -71,8 +73,8 @@ class MultiHeadAttention(nn.Module):
     ):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        _require_multiple("d_model", d_model, "num_heads", num_heads)
-        _require_multiple("num_heads", num_heads, "num_kv_heads", num_kv_heads)
+        require_multiple("d_model", d_model, "num_heads", num_heads)
+        require_multiple("num_heads", num_heads, "num_kv_heads", num_kv_heads)
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.d_head = d_model // num_heads
         if rotary is not None and rotary.d_head != self.d_head:
@@ -93,7 +95,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Tensor, "batch q_len d_model"],
         context: Float[Tensor, "batch k_len d_model"] | None = None,
-        mask: Bool[Tensor, "..."] | Literal["causal"] | None = None,
+        mask: AnyMask | None = None,
         cache: AnyLayerCache | None = None,
         positions: Int[Tensor, "*batch q_len"] | None = None,
     ) -> Float[Tensor, "batch q_len d_model"]:
@@ -126,7 +128,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Tensor, "batch q_len d_model"],
         context: Float[Tensor, "batch k_len d_model"] | None = None,
-        mask: Bool[Tensor, "..."] | Literal["causal"] | None = None,
+        mask: AnyMask | None = None,
         positions: Int[Tensor, "*batch q_len"] | None = None,
     ) -> Float[Tensor, "batch heads q_len k_len"]:
         """Say how much each token attends to each other, head by head, as in `forward`."""
@@ -163,7 +165,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Tensor,
         context: Tensor | None,
-        mask: Tensor | Literal["causal"] | None,
+        mask: AnyMask | None,
         cache: AnyLayerCache | None,
         positions: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -207,16 +209,9 @@ class MultiHeadAttention(nn.Module):
         return alibi_bias(self.num_heads, q_len, k_len, query.device, query.dtype)
 
 
-def _require_mask(mask: Tensor | Literal["causal"] | None) -> None:
+def _require_mask(mask: AnyMask | None) -> None:
     if isinstance(mask, Tensor) and (mask.dtype != torch.bool or mask.ndim not in (2, 4)):
         raise ValueError(
             "a mask must be boolean with axes (q_len, k_len) or (batch, heads, q_len, k_len), "
             f"got dtype={mask.dtype}, shape={tuple(mask.shape)}"
-        )
-
-
-def _require_multiple(name: str, value: int, of_name: str, of: int) -> None:
-    if of < 1 or value % of:
-        raise ValueError(
-            f"{name} must be a multiple of {of_name}, got {name}={value}, {of_name}={of}"
         )
