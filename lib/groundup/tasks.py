@@ -129,11 +129,11 @@ class TextTask:
 
 
 def _num_bytes_after_the_first_token(tokenizer: Tokenizer, ids: list[int], text: str) -> int:
-    rest = tokenizer.decode(ids[1:])
-    # A first token that ends within a character leaves up to three bytes of it behind, each of
-    # which is read as one U+FFFD.
-    broken = next(number for number in range(4) if text.endswith(rest[number:]))
-    return broken + len(rest[broken:].encode())
+    first, rest = tokenizer.decode(ids[:1]), tokenizer.decode(ids[1:])
+    # Where the first token ends within a character, its beginning reads as one U+FFFD, and so
+    # does each byte that is left of it: they are what the two parts have too much.
+    num_left = len(first) + len(rest) - len(text)
+    return num_left + len(text[len(first) :].encode())
 
 
 class DatesTask:

@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,10 +9,15 @@ import time
 
 import pytest
 import torch
+from safetensors import safe_open
 
-from groundup.__main__ import main
+from groundup import commands
+from groundup.__main__ import NAMED_DATA, main
 from groundup.baselines import CharacterNGram
-from groundup.tasks import DatesTask, TextTask
+from groundup.checkpoint import load
+from groundup.tasks import DatesTask, TextTask, _num_bytes_after_the_first_token
+from groundup.tokenizers import ByteTokenizer, CharacterTokenizer
+from groundup.training import TrainingConfig, share_of_peak
 
 WORDS = "the cat sat on the mat and the dog sat on the log while the hen ran to the den "
 """A text that a small model learns in seconds."""
@@ -252,6 +258,149 @@ def test_the_alphabet_is_that_of_the_whole_text(tmp_path):
     assert len(task.data.validation) == 5
 
 
+@pytest.mark.parametrize("tokenizer", ["byte", "bpe"])
+def test_bits_per_byte_count_the_bytes_that_were_predicted(run, tmp_path, tokenizer):
+    path = tmp_path / "text.txt"
+    path.write_text("naïve café, " * 9 + "plain words, " * 9 + "€uro, größer, naïve " * 2)
+    start = ["train", "--data", path, *SHORT, "--context", 8, "--tokenizer", tokenizer]
+    start += ["--vocab-size", 270] if tokenizer == "bpe" else []
+    assert run(*start, "--steps", 1, "--out", tmp_path / "out")[0] == 0
+    results = json.loads(run("evaluate", tmp_path / "out", "--json")[1])
+    tokenizer = load(tmp_path / "out").tokenizers["text"]
+    ids = tokenizer.encode(TextTask(str(path)).data.validation)
+    assert results["num_tokens"] == len(ids) - 1
+    first = len(tokenizer.decode(ids).encode()) - results["num_bytes"]
+    assert first == len(tokenizer._spell(ids[0]))
+    nats = results["nats_per_token"] * results["num_tokens"]
+    assert results["bits_per_byte"] == pytest.approx(nats / math.log(2) / results["num_bytes"])
+
+
+@pytest.mark.parametrize("first", ["€", "é", "\N{REPLACEMENT CHARACTER}", "a", "😀"])
+def test_a_first_token_within_a_character_leaves_the_rest_of_it(first):
+    text = first + "\N{REPLACEMENT CHARACTER}b€"
+    tokenizer = ByteTokenizer()
+    num_bytes = _num_bytes_after_the_first_token(tokenizer, tokenizer.encode(text), text)
+    assert num_bytes == len(text.encode()) - 1
+    tokenizer = CharacterTokenizer.fit(text)
+    num_bytes = _num_bytes_after_the_first_token(tokenizer, tokenizer.encode(text), text)
+    assert num_bytes == len(text[1:].encode())
+
+
+def test_byte_pairs_are_learned_from_the_part_to_learn_from(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("ab" * 90 + "xy" * 10)
+    tokenizer = TextTask(str(path), kind="bpe", vocab_size=260).tokenizers["text"]
+    assert tokenizer.vocab_size == 260
+    assert len(tokenizer.encode("abab")) < 4
+    assert len(tokenizer.encode("xyxy")) == 4
+
+
+def test_a_text_of_bytes_is_printed_in_whole_characters(run, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("größe €uro " * 40)
+    start = ["train", "--data", path, *SHORT, "--tokenizer", "byte", "--learning-rate", 0.02]
+    run(*start, "--steps", 150, "--out", tmp_path / "out", "--compile", "off")
+    printed = run("generate", tmp_path / "out", "--prompt", "größe", "--length", 23, "--greedy")[1]
+    assert printed == "größe €uro größe €uro \n"
+
+
+def test_how_to_learn_is_noted_and_used(run, text_path, tmp_path):
+    options = ["--optimizer", "muon", "--schedule", "stable_decay", "--label-smoothing", 0.1]
+    options += ["--accumulate", 2, "--muon-learning-rate", 0.05, "--steps", 20]
+    assert run("train", "--data", text_path, *SHORT, *options, "--out", tmp_path)[0] == 0
+    training = json.loads((tmp_path / "config.json").read_text())["notes"]["training"]
+    expected = {
+        **{"optimizer": "muon", "schedule": "stable_decay", "label_smoothing": 0.1},
+        **{"micro_batches": 2, "muon_learning_rate": 0.05, "steps": 20, "precision": "float32"},
+    }
+    assert {name: training[name] for name in expected} == expected
+    with safe_open(tmp_path / "training.safetensors", "pt") as file:
+        names = {name.rsplit(".", 1)[-1] for name in file.keys() if name.startswith("optimizer")}
+    assert names == {"momentum", "exp_avg", "exp_avg_sq", "step"}
+    config = TrainingConfig(**training)
+    for line in (tmp_path / "log.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        share = share_of_peak(config, record["step"] - 1)
+        assert record["learning_rate"] == pytest.approx(training["learning_rate"] * share)
+
+
+def test_a_long_enough_run_measures_what_is_fastest_and_holds_on_to_it(run, text_path, tmp_path):
+    start = ["train", "--data", text_path, *SHORT, "--steps", 200, "--seconds", 1e-9]
+    status, printed, _ = run(*start, "--precision", "float32", "--out", tmp_path)
+    assert status == 0
+    line = printed.splitlines()[0]
+    assert re.fullmatch(
+        r"chose float32, eager, (fused|explicit) attention; measured per update: "
+        r"float32, eager, fused attention [\d.e+]+ ms, float32, eager, explicit attention .* ms",
+        line,
+    )
+    notes = json.loads((tmp_path / "config.json").read_text())["notes"]
+    assert f"{notes['setup']['attention']} attention;" in line
+    assert len(notes["setup"]["milliseconds"]) == 2
+    resume = ["train", "--resume", "--out", tmp_path, "--seconds", 1e-9]
+    assert "chose" not in run(*resume)[1]
+    assert json.loads((tmp_path / "config.json").read_text())["notes"]["setup"] == notes["setup"]
+    assert "chose" not in run(*resume, "--attention", "explicit")[1]
+    setup = json.loads((tmp_path / "config.json").read_text())["notes"]["setup"]
+    assert setup == {"compiled": False, "attention": "explicit", "milliseconds": {}}
+
+
+def test_a_run_can_go_on_in_another_precision(run, text_path, tmp_path):
+    run("train", "--data", text_path, *SHORT, "--steps", 20, "--seconds", 1e-9, "--out", tmp_path)
+    status, _, _ = run("train", "--resume", "--out", tmp_path, "--precision", "bfloat16")
+    assert status == 0
+    notes = json.loads((tmp_path / "config.json").read_text())["notes"]
+    assert notes["training"]["precision"] == "bfloat16"
+    losses = [
+        json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines()
+    ]
+    assert all(math.isfinite(loss) for loss in losses)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_bit_for_bit(run, text_path, tmp_path):
+    start = ["train", "--data", text_path, *SHORT, "--optimizer", "muon", "--accumulate", 2]
+    start += ["--precision", "float32", "--attention", "fused", "--compile", "off", "--steps", 80]
+    run(*start, "--out", tmp_path / "whole")
+    cut = tmp_path / "cut"
+    run(*start, "--out", cut, "--seconds", 1e-9)
+    log = cut / "log.jsonl"
+    with subprocess.Popen(
+        [sys.executable, "-m", "groundup", "train", "--resume", "--out", str(cut)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    ) as process:
+        while process.poll() is None and log.read_text().count("\n") < 2:
+            time.sleep(0.02)
+        process.kill()  # between two checkpoints: the updates since the last are lost
+    assert process.returncode == -signal.SIGKILL
+    assert json.loads((cut / "config.json").read_text())["notes"]["step"] == 10
+    assert run("train", "--resume", "--out", cut)[0] == 0
+    whole = tmp_path / "whole"
+    losses = [
+        [json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines()]
+        for out in (whole, cut)
+    ]
+    assert losses[0] == losses[1]
+    for name in ("model.safetensors", "training.safetensors"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_compiled_run_leaves_an_ordinary_model(text_path, tmp_path):
+    arguments = ["train", "--data", text_path, *SHORT, "--compile", "on", "--steps", 10]
+    subprocess.run(
+        [sys.executable, "-m", "groundup", *map(str, arguments), "--out", tmp_path],
+        capture_output=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    saved = load(tmp_path)
+    assert saved.notes["setup"]["compiled"] is True
+    assert "bits_per_byte" in TextTask(str(text_path), saved.tokenizers).evaluate(saved.model)
+
+
 # Refusals: one sentence, exit status 2, no traceback
 
 
@@ -299,6 +448,43 @@ def test_data_must_be_named(refusal, tmp_path):
     assert "--data must be given: dates, python-reference, python-source" in message
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--vocab-size", 300],
+            "--vocab-size must be used with --tokenizer bpe, got --tokenizer c",
+        ),
+        (["--tokenizer", "bpe", "--vocab-size", 7], "vocab_size must be at least 256"),
+        (["--muon-learning-rate", 1], "must be used with --optimizer muon, got --optimizer adamw"),
+        (["--label-smoothing", 1], "label_smoothing must be at least 0 and below 1"),
+        (["--batch-size", 2, "--accumulate", 3], "got batch_size=2, workers=1, accumulate=3"),
+        (["--parallel", "ddp"], "--parallel ddp needs several processes, got one: start them with"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    refusal, text_path, tmp_path, options, message
+):
+    out = tmp_path / "out"
+    assert message in refusal("train", "--data", text_path, *options, "--out", out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("option", [["--tokenizer", "byte"], ["--vocab-size", 300]])
+def test_dates_are_always_characters(refusal, tmp_path, option):
+    message = refusal("train", "--data", "dates", *option, "--out", tmp_path)
+    assert f"{option[0]} must be used with a text, got --data dates" in message
+
+
+@pytest.mark.parametrize("command", ["evaluate", "generate"])
+def test_only_training_is_for_several_processes(run, words, monkeypatch, command):
+    for name, value in [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")]:
+        monkeypatch.setenv(name, value)
+    status, _, message = run(command, words)
+    assert status == 2
+    assert message == f"groundup, worker 1: {command} needs one process, torchrun started several\n"
+
+
 def test_a_model_is_not_overwritten_by_accident(refusal, words, text_path):
     before = (words / "model.safetensors").read_bytes()
     message = refusal("train", "--data", text_path, "--out", words)
@@ -320,6 +506,13 @@ def test_nothing_to_resume_is_refused(refusal, tmp_path):
         ("--batch-size", 5),
         ("--context", 32),
         ("--learning-rate", 0.5),
+        ("--optimizer", "muon"),
+        ("--schedule", "constant"),
+        ("--label-smoothing", 0.5),
+        ("--accumulate", 2),
+        ("--tokenizer", "byte"),
+        ("--vocab-size", 300),
+        ("--muon-learning-rate", 0.5),
     ],
 )
 def test_resuming_with_other_settings_is_refused(refusal, words, option, value):
@@ -415,6 +608,18 @@ def test_a_command_line_that_makes_no_sense_is_refused(arguments, capsys):
         main(arguments)
     assert stopped.value.code == 2
     assert "error: " in capsys.readouterr().err
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys; from groundup.__main__ import main\ntry: main(['train', '--help'])\n"
+    code += "except SystemExit: print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.endswith("False\n")
+    assert "--schedule" in shown.stdout
+
+
+def test_help_names_the_data_that_there_is():
+    assert NAMED_DATA == commands.NAMED_DATA
 
 
 def test_the_command_is_installed():
