@@ -3,8 +3,9 @@
     python tests/benchmarks/gpu.py --out build/gpu
 
 writes `build/gpu/gpu.json` after each result, so that whatever stops the command leaves what was
-measured before. Each measurement has a time of its own and may fail on its own. A second run, or
-one with `--only decoding attention`, replaces the results it takes again and keeps the others.
+measured before. Each measurement has a time of its own and may fail on its own. The most
+important come first, and what there was no time for is named: `--only training_torch attention`
+takes those alone. A run replaces the results that it takes again and keeps the others.
 
 The package itself need not be installed, and nothing is downloaded. On a machine without a
 network that has torch, jaxtyping, safetensors and tokenizers, one package more must come along
