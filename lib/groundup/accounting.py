@@ -293,8 +293,8 @@ def activation_bytes(
     """Estimate the bytes that a forward pass keeps for the backward pass, in float32.
 
     Why does memory, not time, end most experiments with long texts? Explicit attention keeps
-    its weights, `num_heads * length` numbers per token and layer, and once more what the mask
-    left of them; fused attention works them out again and keeps one number per head.
+    its weights, `num_heads * length` numbers per token and layer; fused attention works them out
+    again and keeps one number per head.
 
     The estimate is for a processor, without dropout and windows, and leaves out what does not
     grow with the batch, such as masks: at batch 16 it is within 2 % of what torch keeps. A GPU's
@@ -326,7 +326,7 @@ def activation_bytes(
     if backend == "fused":
         attention += 2 * d_kv + num_heads
     else:
-        attention += 2 * d_model + 2 * num_heads * length  # each query head has a key of its own
+        attention += 2 * d_model + num_heads * length  # each query head has a key of its own
     if config.qk_norm:
         attention += 2 * (d_model + d_kv) + num_heads + num_kv_heads
         attention += d_model if backend == "fused" else 0  # what it found, in two orders

@@ -65,7 +65,7 @@ def attention_weights(
     scores = dot_scores(query * scale, match_heads(key, query))
     if score_bias is not None:
         scores = scores + score_bias.to(scores.dtype)
-    return masked_softmax(scores, drawn_mask(mask, query.shape[-2], key.shape[-2], query.device))
+    return masked_softmax(scores, mask)
 
 
 def scaled_dot_product_attention(
