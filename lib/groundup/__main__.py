@@ -1,4 +1,4 @@
-"""The command line: `groundup train`, `groundup generate`, `groundup evaluate`.
+"""The command line: `groundup train`, `evaluate`, `generate` and `bench`.
 
 What a command does stands in `commands`, which needs torch and is read when a command runs: help
 and a misspelt option need neither.
@@ -20,12 +20,25 @@ def _positive(text: str) -> int:
     return number
 
 
+def _add_setup(command: argparse.ArgumentParser, default: str | None) -> argparse._ArgumentGroup:
+    group = command.add_argument_group(
+        "how to compute", "auto measures what is fastest on this machine, if the run is long"
+    )
+    for name, choices in (
+        ("--precision", ("auto", "float32", "bfloat16")),
+        ("--compile", ("auto", "on", "off")),
+        ("--attention", ("auto", "explicit", "fused")),
+    ):
+        group.add_argument(name, choices=choices, default=default)
+    return group
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="groundup", description="Train a transformer, measure it, let it write."
     )
     commands = parser.add_subparsers(
-        required=True, dest="command", metavar="train|evaluate|generate"
+        required=True, dest="command", metavar="train|evaluate|generate|bench"
     )
 
     command = commands.add_parser(
@@ -49,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
         help="what a token of text is (default: character)",
     )
     what.add_argument("--vocab-size", type=_positive, help="tokens of bpe (default: 1024)")
-    what.add_argument("--preset", help="size of the model (default: tiny)")
+    what.add_argument(
+        "--preset", help="size and parts of the model (default: modern for text, tiny for dates)"
+    )
     what.add_argument("--context", type=_positive, help="longest text read at once, in tokens")
     what.add_argument("--seed", type=int, help="decides weights and batches (default: 0)")
 
@@ -64,24 +79,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     how.add_argument("--learning-rate", type=float, help="highest learning rate of AdamW")
     how.add_argument(
-        "--optimizer", choices=("adamw", "muon"), help="of the matrices in blocks (default: adamw)"
+        "--optimizer",
+        choices=("adamw", "muon"),
+        help="of the matrices in blocks (default: by preset)",
     )
     how.add_argument("--muon-learning-rate", type=float, help="highest learning rate of Muon")
     how.add_argument(
         "--schedule",
         choices=("cosine", "inverse_root", "constant", "stable_decay"),
-        help="how the learning rate goes on after its rise (default: cosine)",
+        help="how the learning rate goes on after its rise (default: by preset)",
     )
     how.add_argument(
         "--label-smoothing", type=float, help="share of the target that is spread (default: 0)"
     )
 
-    machine = command.add_argument_group(
-        "how to compute", "auto measures what is fastest on this machine, if the run is long"
-    )
-    machine.add_argument("--precision", choices=("auto", "float32", "bfloat16"))
-    machine.add_argument("--compile", choices=("auto", "on", "off"))
-    machine.add_argument("--attention", choices=("auto", "explicit", "fused"))
+    machine = _add_setup(command, default=None)
     machine.add_argument(
         "--parallel",
         choices=("ddp", "fsdp"),
@@ -107,6 +119,20 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--top-p", type=float, default=1.0, help="choose among this share")
     command.add_argument("--greedy", action="store_true", help="always the most probable token")
     command.add_argument("--seed", type=int, default=0, help="decides what is drawn")
+
+    command = commands.add_parser(
+        "bench", help="measure how fast this machine trains a model, and lets it write"
+    )
+    command.add_argument("--preset", default="tiny", help="decoder-only model (default: tiny)")
+    command.add_argument("--vocab-size", type=_positive, default=256, help="tokens (default: 256)")
+    command.add_argument("--context", type=_positive, default=128, help="length (default: 128)")
+    command.add_argument("--batch-size", type=_positive, default=16, help="default: 16")
+    command.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
+    command.add_argument(
+        "--seconds", type=float, default=10.0, help="time for training, about (default: 10)"
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_setup(command, default="auto")
 
     for command in commands.choices.values():
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,12 +15,14 @@ from typing import Any, TextIO
 import torch
 from tqdm import tqdm
 
-from groundup import checkpoint, distributed, sampling
-from groundup.data import shard
+from groundup import accounting, checkpoint, distributed, sampling
+from groundup.config import DecoderOnlyConfig
+from groundup.data import Batch, shard
 from groundup.distributed import WorkerLostError
 from groundup.generation import Choose, stream, translate_texts
 from groundup.models import AnyModel, DecoderOnly, EncoderDecoder
 from groundup.tasks import TEXTS, DatesTask, Task, TextTask, recall_task
+from groundup.throughput import Throughput, machine, measure_decoding, measure_training
 from groundup.training import TrainingConfig, optimizers_for
 from groundup.training import train as train_model
 from groundup.tuning import Setup, choose_setup, set_up
@@ -156,24 +158,24 @@ def _begun(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
             f"--out must not hold a model yet, got {args.out}; --resume goes on with that model, "
             "--overwrite replaces it"
         )
-    preset = args.preset or "tiny"
     task = _new_task(args)
+    preset = args.preset or task.PRESET
     recipe = task.RECIPES.get(preset, task.RECIPES["tiny"])
-    training = {
-        "steps": args.steps or recipe.steps,
-        "learning_rate": args.learning_rate or recipe.learning_rate,
-        "optimizer": args.optimizer or recipe.optimizer,
-        "schedule": args.schedule or recipe.schedule,
+    asked = {
+        "steps": args.steps,
+        "learning_rate": args.learning_rate,
+        "optimizer": args.optimizer,
+        "schedule": args.schedule,
         "label_smoothing": args.label_smoothing,
         "micro_batches": args.accumulate,
         "muon_learning_rate": args.muon_learning_rate,
     }
-    if args.muon_learning_rate is not None and training["optimizer"] != "muon":
+    config = replace(recipe.training, **{k: v for k, v in asked.items() if v is not None})
+    if args.muon_learning_rate is not None and config.optimizer != "muon":
         raise ValueError(
             "--muon-learning-rate must be used with --optimizer muon, "
-            f"got --optimizer {training['optimizer']}"
+            f"got --optimizer {config.optimizer}"
         )
-    config = TrainingConfig(**{name: v for name, v in training.items() if v is not None})
     settings = {
         "data": args.data,
         "data_name": task.name,
@@ -337,6 +339,76 @@ def generate(args: argparse.Namespace) -> int:
             print(text, end="", flush=True)
         print()
     return 0
+
+
+def bench(args: argparse.Namespace) -> int:
+    """Measure how fast a model of a preset trains and writes on this machine."""
+    device = _device(args.device)
+    sizes = {"vocab_size": args.vocab_size, "max_len": args.context, "dropout": 0.0}
+    config = DecoderOnlyConfig.preset(args.preset, **sizes)
+    generator = torch.Generator().manual_seed(0)
+    model = DecoderOnly(config, generator).to(device)
+    _use_threads(args.threads, model)
+    shape = (args.batch_size, args.context + 1)
+    tokens = torch.randint(args.vocab_size, shape, generator=generator)
+    batch = Batch({"tokens": tokens[:, :-1]}, tokens[:, 1:]).to(device)
+    # Long enough that measuring every setup, compiled ones too, pays.
+    training = TrainingConfig(steps=10**6, learning_rate=1e-4, optimizer=args.optimizer)
+    compiled = {"on": True, "off": False}.get(args.compile, args.compile)
+    choices = {"precision": args.precision, "compiled": compiled, "attention": args.attention}
+    setup = choose_setup(model, batch, training, **choices)
+    forward = set_up(model, setup)
+    optimizer = optimizers_for(model, training)
+    learning = measure_training(
+        forward, batch, optimizer, precision=setup.precision, seconds=args.seconds
+    )
+    prompt = batch.inputs["tokens"][:1, : max(1, args.context // 8)]
+    new_tokens = min(128, args.context - prompt.shape[1])
+    writing = measure_decoding(model, prompt, new_tokens)
+    about = machine(device)
+    results = {
+        "machine": about,
+        "model": {
+            "preset": args.preset,
+            "parameters": sum(accounting.parameters(config).values()),
+            "config": config.to_dict(),
+        },
+        "training": asdict(learning) | {"setup": asdict(setup), "shape": [*tokens[:, 1:].shape]},
+        "writing": asdict(writing) | {"batch_size": 1, "new_tokens": new_tokens},
+    }
+    if args.json:
+        print(json.dumps(results))
+        return 0
+    bfloat16 = "" if about["bfloat16"] else "no "
+    print(
+        f"machine   {about['device']}, {about['cores']} cores, {about['threads']} in use, "
+        f"{bfloat16}bfloat16 instructions, torch {about['torch']}, load {about['load']}"
+    )
+    print(
+        f"model     {args.preset}: {results['model']['parameters']:,} parameters, "
+        f"{config.num_layers} layers, d_model {config.d_model}, vocab_size {config.vocab_size}"
+    )
+    print(
+        f"training  {learning.tokens_per_second:,.0f} tokens/s, {_flops(learning)}, "
+        f"{args.batch_size} x {args.context} tokens, {setup.name}, {args.optimizer}"
+    )
+    print(
+        f"writing   {writing.tokens_per_second:,.0f} tokens/s, {_flops(writing)}, "
+        f"{_bandwidth(writing)}, 1 sequence, {new_tokens} tokens, float32, eager"
+    )
+    return 0
+
+
+def _flops(speed: Throughput) -> str:
+    share = "MFU unknown" if speed.mfu is None else f"MFU {speed.mfu:.1%}"
+    return f"{speed.flops_per_second / 1e9:,.1f} GFLOP/s ({share})"
+
+
+def _bandwidth(speed: Throughput) -> str:
+    assert speed.bytes_per_second is not None
+    known = speed.bandwidth_share
+    share = "" if known is None else f" ({known:.1%} of what the memory could)"
+    return f"{speed.bytes_per_second / 1e9:,.1f} GB/s{share}"
 
 
 def _chooser(args: argparse.Namespace, device: torch.device) -> Choose:

@@ -25,7 +25,7 @@ from groundup.data import (
 from groundup.generation import translate_texts
 from groundup.models import AnyModel, DecoderOnly, EncoderDecoder
 from groundup.tokenizers import BytePairTokenizer, ByteTokenizer, CharacterTokenizer, Tokenizer
-from groundup.training import Schedule, bits_per_byte, evaluate
+from groundup.training import TrainingConfig, bits_per_byte, evaluate
 
 TEXTS = {
     "python-reference": python_reference,
@@ -43,12 +43,9 @@ Tokenizers = Mapping[str, Tokenizer]
 class Recipe(NamedTuple):
     """Settings that suit a preset; each can be overridden."""
 
-    steps: int
     batch_size: int
     context: int
-    learning_rate: float
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    schedule: Schedule = "cosine"
+    training: TrainingConfig
 
 
 class TextTask:
@@ -62,7 +59,27 @@ class TextTask:
 
     """
 
-    RECIPES = {"tiny": Recipe(steps=2300, batch_size=4, context=128, learning_rate=2e-3)}
+    PRESET = "modern"
+    """What is trained where nothing else is asked for."""
+    RECIPES = {
+        "tiny": Recipe(4, 128, TrainingConfig(steps=2300, learning_rate=2e-3)),
+        "modern": Recipe(
+            *(12, 128),
+            TrainingConfig(
+                steps=1200,
+                learning_rate=5e-3,
+                warmup_steps=10,
+                schedule="stable_decay",
+                decay_share=0.7,
+                final_learning_rate=0.0,
+                optimizer="muon",
+                muon_learning_rate=0.03,
+                muon_momentum=0.9,
+                weight_decay=0.0,
+                beta2=0.95,
+            ),
+        ),
+    }
 
     def __init__(
         self,
@@ -144,7 +161,9 @@ class DatesTask:
 
     """
 
-    RECIPES = {"tiny": Recipe(steps=1000, batch_size=64, context=64, learning_rate=3e-3)}
+    PRESET = "tiny"
+    """What is trained where nothing else is asked for."""
+    RECIPES = {"tiny": Recipe(64, 64, TrainingConfig(steps=1000, learning_rate=3e-3))}
     TARGET_LEN = len("2031-05-03") + 1  # and the token that begins or ends it
     NUM_VALIDATION = 2000
 

@@ -13,8 +13,11 @@ from safetensors import safe_open
 
 from groundup import commands
 from groundup.__main__ import NAMED_DATA, main
+from groundup.accounting import training_flops
 from groundup.baselines import CharacterNGram
 from groundup.checkpoint import load
+from groundup.config import DecoderOnlyConfig
+from groundup.models import DecoderOnly
 from groundup.tasks import DatesTask, TextTask, _num_bytes_after_the_first_token
 from groundup.tokenizers import ByteTokenizer, CharacterTokenizer
 from groundup.training import TrainingConfig, share_of_peak
@@ -401,6 +404,37 @@ def test_a_compiled_run_leaves_an_ordinary_model(text_path, tmp_path):
     assert "bits_per_byte" in TextTask(str(text_path), saved.tokenizers).evaluate(saved.model)
 
 
+BENCH = ["bench", "--context", 16, "--batch-size", 2, "--seconds", 0.01, "--device", "cpu"]
+
+
+@pytest.mark.parametrize("preset", ["tiny", "llama"])
+def test_bench_says_what_was_measured_on_what(run, preset):
+    sizes = ["--preset", preset, "--vocab-size", 19]
+    status, printed, _ = run(*BENCH, *sizes, "--compile", "off", "--json")
+    assert status == 0
+    result = json.loads(printed)
+    assert result["machine"].keys() >= {"processor", "cores", "threads", "bfloat16", "torch"}
+    config = DecoderOnlyConfig.preset(preset, vocab_size=19, max_len=16, dropout=0.0)
+    model = DecoderOnly(config)
+    assert result["model"]["parameters"] == sum(p.numel() for p in model.parameters())
+    per_token = sum(training_flops(config, 2, 16).values()) / 32
+    training, writing = result["training"], result["writing"]
+    assert training["flops_per_second"] == pytest.approx(per_token * training["tokens_per_second"])
+    assert training["shape"] == [2, 16] and training["setup"]["compiled"] is False
+    assert training["mfu"] is None or not math.isnan(training["mfu"])
+    assert writing["tokens_per_second"] > 0 and writing["bytes_per_second"] > 0
+
+
+def test_bench_prints_machine_model_training_and_writing(run):
+    choices = ["--precision", "float32", "--compile", "off", "--attention", "explicit"]
+    status, printed, _ = run(*BENCH, *choices, "--optimizer", "muon")
+    assert status == 0
+    names = [line.split()[0] for line in printed.splitlines()]
+    assert names == ["machine", "model", "training", "writing"]
+    assert "627,840 parameters, 3 layers, d_model 128, vocab_size 256" in printed
+    assert "float32, eager, explicit attention, muon" in printed
+
+
 # Refusals: one sentence, exit status 2, no traceback
 
 
@@ -437,6 +471,13 @@ def test_a_text_shorter_than_the_context_is_refused(refusal, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_bench_refuses_what_it_cannot_measure(refusal):
+    assert "preset must be one of tiny, " in refusal("bench", "--preset", "huge")
+    assert "got new_tokens=0, 1 tokens of prompt, max_len=1" in refusal(
+        *BENCH, "--context", 1, "--compile", "off"
+    )
+
+
 def test_an_unknown_preset_is_refused(refusal, text_path, tmp_path):
     message = refusal("train", "--data", text_path, "--preset", "huge", "--out", tmp_path / "out")
     assert "preset must be one of tiny, " in message
@@ -456,7 +497,10 @@ def test_data_must_be_named(refusal, tmp_path):
             "--vocab-size must be used with --tokenizer bpe, got --tokenizer c",
         ),
         (["--tokenizer", "bpe", "--vocab-size", 7], "vocab_size must be at least 256"),
-        (["--muon-learning-rate", 1], "must be used with --optimizer muon, got --optimizer adamw"),
+        (
+            ["--optimizer", "adamw", "--muon-learning-rate", 1],
+            "must be used with --optimizer muon, got --optimizer adamw",
+        ),
         (["--label-smoothing", 1], "label_smoothing must be at least 0 and below 1"),
         (["--batch-size", 2, "--accumulate", 3], "got batch_size=2, workers=1, accumulate=3"),
         (["--parallel", "ddp"], "--parallel ddp needs several processes, got one: start them with"),
