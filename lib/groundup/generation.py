@@ -47,7 +47,8 @@ class _Reader:
         if self.cache is None or self.context.shape[1] > self.max_len:
             return self._read_anew()
         start = self.context.shape[1] - 1
-        newest = self.context[:, start].clone()[:, None]  # its strides do not tell the length
+        # A copy whose strides do not tell the length of the text: a compiled step would notice.
+        newest = self.context[:, start:].clone(memory_format=torch.contiguous_format)
         return self.step(newest, cache=self.cache, **self._places(start))[:, -1]
 
     def _read_anew(self) -> Float[Tensor, "batch vocab"]:

@@ -42,8 +42,8 @@ class Int8Linear(nn.Module):
     """A linear map whose weights are whole numbers of eight bits. For inference alone.
 
     On a processor, in float32, products are taken in whole numbers as well: inputs are rounded
-    to eight bits, each token by a scale of its own. Elsewhere, weights are turned back as they are read,
-    which a compiler merges into the product.
+    to eight bits, each token by a scale of its own. Elsewhere, weights are turned back as they
+    are read, which a compiler merges into the product.
 
     Args:
         linear: What to take the weights from; it stays as it is.
