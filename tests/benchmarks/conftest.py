@@ -21,9 +21,12 @@ RECORDS = Path(__file__).parent / "records"
 ROUNDS = 5
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture
 def one_thread():
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +35,8 @@ def has_bf16():
     return bool(machine()["bfloat16"])
 
 
-@pytest.fixture(scope="session")
-def interleaved():
+@pytest.fixture
+def interleaved(one_thread):
     """Time candidates in turns; give the median processor seconds of one call of each."""
 
     def measure(candidates, rounds=ROUNDS, calls=1):
@@ -51,8 +54,8 @@ def interleaved():
     return measure
 
 
-@pytest.fixture(scope="session")
-def record():
+@pytest.fixture
+def record(one_thread):
     """Replace the row of the same metric in a file of `records/`; give whether it met its goal."""
 
     def write(file, metric, ours, peer, peer_name, ratio, goal, met, **more):

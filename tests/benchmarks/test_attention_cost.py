@@ -22,7 +22,7 @@ from groundup.online_softmax import online_softmax_attention
 matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402
 
-pytestmark = pytest.mark.benchmark
+pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]  # the peers warn
 
 FILE = "attention_cost.json"
 LENGTHS = [128, 256, 512, 1024, 2048, 4096]

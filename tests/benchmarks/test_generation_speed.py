@@ -18,7 +18,7 @@ from groundup.generation import generate
 from groundup.models import DecoderOnly
 from groundup.quantization import quantize
 
-pytestmark = pytest.mark.benchmark
+pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]  # the peers warn
 transformers = pytest.importorskip("transformers", reason="pip install -e .[bench]")
 x_transformers = pytest.importorskip("x_transformers", reason="pip install -e .[bench]")
 

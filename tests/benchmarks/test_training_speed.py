@@ -16,7 +16,7 @@ from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
 from groundup.models import DecoderOnly, EncoderDecoder
 from groundup.multihead import MultiHeadAttention
 
-pytestmark = pytest.mark.benchmark
+pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]  # the peers warn
 transformers = pytest.importorskip("transformers", reason="pip install -e .[bench]")
 x_transformers = pytest.importorskip("x_transformers", reason="pip install -e .[bench]")
 
