@@ -28,7 +28,7 @@ release:  ## make exercises/ from solutions/
 	classroom release
 
 bench:  ## measure against peers; writes tests/benchmarks/records/
-	pytest -m benchmark tests/benchmarks
+	pytest -o addopts=--import-mode=importlib -m benchmark tests/benchmarks
 
 clean:  ## remove what builds leave behind
 	rm -rf book/_build build .pytest_cache .ruff_cache

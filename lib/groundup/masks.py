@@ -40,7 +40,7 @@ def masked_softmax(
 
     """
     if isinstance(mask, str):
-        causal = drawn_mask(mask, *scores.shape[-2:], scores.device)
+        causal = drawn_mask(mask, scores.shape[-2], scores.shape[-1], scores.device)
         if causal is not None:
             # Every query sees itself, so no row is empty, and one sum is enough.
             scores = scores + additive_mask(causal, scores.dtype)

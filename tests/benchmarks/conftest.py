@@ -15,14 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from groundup.attention import dot_scores
 from groundup.throughput import machine
 
 RECORDS = Path(__file__).parent / "records"
-ROUNDS = 5
+ROUNDS = 7
 
 
 @pytest.fixture
 def one_thread():
+    assert not hasattr(dot_scores, "__wrapped__"), "shapes are checked: measure with `make bench`"
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -42,12 +44,15 @@ def interleaved(one_thread):
     def measure(candidates, rounds=ROUNDS, calls=1):
         for run in candidates.values():
             run()  # compiles, allocates, warms up
-        seconds = {name: [] for name in candidates}
-        for _ in range(rounds):
-            for name, run in candidates.items():
+        names = list(candidates)
+        seconds = {name: [] for name in names}
+        for first in range(rounds):
+            # Another one begins each round, or the same would always follow the slowest.
+            for turn in range(len(names)):
+                name = names[(first + turn) % len(names)]
                 start = time.process_time()
                 for _ in range(calls):
-                    run()
+                    candidates[name]()
                 seconds[name].append((time.process_time() - start) / calls)
         return {name: statistics.median(times) for name, times in seconds.items()}
 

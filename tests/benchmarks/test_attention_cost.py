@@ -1,8 +1,7 @@
 """How time and memory of attention grow with length: explicit, fused, and with an online softmax.
 
 One head of width 64, causal, forward and backward. Memory is the most bytes of tensors that were
-alive at once, beyond the inputs. Run by hand:
-`JAXTYPING_DISABLE=1 pytest -m benchmark tests/benchmarks/test_attention_cost.py`, which also draws
+alive at once, beyond the inputs. Run by `make bench`, which also draws
 `records/attention_cost.svg`.
 """
 

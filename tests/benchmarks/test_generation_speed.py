@@ -2,7 +2,7 @@
 
 Size B of the training benchmarks: 6 layers, d_model 384, 6 heads, 10.8 million parameters, random
 weights, since speed does not depend on them. A prompt of 16 tokens, 256 more, greedy, float32.
-Run by hand: `JAXTYPING_DISABLE=1 pytest -m benchmark tests/benchmarks/test_generation_speed.py`.
+Run by `make bench`.
 """
 
 import statistics

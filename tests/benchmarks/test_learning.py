@@ -5,8 +5,7 @@ last tenth is the validation set, and all of it is scored. The classic recipe is
 character models are usually trained with: learned positions, LayerNorm, GELU, AdamW. Ours was
 chosen on the first nine tenths alone, of which the last tenth was held out for that.
 
-Run by hand: `JAXTYPING_DISABLE=1 TINY_SHAKESPEARE=path pytest -m benchmark
-tests/benchmarks/test_learning.py`; without the path the text is downloaded.
+Run by `make bench`. Without `TINY_SHAKESPEARE=path` in the environment the text is downloaded.
 """
 
 import os

@@ -58,9 +58,9 @@ def write(row):
 
 def measure(data, out, *evaluate):
     """Train and evaluate; give the results and what the rows of the record have in common."""
-    command = f"groundup train --data {data} --preset tiny --out runs/{data}"
+    command = f"groundup train --data {data} --out runs/{data}"
     load = os.getloadavg()[0]
-    _, cpu, wall = groundup("train", "--data", data, "--preset", "tiny", "--out", out)
+    _, cpu, wall = groundup("train", "--data", data, "--out", out)
     printed, _, _ = groundup("evaluate", out, "--json", "--device", "cpu", *evaluate)
     common = {
         "hardware": f"{os.cpu_count()} cores of {processor()}, torch {torch.__version__}",

@@ -1,8 +1,7 @@
 """Training steps per second beside the libraries that a user would pick instead.
 
 Sizes, data, loss and optimizer are the same for all: GPT-2's architecture with GELU in its exact
-form, which is the faster one on processors, and AdamW in its fused form. Run by hand:
-`JAXTYPING_DISABLE=1 pytest -m benchmark tests/benchmarks/test_training_speed.py`.
+form, which is the faster one on processors, and AdamW in its fused form. Run by `make bench`.
 """
 
 import functools

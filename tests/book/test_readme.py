@@ -41,3 +41,16 @@ def test_the_training_results_are_those_of_the_record():
         assert f"| {row['cpu_seconds']:.0f} s |" in text
         assert row["command"] in text
         assert row["date"] in text
+
+
+def test_the_comparisons_are_those_of_the_records():
+    """Every row, those that miss their goal too."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    records = ROOT / "tests" / "benchmarks" / "records"
+    for name in ("training_speed", "generation_speed", "learning"):
+        rows = json.loads((records / f"{name}.json").read_text(encoding="utf-8"))
+        for row in rows:
+            met = "yes" if row["met"] else "no"
+            cells = (row["metric"], row["ours"], row["peer"], row["peer_name"], row["ratio"])
+            line = " | ".join(map(str, (*cells, row["goal"], met)))
+            assert f"| {line} |" in text, f"README lacks the line | {line} |"
