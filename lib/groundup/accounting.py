@@ -10,9 +10,13 @@ from typing import Literal
 
 import torch
 
-from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
+from groundup.config import (
+    AnyConfig,
+    DecoderOnlyConfig,
+    EncoderDecoderConfig,
+    EncoderOnlyConfig,
+)
 
-AnyConfig = DecoderOnlyConfig | EncoderOnlyConfig | EncoderDecoderConfig
 CachedConfig = DecoderOnlyConfig | EncoderDecoderConfig
 Shape = tuple[int, ...]
 Pairs = Literal["all", "allowed"]
@@ -320,7 +324,7 @@ def activation_bytes(
 
     """
     _require_lengths(config, batch_size, None, length=length)
-    d_model, num_heads, num_kv_heads = config.d_model, config.num_heads, _num_kv_heads(config)
+    d_model, num_heads, num_kv_heads = config.d_model, config.num_heads, config.kv_heads
     d_kv = num_kv_heads * config.d_head
     attention = 2 * d_model  # queries, and what the heads found
     if backend == "fused":
@@ -506,7 +510,7 @@ def _block(name: str, config: AnyConfig) -> dict[str, Shape]:
 
 
 def _attention(name: str, config: AnyConfig) -> dict[str, Shape]:
-    d_model, d_kv = config.d_model, _num_kv_heads(config) * config.d_head
+    d_model, d_kv = config.d_model, config.kv_heads * config.d_head
     shapes: dict[str, Shape] = {}
     for map_name, width in (("query", d_model), ("key", d_kv), ("value", d_kv)):
         shapes |= _linear(f"{name}.{map_name}", width, d_model, config.bias)
@@ -533,13 +537,9 @@ def _final_norm(name: str, config: AnyConfig) -> dict[str, Shape]:
     return _norm(name, config) if config.norm_order == "pre" else {}
 
 
-def _num_kv_heads(config: AnyConfig) -> int:
-    return config.num_kv_heads or config.num_heads
-
-
 def _key_and_value_bytes(config: AnyConfig, dtype: torch.dtype) -> int:
     """Count what one token takes in the cache of one layer."""
-    return 2 * _num_kv_heads(config) * config.d_head * dtype.itemsize
+    return 2 * config.kv_heads * config.d_head * dtype.itemsize
 
 
 def _part(name: str) -> str:

@@ -86,6 +86,11 @@ class _Config:
         """Width of one head."""
         return self.d_model // self.num_heads
 
+    @property
+    def kv_heads(self) -> int:
+        """Number of key and value heads, whether it was chosen or follows num_heads."""
+        return self.num_kv_heads or self.num_heads
+
     @classmethod
     def preset(cls: type[Config], name: str, **sizes: Any) -> Config:
         """Look up a preset by name, with the sizes it asks for and any field overridden.

@@ -186,7 +186,7 @@ def to_hugging_face_config(config: DecoderOnlyConfig) -> dict[str, Any]:
         "hidden_size": config.d_model,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads or config.num_heads,
+        "num_key_value_heads": config.kv_heads,
         "head_dim": config.d_head,
         "intermediate_size": config.d_ff,
         "hidden_act": _key_of(config.activation, _LLAMA_ACTIVATIONS),
@@ -236,7 +236,7 @@ def _llama(config: DecoderOnlyConfig) -> Iterator[Counterpart]:
         theirs, ours = f"model.layers.{layer}", f"blocks.{layer}"
         yield Counterpart(f"{theirs}.input_layernorm.weight", (f"{ours}.attention_norm.gain",))
         for kind in ("weight", "bias"):
-            turned = {"query": config.num_heads, "key": config.num_kv_heads or config.num_heads}
+            turned = {"query": config.num_heads, "key": config.kv_heads}
             for name in ("query", "key", "value", "output"):
                 yield Counterpart(
                     f"{theirs}.self_attn.{name[0]}_proj.{kind}",

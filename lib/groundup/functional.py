@@ -16,14 +16,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from groundup.attention import scaled_dot_product_attention
-from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
+from groundup.config import (
+    AnyConfig,
+    DecoderOnlyConfig,
+    EncoderDecoderConfig,
+    EncoderOnlyConfig,
+)
 from groundup.layers import FeedForward, GatedFeedForward, layer_norm, rms_norm
 from groundup.masks import causal_mask, sliding_window_mask
 from groundup.positions import alibi_bias, rotate, sinusoidal_table
 
 Tree = dict[str, Any]
 """Tensors, or trees again, by name."""
-AnyConfig = DecoderOnlyConfig | EncoderOnlyConfig | EncoderDecoderConfig
 ACTIVATIONS = FeedForward.ACTIVATIONS | GatedFeedForward.ACTIVATIONS
 
 
@@ -297,7 +301,7 @@ def init(config: AnyConfig, generator: torch.Generator | None = None) -> Tree:
         A tree of float32 tensors.
 
     """
-    d_model, d_kv = config.d_model, (config.num_kv_heads or config.num_heads) * config.d_head
+    d_model, d_kv = config.d_model, config.kv_heads * config.d_head
     std = math.sqrt(2 / (5 * d_model))
 
     def normal(*shape: int, std: float = std) -> Tree:

@@ -47,8 +47,7 @@ class _Writer(nn.Module):
                 f"got max_len={max_len}, the model's max_len={config.max_len}"
             )
         source_max_len = getattr(config, "source_max_len", None)
-        num_kv_heads = config.num_kv_heads or config.num_heads
-        sizes = (batch_size, num_kv_heads, max_len, config.d_head, source_max_len, self._window)
+        sizes = (batch_size, config.kv_heads, max_len, config.d_head, source_max_len, self._window)
         return KeyValueCache(
             config.num_layers, *sizes, is_static, device=weight.device, dtype=weight.dtype
         )

@@ -83,6 +83,8 @@ def test_a_config_cannot_be_changed_and_a_changed_copy_is_checked():
 def test_key_and_value_heads_follow_the_query_heads_unless_chosen():
     assert tiny().num_kv_heads is None
     assert dataclasses.replace(tiny(), num_heads=2).num_kv_heads is None
+    assert dataclasses.replace(tiny(), num_heads=2).kv_heads == 2
+    assert dataclasses.replace(tiny(), num_kv_heads=1).kv_heads == 1
 
 
 # Refusals
