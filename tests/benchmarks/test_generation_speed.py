@@ -2,7 +2,7 @@
 
 Size B of the training benchmarks: 6 layers, d_model 384, 6 heads, 10.8 million parameters, random
 weights, since speed does not depend on them. A prompt of 16 tokens, 256 more, greedy, float32.
-Run by `make bench`.
+Run by `make bench`, with the peers of `pip install -e .[bench]`.
 """
 
 import statistics
@@ -19,8 +19,6 @@ from groundup.models import DecoderOnly
 from groundup.quantization import quantize
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]  # the peers warn
-transformers = pytest.importorskip("transformers", reason="pip install -e .[bench]")
-x_transformers = pytest.importorskip("x_transformers", reason="pip install -e .[bench]")
 
 FILE = "generation_speed.json"
 VOCAB_SIZE, PROMPT, NEW, MAX_LEN = 256, 16, 256, 1024
@@ -44,6 +42,9 @@ def model():
 
 @pytest.fixture(scope="module")
 def peers():
+    import transformers
+    import x_transformers
+
     config = transformers.GPT2Config(
         vocab_size=VOCAB_SIZE,
         n_positions=MAX_LEN,

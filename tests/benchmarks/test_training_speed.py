@@ -1,7 +1,8 @@
 """Training steps per second beside the libraries that a user would pick instead.
 
 Sizes, data, loss and optimizer are the same for all: GPT-2's architecture with GELU in its exact
-form, which is the faster one on processors, and AdamW in its fused form. Run by `make bench`.
+form, which is the faster one on processors, and AdamW in its fused form. Run by `make bench`, with
+the peers of `pip install -e .[bench]`.
 """
 
 import functools
@@ -16,8 +17,6 @@ from groundup.models import DecoderOnly, EncoderDecoder
 from groundup.multihead import MultiHeadAttention
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]  # the peers warn
-transformers = pytest.importorskip("transformers", reason="pip install -e .[bench]")
-x_transformers = pytest.importorskip("x_transformers", reason="pip install -e .[bench]")
 
 FILE = "training_speed.json"
 VOCAB_SIZE = 256
@@ -50,6 +49,8 @@ def groundup(num_layers, d_model, num_heads, length, attention, **_):
 
 
 def hugging_face(num_layers, d_model, num_heads, length, **_):
+    import transformers
+
     config = transformers.GPT2Config(
         vocab_size=VOCAB_SIZE,
         n_positions=length,
@@ -76,6 +77,8 @@ def hugging_face(num_layers, d_model, num_heads, length, **_):
 
 
 def lucidrains(num_layers, d_model, num_heads, length, **_):
+    import x_transformers
+
     return x_transformers.TransformerWrapper(
         num_tokens=VOCAB_SIZE,
         max_seq_len=length,

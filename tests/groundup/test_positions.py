@@ -146,9 +146,8 @@ def test_rotation_is_multiplication_by_a_complex_number(normal, base):
 
 
 def test_split_halves_turn_as_in_hugging_face_s_llama(normal):
-    llama = pytest.importorskip(
-        "transformers.models.llama.modeling_llama", reason="the peer is not installed"
-    )
+    from transformers.models.llama import modeling_llama as llama
+
     query, key, positions = normal(2, 3, 5, 8), normal(2, 7, 5, 8), torch.tensor([[4, 0, 9, 2, 2]])
     cos, sin = rotary_turns(positions, 8, dtype=torch.float64)
     doubled = (torch.cat((table, table), dim=-1) for table in (cos, sin))
@@ -158,9 +157,8 @@ def test_split_halves_turn_as_in_hugging_face_s_llama(normal):
 
 
 def test_the_angles_are_those_of_hugging_face_s_llama():
-    llama = pytest.importorskip(
-        "transformers.models.llama.modeling_llama", reason="the peer is not installed"
-    )
+    from transformers.models.llama import modeling_llama as llama
+
     config = llama.LlamaConfig(
         hidden_size=24,
         num_attention_heads=3,
@@ -174,9 +172,8 @@ def test_the_angles_are_those_of_hugging_face_s_llama():
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 6, 7, 12, 16, 25])
 def test_alibi_slopes_are_those_of_hugging_face_s_bloom(num_heads):
-    bloom = pytest.importorskip(
-        "transformers.models.bloom.modeling_bloom", reason="the peer is not installed"
-    )
+    from transformers.models.bloom import modeling_bloom as bloom
+
     theirs = bloom.build_alibi_tensor(torch.ones(1, 2), num_heads, torch.float32)
     torch.testing.assert_close(alibi_slopes(num_heads), theirs[:, 0, 1])
 
