@@ -64,9 +64,9 @@ class TextTask:
     RECIPES = {
         "tiny": Recipe(4, 128, TrainingConfig(steps=2300, learning_rate=2e-3)),
         "modern": Recipe(
-            *(12, 128),
+            *(8, 128),
             TrainingConfig(
-                steps=1200,
+                steps=750,
                 learning_rate=5e-3,
                 warmup_steps=10,
                 schedule="stable_decay",
