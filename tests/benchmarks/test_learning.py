@@ -36,8 +36,9 @@ CLASSIC = TrainingConfig(
 CLASSIC_BATCH = 12
 BATCH = 20
 RECIPE = TextTask.RECIPES["modern"].training
-QUARTER_STEPS, ALL_STEPS = 214, 876
-"""As many updates as fit into a quarter of the classic recipe's time, and into all of it."""
+QUARTER_STEPS, ALL_STEPS = 195, 876
+"""As many updates as fit into a quarter of the time of the classic recipe, with room for what a
+shared machine adds, and into all of it."""
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +69,6 @@ def modern(vocab_size, seed):
     return DecoderOnly(config, torch.Generator().manual_seed(seed))
 
 
-def modern_recipe(steps):
-    return replace(RECIPE, steps=steps)
-
-
 def learn(text, build, config, batch_size, seed):
     """Train once; give nats per token of the whole validation set, and processor seconds."""
     vocab_size, train_tokens, validation_tokens = text
@@ -95,46 +92,53 @@ def score(model, tokens):
     return nats
 
 
-def test_the_default_recipe_learns_in_a_quarter_of_the_time(text, record):
-    """Recipes take turns, so that whatever slows one slows the others."""
-    runs = {"classic": [], "quarter": [], "all": []}
+def learn_in_turns(text, steps):
+    """Train by both recipes, seed by seed, so that whatever slows one slows the other."""
+    runs = {"classic": [], "ours": []}
     for seed in SEEDS:
         runs["classic"].append(learn(text, classic, CLASSIC, CLASSIC_BATCH, seed))
-        runs["quarter"].append(learn(text, modern, modern_recipe(QUARTER_STEPS), BATCH, seed))
-        runs["all"].append(learn(text, modern, modern_recipe(ALL_STEPS), BATCH, seed))
+        runs["ours"].append(learn(text, modern, replace(RECIPE, steps=steps), BATCH, seed))
     nats = {name: statistics.mean(n for n, _ in own) for name, own in runs.items()}
     seconds = {name: statistics.mean(s for _, s in own) for name, own in runs.items()}
     table = {
         "nats_per_token": {k: [round(n, 4) for n, _ in own] for k, own in runs.items()},
         "cpu_seconds": {k: [round(s, 1) for _, s in own] for k, own in runs.items()},
-        "steps": {"classic": CLASSIC.steps, "quarter": QUARTER_STEPS, "all": ALL_STEPS},
+        "steps": {"classic": CLASSIC.steps, "ours": steps},
         "seeds": len(SEEDS),
     }
-    name = f"the classic recipe, {CLASSIC.steps} steps, {nats['classic']:.3f} nats per token"
-    share = seconds["quarter"] / seconds["classic"]
-    soon = record(
+    peer = f"the classic recipe, {CLASSIC.steps} steps, {nats['classic']:.3f} nats per token"
+    return nats, seconds, peer, table
+
+
+def test_the_default_recipe_learns_in_a_quarter_of_the_time(text, record):
+    nats, seconds, peer, table = learn_in_turns(text, QUARTER_STEPS)
+    share = seconds["ours"] / seconds["classic"]
+    assert record(
         FILE,
         f"processor seconds to {GOAL_NATS} nats per token of Tiny Shakespeare",
-        round(seconds["quarter"], 1),
+        round(seconds["ours"], 1),
         round(seconds["classic"], 1),
-        name,
+        peer,
         round(share, 3),
         f"at most {GOAL_NATS} nats in at most 0.25 of the seconds",
-        nats["quarter"] <= GOAL_NATS and share <= 0.25,
-        ours_nats=round(nats["quarter"], 4),
+        nats["ours"] <= GOAL_NATS and share <= 0.25,
+        ours_nats=round(nats["ours"], 4),
         **table,
     )
-    share = seconds["all"] / seconds["classic"]
-    well = record(
+
+
+def test_the_default_recipe_learns_more_in_the_same_time(text, record):
+    nats, seconds, peer, table = learn_in_turns(text, ALL_STEPS)
+    share = seconds["ours"] / seconds["classic"]
+    assert record(
         FILE,
         "nats per token of Tiny Shakespeare in the processor seconds of the classic recipe",
-        round(nats["all"], 4),
+        round(nats["ours"], 4),
         round(nats["classic"], 4),
-        name,
-        round(nats["all"] / nats["classic"], 4),
+        peer,
+        round(nats["ours"] / nats["classic"], 4),
         f"at most {GOAL_NATS_AT_ALL_SECONDS} nats in at most as many seconds",
-        nats["all"] <= GOAL_NATS_AT_ALL_SECONDS and share <= 1.0,
+        nats["ours"] <= GOAL_NATS_AT_ALL_SECONDS and share <= 1.0,
         seconds_over_classic=round(share, 3),
         **table,
     )
-    assert soon and well
