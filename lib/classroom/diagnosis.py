@@ -154,11 +154,16 @@ def _shows_a_problem(subject: Subject, case: Case, name: str, inputs: Inputs, ju
 def shown_shapes(case: Case, inputs: Inputs, oracle: Callable[..., Any] | None) -> str:
     """Say with what a function that crashed was called: shapes of tensors, values of the rest."""
     args = inputs(case.fresh(0))
-    told = [
-        f"{label} {tuple(value.shape)}" if isinstance(value, Tensor) else f"{label} {_show(value)}"
-        for label, value in zip(_names(oracle, len(args)), args, strict=True)
-    ]
-    return f"It was called with {', '.join(told)}"
+    named = zip(_names(oracle, len(args)), args, strict=True)
+    return "It was called with " + ", ".join(f"{label} {_sizes(value)}" for label, value in named)
+
+
+def _sizes(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} {_sizes(item)}" for key, item in value.items()) + "}"
+    return _show(value)
 
 
 def _names(oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
@@ -174,6 +179,8 @@ def _show(value: Any) -> str:
         return str(_rounded(value.tolist()))
     if isinstance(value, (tuple, list)):
         return "(" + ", ".join(_show(item) for item in value) + ")"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_show(item)}" for key, item in value.items()) + "}"
     if isinstance(value, float):
         return number(value)
     return repr(value)

@@ -20,13 +20,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from classroom import lending, modules
 from classroom.wire import CannotCross, Handle, pack, unpack
 
 SECONDS_PER_EXERCISE = 10.0
 _REPEAT_ALARM_AFTER = 0.01
 _FASTEST_ALARM = 2e-5
 # While these run, no alarm goes off: they clear up after the code under test.
-_OUR_FILES = (__file__, contextlib.__file__)
+_OUR_FILES = (__file__, lending.__file__, modules.__file__, contextlib.__file__)
 _LIBRARIES = (sysconfig.get_path("stdlib"), "site-packages", "dist-packages")
 
 
@@ -62,7 +63,7 @@ class TooSlow(StudentError):
 
 
 class WrongKind(StudentError):
-    """The function returned something that is no tensor, number or string."""
+    """The function returned no tensor, number or string, or is a module of other parameters."""
 
 
 class Subject(Protocol):
@@ -83,7 +84,7 @@ class Subject(Protocol):
         ...
 
     def lend(self, function: Callable[..., Any]) -> Handle:
-        """Lend one of our functions: the code under test can call it, and sees values only."""
+        """Lend one of our functions: the code under test sees its values and its gradients."""
         ...
 
 
@@ -110,12 +111,16 @@ class LocalSubject:
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call the function `name` with copies of the arguments and return a copy of its result.
 
+        A class of modules is called with its settings, its weights and its inputs, see
+        `modules.as_function`.
+
         Raises:
             NotDefined: If the namespace has no such function.
             NotWritten: If it, or a function that it calls, is still the blank of the handout.
             Crashed: If it raises anything else.
             TooSlow: If the time is up.
-            WrongKind: If what it returns cannot cross.
+            WrongKind: If what it returns cannot cross, or if it is a module whose parameters are
+                not the agreed ones.
 
         """
         args, kwargs = self._cross((args, kwargs))
@@ -166,7 +171,7 @@ class LocalSubject:
         return self._returned(name, self._run(name, differentiate))
 
     def lend(self, function: Callable[..., Any]) -> Handle:
-        """Lend a function of ours; pass the handle as an argument of `call`."""
+        """Lend a function of ours; pass the handle as an argument of `call`. See `lending.lent`."""
         handle = Handle(next(self._ids), "checks")
         self._lent[handle.id] = function
         return handle
@@ -177,13 +182,7 @@ class LocalSubject:
     def _resolve(self, handle: Handle) -> Callable[..., Any]:
         if handle.owner != "checks" or handle.id not in self._lent:
             raise CannotCross("a handle that no check has lent")
-        function = self._lent[handle.id]
-
-        def lent(*args: Any, **kwargs: Any) -> Any:
-            given, named = self._cross((args, kwargs))
-            return self._cross(function(*given, **named))
-
-        return lent
+        return lending.lent(self._lent[handle.id], self._cross)
 
     def _returned(self, name: str, result: Any) -> Any:
         try:
@@ -199,11 +198,15 @@ class LocalSubject:
                 return compute(function)
         except StudentError:
             raise
+        except modules.WrongWeights as error:
+            raise WrongKind(f"`{name}` cannot take the weights of this exercise: {error}") from None
         except BaseException as error:
             raise _failure(name, error) from None
 
     def _find(self, name: str) -> Callable[..., Any]:
         found = self._namespace.get(name)
+        if modules.is_module_class(found):
+            return modules.as_function(found)
         if callable(found):
             return found
         if found is not None:
@@ -277,7 +280,7 @@ def _failure(name: str, error: BaseException) -> StudentError:
     # What a blank raises carries no words; torch raises NotImplementedError too, with words.
     if isinstance(error, NotImplementedError) and not error.args:
         blank = frames[-1].name if len(frames) > 1 else name
-        if blank == name or not blank.isidentifier():
+        if blank in (name, "__init__", "forward") or not blank.isidentifier():
             return NotWritten(f"`{name}` is not written yet")
         return NotWritten(f"`{name}` calls `{blank}`, which is not written yet")
     frame = frames[-1] if frames else None
