@@ -1,0 +1,124 @@
+"""Add a model to those that come with the course, with its record.
+
+    groundup train --data python-reference ... --out runs/reader
+    python -m groundup.pretrained runs/reader
+
+The folder's name becomes that of the model. The record's command is put together from what
+`config.json` notes, so that it cannot be another than the one that was run.
+"""
+
+import argparse
+import hashlib
+import json
+import platform
+import shlex
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from groundup import checkpoint
+from groundup.data import covering_windows
+from groundup.models import DecoderOnly
+from groundup.pretrained import FILES, FOLDER
+from groundup.tasks import TextTask
+from groundup.throughput import machine
+from groundup.training import bits_per_byte, evaluate
+
+
+def command_of(notes: dict[str, Any]) -> str:
+    """Write down the command that trains a model, with every choice spelled out.
+
+    Args:
+        notes: Of the model's checkpoint.
+
+    """
+    training, setup = notes["training"], notes["setup"]
+    options = {
+        "data": notes["data"],
+        "tokenizer": notes["tokenizer"],
+        "vocab-size": notes["vocab_size"],
+        "preset": notes["preset"],
+        "context": notes["context"],
+        "seed": notes["seed"],
+        "steps": training["steps"],
+        "batch-size": notes["batch_size"],
+        "accumulate": training["micro_batches"],
+        "learning-rate": training["learning_rate"],
+        "optimizer": training["optimizer"],
+        "muon-learning-rate": (
+            training["muon_learning_rate"] if training["optimizer"] == "muon" else None
+        ),
+        "schedule": training["schedule"],
+        "label-smoothing": training["label_smoothing"],
+        "precision": training["precision"],
+        "compile": "on" if setup["compiled"] else "off",
+        "attention": setup["attention"],
+        "device": "cpu",
+        "threads": 1,
+    }
+    chosen = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return shlex.join(["groundup", "train", *chosen])
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Measure a model that was trained here, and tell how it came to be."""
+    torch.set_num_threads(1)  # as the command does
+    saved = checkpoint.load(folder)
+    notes, model, tokenizer = saved.notes, saved.model, saved.tokenizers["text"]
+    assert isinstance(model, DecoderOnly)
+    task = TextTask(notes["data"], saved.tokenizers)
+    if task.fingerprint != notes["fingerprint"]:
+        raise ValueError(
+            f"a record must be made where the model was trained, on {notes['data_name']}, "
+            f"got {task.name}"
+        )
+    ids = torch.tensor(tokenizer.encode(task.data.train))
+    nats, num_tokens = evaluate(model, covering_windows(ids, 64, model.config.max_len))
+    num_bytes = len(task.data.train.encode()) - len(tokenizer.decode(ids[:1].tolist()).encode())
+    log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    held_out = task.evaluate(model)
+    return {
+        "command": command_of(notes),
+        "data": {
+            "name": task.name,
+            "python": platform.python_version(),
+            "sha256": task.fingerprint,
+        },
+        "seed": notes["seed"],
+        "steps": notes["step"],
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "loss": {
+            "train": {
+                "bits_per_byte": bits_per_byte(nats, num_tokens, num_bytes),
+                "nats_per_token": nats,
+            },
+            "held_out": {name: held_out[name] for name in ("bits_per_byte", "nats_per_token")},
+        },
+        "hardware": machine(),
+        "seconds": round(json.loads(log[-1])["seconds"]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "sha256": {
+            name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES
+        },
+    }
+
+
+def main() -> None:
+    """Copy a model, and write its record."""
+    parser = argparse.ArgumentParser(description="Add a model to those that come with the course.")
+    parser.add_argument("folder", type=Path, help="what `train` was given as --out")
+    folder = parser.parse_args().folder
+    record = describe(folder)
+    place = FOLDER / folder.name
+    place.mkdir(exist_ok=True)
+    for name in FILES:
+        shutil.copyfile(folder / name, place / name)
+    text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+    (place / "record.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
