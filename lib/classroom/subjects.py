@@ -171,7 +171,7 @@ class LocalSubject:
         return self._returned(name, self._run(name, differentiate))
 
     def lend(self, function: Callable[..., Any]) -> Handle:
-        """Lend a function of ours; pass the handle as an argument of `call`. See `lending.lent`."""
+        """Lend a function of ours; pass the handle as an argument of `call`. See `lending`."""
         handle = Handle(next(self._ids), "checks")
         self._lent[handle.id] = function
         return handle
@@ -182,7 +182,16 @@ class LocalSubject:
     def _resolve(self, handle: Handle) -> Callable[..., Any]:
         if handle.owner != "checks" or handle.id not in self._lent:
             raise CannotCross("a handle that no check has lent")
-        return lending.lent(self._lent[handle.id], self._cross)
+        function, cross = self._lent[handle.id], self._cross
+
+        def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            given, named = cross((args, kwargs))
+            return cross(function(*given, **named))
+
+        def gradients(*request: Any) -> Any:
+            return cross(lending.differentiate(function, *cross(request)))
+
+        return lending.borrowed(call, gradients)
 
     def _returned(self, name: str, result: Any) -> Any:
         try:

@@ -10,7 +10,9 @@ from multiprocessing.connection import Listener
 from pathlib import Path
 
 import pytest
+import torch
 
+from classroom.lending import differentiate
 from classroom.selfcheck import run_checks
 from classroom.subjects import (
     Crashed,
@@ -56,6 +58,9 @@ class ProcessSubject:
             if kind == "lent":
                 identity, args, kwargs = rest
                 self._connection.send_bytes(pack(self._lent[identity](*args, **kwargs)))
+            elif kind == "lent gradients":
+                identity, *request = rest
+                self._connection.send_bytes(pack(differentiate(self._lent[identity], *request)))
             elif kind == "returned":
                 return rest[0]
             elif rest[0] == "Crashed":
@@ -102,3 +107,11 @@ def test_a_mistake_scores_the_same(mistake, connection):
 
 def test_a_variant_scores_the_same(variant, connection):
     same_score(*variant, connection)
+
+
+def test_a_lent_function_is_differentiated_across_processes(connection):
+    matrix = torch.tensor([[2.0, 3.0], [5.0, 7.0]])
+    source = "import torch\ndef use(f, x): return torch.autograd.functional.jacobian(f, x)"
+    subject = ProcessSubject(connection, source)
+    jacobian = subject.call("use", subject.lend(lambda x: matrix @ x.square()), torch.ones(2))
+    assert jacobian.tolist() == (2 * matrix).tolist()
