@@ -157,12 +157,11 @@
       cell.textContent = hint;
     };
     frame.addEventListener("pointermove", readCell);
-    frame.addEventListener("pointerleave", (event) => {
-      if (event.pointerType !== "mouse") return; // a finger leaves with every tap
+    frame.addEventListener("pointerleave", () => {
       forgetCell();
       look(state.token);
     });
-    frame.addEventListener("click", (event) => {
+    frame.addEventListener("click", (event) => { // also a tap, when the finger has left
       state.token = readCell(event);
       tokens[state.token].input.checked = true;
     });
