@@ -1,0 +1,809 @@
+"""What is graded in chapter 00, preliminaries.
+
+The oracles are torch's own functions, torch's autograd, or numbers made by hand.
+"""
+
+import itertools
+import math
+
+import torch
+import torch.nn.functional as F
+
+from classroom.checks import (
+    CheckFailed,
+    exercise,
+    expect_agrees,
+    expect_gradients,
+    expect_inputs_unchanged,
+    expect_law,
+    expect_test_judges,
+    points,
+)
+from classroom.subjects import LocalSubject
+
+INFINITY = float("inf")
+
+
+def expect_no_change_in_place(subject, case, name, inputs):
+    """Expect the arguments to stay as they were; name the mistakes that change them too."""
+    try:
+        expect_inputs_unchanged(subject, case, name, inputs)
+    except CheckFailed as failure:
+        if failure.__cause__ is not None:  # the function did not come to an end
+            raise
+        alike = [mistake for mistake in case.mistakes if changes(mistake, case, name, inputs)]
+        raise CheckFailed(failure.problem, alike) from None
+
+
+def changes(mistake, case, name, inputs):
+    known = LocalSubject(mistake.namespace, seconds=2)
+    try:
+        expect_inputs_unchanged(known, case.fresh(0), name, inputs)
+    except CheckFailed as failure:
+        return failure.__cause__ is None
+    return False
+
+
+def integers(case, high, *shape):
+    """Draw whole numbers from 0 to `high` - 1."""
+    return torch.randint(high, shape, generator=case.generator)
+
+
+# 0.0 ------------------------------------------------------------------------------------------
+
+
+@exercise(
+    "mean_of_rows",
+    number="0.0",
+    title="How this works, tried on something easy",
+    asks="Return the mean of each row of x.",
+    difficulty=1,
+    importance=1,
+    minutes=3,
+)
+class TestMeanOfRows:
+    @points(1)
+    def test_each_row_has_its_mean(self, subject, case):
+        def inputs(case):
+            return (case.normal(case.size("rows", 3), case.size("columns", 5)),)
+
+        def oracle(x):
+            return torch.mean(x, dim=1)
+
+        expect_agrees(subject, case, "mean_of_rows", inputs, oracle, {"means": "rows"})
+
+
+# 0.1 ------------------------------------------------------------------------------------------
+
+
+def only_minus_infinity(scores, dim):
+    return (scores == -INFINITY).all(dim=dim, keepdim=True)
+
+
+def softmax_oracle(scores, dim):
+    return torch.where(only_minus_infinity(scores, dim), 0.0, torch.softmax(scores, dim))
+
+
+def log_softmax_oracle(scores, dim):
+    result = torch.log_softmax(scores, dim)
+    return torch.where(only_minus_infinity(scores, dim), -INFINITY, result)
+
+
+def logsumexp_oracle(scores, dim):
+    return torch.logsumexp(scores, dim)
+
+
+def block_along(dim):
+    """Return what draws a block of scores, to be normalised along `dim`."""
+
+    def inputs(case):
+        shape = case.size("batch", 2), case.size("rows", 5), case.size("columns", 7)
+        return case.normal(*shape, std=2.0), dim
+
+    return inputs
+
+
+def far_inputs(case):
+    """Rows around 0, around 1000, around -1000, and so on."""
+    rows, columns = case.size("rows", 3), case.size("columns", 7)
+    offsets = torch.tensor([0.0, 1000.0, -1000.0]).repeat(rows)[:rows]
+    return case.normal(rows, columns) + offsets[:, None].double(), -1
+
+
+def spread_inputs(case):
+    """Rows in which the scores lie about a thousand apart."""
+    rows, columns = case.size("rows", 3), case.size("columns", 7)
+    steps = 1000.0 * torch.arange(columns, dtype=torch.float64)
+    return case.normal(rows, columns) - steps, -1
+
+
+def forbidden_inputs(case):
+    """The first row is all minus infinity, the second in part, the others not."""
+    rows, columns = case.size("rows", 5, smallest=2), case.size("columns", 7, smallest=2)
+    scores = case.normal(rows, columns)
+    scores[0] = -INFINITY
+    scores[1, : columns // 2] = -INFINITY
+    return scores, -1
+
+
+WEIGHTS = {"weights": "batch rows columns"}
+ROW_WEIGHTS = {"weights": "rows columns"}
+ROW_LOGS = {"log_weights": "rows columns"}
+ROW_TOTALS = {"totals": "rows"}
+
+
+@exercise(
+    "stable_softmax",
+    number="0.1",
+    title="A softmax that survives 1000",
+    asks="`stable_softmax`, `log_softmax` and `logsumexp` work along the dimension they are given, "
+    "for scores of any size, and for a row in which every score is minus infinity.",
+    difficulty=3,
+    importance=5,
+    minutes=25,
+)
+class TestStableSoftmax:
+    @points(2)
+    def test_weights_sum_to_one_along_the_dimension_asked_for(self, subject, case):
+        for dim in (0, 1, -1):
+            expect_agrees(
+                subject, case, "stable_softmax", block_along(dim), softmax_oracle, WEIGHTS
+            )
+
+    @points(1)
+    def test_scores_around_1000_and_minus_1000_give_no_nan(self, subject, case):
+        expect_agrees(subject, case, "stable_softmax", far_inputs, softmax_oracle, ROW_WEIGHTS)
+
+    @points(1)
+    def test_the_log_softmax_keeps_what_the_softmax_rounds_to_zero(self, subject, case):
+        returns = {"log_weights": "batch rows columns"}
+        expect_agrees(subject, case, "log_softmax", block_along(1), log_softmax_oracle, returns)
+        expect_agrees(subject, case, "log_softmax", spread_inputs, log_softmax_oracle, ROW_LOGS)
+
+    @points(1)
+    def test_the_logarithm_of_the_sum_is_right_for_scores_of_any_size(self, subject, case):
+        returns = {"totals": "batch columns"}
+        expect_agrees(subject, case, "logsumexp", block_along(1), logsumexp_oracle, returns)
+        expect_agrees(subject, case, "logsumexp", far_inputs, logsumexp_oracle, ROW_TOTALS)
+
+    @points(2)
+    def test_a_row_of_minus_infinity_gives_no_weight_to_anything(self, subject, case):
+        expect_agrees(
+            subject, case, "stable_softmax", forbidden_inputs, softmax_oracle, ROW_WEIGHTS
+        )
+        expect_agrees(subject, case, "log_softmax", forbidden_inputs, log_softmax_oracle, ROW_LOGS)
+        expect_agrees(subject, case, "logsumexp", forbidden_inputs, logsumexp_oracle, ROW_TOTALS)
+
+    @points(1)
+    def test_gradients_flow_back_and_the_scores_stay_as_they_were(self, subject, case):
+        functions = {
+            "stable_softmax": softmax_oracle,
+            "log_softmax": log_softmax_oracle,
+            "logsumexp": logsumexp_oracle,
+        }
+        for name, oracle in functions.items():
+            expect_no_change_in_place(subject, case, name, block_along(1))
+            expect_gradients(subject, case, name, block_along(1), oracle, wrt=["scores"])
+
+
+# 0.2 ------------------------------------------------------------------------------------------
+
+
+def loss_oracle(logits, targets, ignore_index):
+    rows, flat = logits.flatten(0, 1), targets.flatten()
+    if (flat == ignore_index).all():
+        return torch.zeros((), dtype=logits.dtype)
+    return F.cross_entropy(rows, flat, ignore_index=ignore_index)
+
+
+def sequence_oracle(logits, targets, ignore_index):
+    pairs = zip(logits, targets, strict=True)
+    return torch.stack([loss_oracle(x[None], t[None], ignore_index) for x, t in pairs])
+
+
+def loss_inputs(case, ignored=lambda sequence, length: 0, ignore_index=-100, std=2.0):
+    """Draw logits and targets; `ignored` says how many targets of a sequence do not count."""
+    batch, length = case.size("batch", 3), case.size("length", 5)
+    vocab = case.size("vocab", 7, smallest=2)
+    logits = case.normal(batch, length, vocab, std=std)
+    targets = integers(case, vocab, batch, length)
+    for sequence in range(batch):
+        targets[sequence, length - ignored(sequence, length) :] = ignore_index
+    return logits, targets, ignore_index
+
+
+def padded_inputs(case):
+    """5, 3 and 1 of the targets count."""
+    return loss_inputs(case, lambda sequence, length: min(2 * sequence, length - 1))
+
+
+LOSS = {"loss": ""}
+
+
+@exercise(
+    "cross_entropy",
+    number="0.2",
+    title="Cross-entropy, and targets that do not count",
+    asks="`cross_entropy` returns the mean of -ln p over all targets that count; `sequence_losses` "
+    "returns the mean of each sequence.",
+    difficulty=3,
+    importance=5,
+    minutes=25,
+)
+class TestCrossEntropy:
+    @points(2)
+    def test_the_loss_is_the_mean_surprise_at_the_targets(self, subject, case):
+        expect_agrees(subject, case, "cross_entropy", loss_inputs, loss_oracle, LOSS)
+
+    @points(2)
+    def test_ignored_targets_neither_add_nor_divide(self, subject, case):
+        expect_agrees(subject, case, "cross_entropy", padded_inputs, loss_oracle, LOSS)
+
+    @points(1)
+    def test_a_token_can_be_the_one_to_ignore(self, subject, case):
+        def inputs(case):
+            return loss_inputs(case, lambda sequence, length: sequence, ignore_index=1)
+
+        expect_agrees(subject, case, "cross_entropy", inputs, loss_oracle, LOSS)
+
+    @points(1)
+    def test_being_sure_and_wrong_costs_what_it_costs(self, subject, case):
+        def inputs(case):
+            return loss_inputs(case, std=200.0)
+
+        expect_agrees(subject, case, "cross_entropy", inputs, loss_oracle, LOSS)
+
+    @points(1)
+    def test_every_sequence_is_divided_by_its_own_number_of_targets(self, subject, case):
+        def inputs(case):
+            return loss_inputs(case, lambda sequence, length: min(3 * sequence, length))
+
+        returns = {"losses": "batch"}
+        expect_agrees(subject, case, "sequence_losses", inputs, sequence_oracle, returns)
+
+    @points(1)
+    def test_without_a_target_the_loss_is_zero_and_with_targets_it_can_be_learned_from(
+        self, subject, case
+    ):
+        def inputs(case):
+            return loss_inputs(case, lambda sequence, length: length)
+
+        expect_agrees(subject, case, "cross_entropy", inputs, loss_oracle, LOSS)
+        expect_gradients(subject, case, "cross_entropy", padded_inputs, loss_oracle, wrt=["logits"])
+
+
+# 0.3 ------------------------------------------------------------------------------------------
+
+
+def split_oracle(x, num_heads):
+    """Cut every token into equal pieces, and stack the pieces."""
+    return torch.stack(x.chunk(num_heads, dim=-1), dim=1)
+
+
+def merge_oracle(heads):
+    return torch.cat(heads.unbind(dim=1), dim=-1)
+
+
+def transposed_oracle(x):
+    return torch.stack(x.unbind(dim=1))
+
+
+def scores_oracle(query, key):
+    return torch.matmul(query, key.mT)
+
+
+@exercise(
+    "split_heads",
+    number="0.3",
+    title="View against transpose",
+    asks="`split_heads` cuts each token into heads, `merge_heads` undoes it, `time_first` puts time in "
+    "front of batch, and `head_scores` takes dot products head by head.",
+    difficulty=2,
+    importance=5,
+    minutes=20,
+)
+class TestSplitHeads:
+    @points(2)
+    def test_every_head_gets_a_piece_of_every_token(self, subject, case):
+        def inputs(case):
+            batch, length = case.size("batch", 2), case.size("length", 5)
+            num_heads, d_head = case.size("num_heads", 3), case.size("d_head", 4)
+            return case.normal(batch, length, num_heads * d_head), num_heads
+
+        returns = {"heads": "batch num_heads length d_head"}
+        expect_agrees(subject, case, "split_heads", inputs, split_oracle, returns)
+
+    @points(2)
+    def test_the_pieces_of_a_token_come_back_side_by_side(self, subject, case):
+        def inputs(case):
+            batch, num_heads = case.size("batch", 2), case.size("num_heads", 3)
+            return (case.normal(batch, num_heads, case.size("length", 5), case.size("d_head", 4)),)
+
+        returns = {"x": "batch length d_model"}
+        expect_agrees(subject, case, "merge_heads", inputs, merge_oracle, returns)
+
+    @points(1)
+    def test_time_comes_first_and_no_token_changes_its_sequence(self, subject, case):
+        def inputs(case):
+            batch, length = case.size("batch", 2), case.size("length", 5)
+            return (case.normal(batch, length, case.size("d_model", 3)),)
+
+        returns = {"x": "length batch d_model"}
+        expect_agrees(subject, case, "time_first", inputs, transposed_oracle, returns)
+
+    @points(2)
+    def test_each_head_compares_its_own_queries_with_its_own_keys(self, subject, case):
+        def inputs(case):
+            batch, heads = case.size("batch", 2), case.size("num_heads", 3)
+            d_head = case.size("d_head", 4)
+            return (
+                case.normal(batch, heads, case.size("q_len", 5), d_head),
+                case.normal(batch, heads, case.size("k_len", 7), d_head),
+            )
+
+        returns = {"scores": "batch num_heads q_len k_len"}
+        expect_agrees(subject, case, "head_scores", inputs, scores_oracle, returns)
+
+
+# 0.4 ------------------------------------------------------------------------------------------
+
+
+def drawn_documents(case, vocab):
+    lengths = case.size("first_len", 11, smallest=2), case.size("second_len", 5, smallest=2)
+    return [integers(case, vocab, length) for length in lengths]
+
+
+def training_inputs(case):
+    """Two documents, and one of a single token, which holds no pair."""
+    vocab = case.size("vocab_size", 7, smallest=2)
+    documents = [*drawn_documents(case, vocab), integers(case, vocab, 1)]
+    return documents, vocab, case.integer(2, 9) / 4
+
+
+def bigram_oracle(documents, vocab_size, smoothing):
+    counts = torch.full((vocab_size, vocab_size), smoothing, dtype=torch.float64)
+    for document in documents:
+        for previous, following in itertools.pairwise(document.tolist()):
+            counts[previous, following] += 1
+    return torch.log(counts / counts.sum(dim=1, keepdim=True))
+
+
+def held_out_inputs(case):
+    vocab = case.size("vocab_size", 7, smallest=2)
+    return case.normal(vocab, vocab, std=1.5).log_softmax(dim=-1), drawn_documents(case, vocab)
+
+
+def held_out_oracle(log_probs, documents):
+    rows = torch.cat([log_probs[document[:-1]] for document in documents])
+    return F.nll_loss(rows, torch.cat([document[1:] for document in documents]))
+
+
+@exercise(
+    "bigram",
+    number="0.4",
+    title="A language model made of counts",
+    asks="`bigram` returns ln p(next | previous) from smoothed counts, one row for each previous "
+    "token; `bigram_loss` measures it on other documents; `first_loss` says where training starts.",
+    difficulty=2,
+    importance=4,
+    minutes=25,
+)
+class TestBigram:
+    @points(3)
+    def test_each_row_says_what_follows_a_token(self, subject, case):
+        expect_agrees(
+            subject,
+            case,
+            "bigram",
+            training_inputs,
+            bigram_oracle,
+            {"log_probs": "vocab_size vocab_size"},
+        )
+
+    @points(2)
+    def test_the_loss_is_the_mean_over_all_pairs_in_nats(self, subject, case):
+        expect_agrees(subject, case, "bigram_loss", held_out_inputs, held_out_oracle, LOSS)
+
+    @points(1)
+    def test_a_model_that_knows_nothing_starts_where_it_must(self, subject, case):
+        def inputs(case):
+            return (case.integer(3, 60_000),)
+
+        def oracle(vocab_size):
+            return F.cross_entropy(torch.zeros(1, vocab_size).double(), torch.tensor([0]))
+
+        expect_agrees(subject, case, "first_loss", inputs, oracle, LOSS)
+
+
+# 0.5 ------------------------------------------------------------------------------------------
+
+
+def tanh_oracle(x):
+    return torch.tanh(x)
+
+
+def silu_oracle(x):
+    return F.silu(x)
+
+
+def softplus_oracle(x):
+    return torch.logaddexp(x, torch.zeros_like(x))
+
+
+def gelu_oracle(x):
+    return F.gelu(x)
+
+
+def gelu_tanh_oracle(x):
+    return F.gelu(x, approximate="tanh")
+
+
+def features(case):
+    return (case.normal(case.size("rows", 3), case.size("columns", 5), std=2.0),)
+
+
+def extreme_features(case):
+    x = case.normal(case.size("width", 7, smallest=2), std=2.0)
+    x[0], x[-1] = -1000.0, 1000.0
+    return (x,)
+
+
+FEATURES = {"y": "rows columns"}
+
+
+@exercise(
+    "activations",
+    number="0.5",
+    title="Activations and their doubles",
+    asks="Write `tanh_by_sigmoid`, `silu`, `softplus`, `gelu` and `gelu_tanh`, each of x, feature by "
+    "feature.",
+    difficulty=2,
+    importance=3,
+    minutes=20,
+)
+class TestActivations:
+    @points(1)
+    def test_a_sigmoid_can_be_turned_into_tanh(self, subject, case):
+        expect_agrees(subject, case, "tanh_by_sigmoid", features, tanh_oracle, FEATURES)
+
+    @points(1)
+    def test_silu_is_x_let_through_by_its_own_sigmoid(self, subject, case):
+        expect_agrees(subject, case, "silu", features, silu_oracle, FEATURES)
+
+    @points(1)
+    def test_softplus_is_a_rounded_relu(self, subject, case):
+        expect_agrees(subject, case, "softplus", features, softplus_oracle, FEATURES)
+
+    @points(1)
+    def test_gelu_weighs_x_with_the_normal_distribution(self, subject, case):
+        expect_agrees(subject, case, "gelu", features, gelu_oracle, FEATURES)
+
+    @points(1)
+    def test_its_approximation_is_the_one_by_tanh(self, subject, case):
+        expect_agrees(subject, case, "gelu_tanh", features, gelu_tanh_oracle, FEATURES)
+
+    @points(2)
+    def test_all_of_them_survive_1000_and_minus_1000(self, subject, case):
+        functions = {
+            "tanh_by_sigmoid": tanh_oracle,
+            "silu": silu_oracle,
+            "softplus": softplus_oracle,
+            "gelu": gelu_oracle,
+            "gelu_tanh": gelu_tanh_oracle,
+        }
+        for name, oracle in functions.items():
+            expect_agrees(subject, case, name, extreme_features, oracle, {"y": "width"})
+
+
+# 0.6 ------------------------------------------------------------------------------------------
+
+
+def stepped(parameters, loss, learning_rate):
+    """Take one step of gradient descent by autograd."""
+    leaves = [parameter.clone().requires_grad_() for parameter in parameters]
+    gradients = torch.autograd.grad(loss(*leaves), leaves)
+    pairs = zip(parameters, gradients, strict=True)
+    return tuple(parameter - learning_rate * gradient for parameter, gradient in pairs)
+
+
+def logistic_oracle(weights, bias, x, labels, learning_rate):
+    def loss(weights, bias):
+        return F.binary_cross_entropy_with_logits(x @ weights + bias, labels.double())
+
+    return stepped((weights, bias), loss, learning_rate)
+
+
+def classifier_oracle(weights, bias, x, labels, learning_rate):
+    def loss(weights, bias):
+        return F.cross_entropy(x @ weights + bias, labels)
+
+    return stepped((weights, bias), loss, learning_rate)
+
+
+def logistic_inputs(case):
+    batch, d_in = case.size("batch", 5, smallest=2), case.size("d_in", 4)
+    return (
+        case.normal(d_in),
+        case.normal(),
+        case.normal(batch, d_in),
+        integers(case, 2, batch),
+        case.integer(3, 9) / 10,
+    )
+
+
+def classifier_inputs(case):
+    batch, d_in = case.size("batch", 5, smallest=2), case.size("d_in", 4)
+    classes = case.size("classes", 3, smallest=2)
+    return (
+        case.normal(d_in, classes),
+        case.normal(classes),
+        case.normal(batch, d_in),
+        integers(case, classes, batch),
+        case.integer(3, 9) / 10,
+    )
+
+
+LOGISTIC = {"weights": "d_in", "bias": ""}
+CLASSIFIER = {"weights": "d_in classes", "bias": "classes"}
+
+
+@exercise(
+    "gradient_step",
+    number="0.6",
+    title="One step of gradient descent by hand",
+    asks="`gradient_step` (two classes) and `classifier_step` (any number) return (weights, bias) after "
+    "one step on the mean loss of the batch, without autograd.",
+    difficulty=3,
+    importance=4,
+    minutes=30,
+)
+class TestGradientStep:
+    @points(2)
+    def test_the_weights_of_a_logistic_regression_step_downhill(self, subject, case):
+        expect_agrees(
+            subject,
+            case,
+            "gradient_step",
+            logistic_inputs,
+            logistic_oracle,
+            LOGISTIC,
+            compare=["weights"],
+        )
+
+    @points(1)
+    def test_so_does_its_bias(self, subject, case):
+        expect_agrees(subject, case, "gradient_step", logistic_inputs, logistic_oracle, LOGISTIC)
+
+    @points(2)
+    def test_the_weights_of_a_softmax_classifier_step_downhill(self, subject, case):
+        expect_agrees(
+            subject,
+            case,
+            "classifier_step",
+            classifier_inputs,
+            classifier_oracle,
+            CLASSIFIER,
+            compare=["weights"],
+        )
+
+    @points(1)
+    def test_so_do_its_biases(self, subject, case):
+        expect_agrees(
+            subject, case, "classifier_step", classifier_inputs, classifier_oracle, CLASSIFIER
+        )
+
+    @points(1)
+    def test_the_old_parameters_stay_as_they_were(self, subject, case):
+        expect_no_change_in_place(subject, case, "gradient_step", logistic_inputs)
+        expect_no_change_in_place(subject, case, "classifier_step", classifier_inputs)
+
+
+# 0.7 ------------------------------------------------------------------------------------------
+
+
+def uneven_rate(case):
+    """Draw a rate, never one half: there, dropping and keeping are the same."""
+    return (1, 2, 3, 4, 6, 7, 8)[case.integer(0, 6)] / 10
+
+
+def dropout_inputs(case, training=True):
+    shape = case.size("length", 5), case.size("d_model", 11)
+    return case.normal(*shape), case.uniform(*shape), uneven_rate(case), training
+
+
+def ones_and_even_noise(case):
+    """Noise that is spread evenly, in a random order: a share of it is exactly that share."""
+    width = 10 * case.size("tens", 2)
+    order = torch.randperm(width, generator=case.generator)
+    return torch.ones(width).double(), (order.double() + 0.5) / width, uneven_rate(case), True
+
+
+def dropout_oracle(x, noise, rate, training):
+    if not training:
+        return x
+    return torch.where(noise < rate, torch.zeros_like(x), x / (1 - rate))
+
+
+@exercise(
+    "mended_dropout",
+    number="0.7",
+    title="Bug hunt: dropout that keeps when it should drop",
+    asks="Return x with a share `rate` of its features dropped and the others scaled up, in training; "
+    "x itself in evaluation.",
+    difficulty=2,
+    importance=3,
+    minutes=15,
+)
+class TestMendedDropout:
+    @points(1)
+    def test_the_rate_is_the_share_that_is_dropped(self, subject, case):
+        def law(output, x, noise, rate, training):
+            if output.shape != x.shape:
+                return f"output has shape {tuple(output.shape)}, expected {tuple(x.shape)}"
+            dropped, expected = int((output == 0).sum()), int((noise < rate).sum())
+            if dropped != expected:
+                return (
+                    f"at rate {rate} in training, {dropped} of {len(x)} features are dropped, "
+                    f"expected {expected}"
+                )
+            return None
+
+        expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
+
+    @points(1)
+    def test_the_expected_value_stays_what_it_was(self, subject, case):
+        def law(output, x, noise, rate, training):
+            mean = float(output.mean())
+            if not abs(mean - 1) < 1e-6:
+                return f"at rate {rate} in training, ones have the mean {mean:.4g}, expected 1"
+            return None
+
+        expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
+
+    @points(2)
+    def test_the_noise_decides_feature_by_feature(self, subject, case):
+        expect_agrees(
+            subject,
+            case,
+            "mended_dropout",
+            dropout_inputs,
+            dropout_oracle,
+            {"output": "length d_model"},
+        )
+
+    @points(1)
+    def test_in_evaluation_nothing_happens(self, subject, case):
+        def inputs(case):
+            return dropout_inputs(case, training=False)
+
+        expect_agrees(
+            subject, case, "mended_dropout", inputs, dropout_oracle, {"output": "length d_model"}
+        )
+
+
+# 0.8 ------------------------------------------------------------------------------------------
+
+
+def through_float32(scores, dim):
+    from_the_top = scores - scores.amax(dim=dim, keepdim=True)
+    return torch.softmax(from_the_top.float(), dim).to(scores.dtype)
+
+
+def shifted(scores, dim, top):
+    exponentials = (scores - top).exp()
+    return exponentials / exponentials.sum(dim=dim, keepdim=True)
+
+
+RIGHT = {
+    "torch's softmax": torch.softmax,
+    "softmax as in 0.1": softmax_oracle,
+    "through the logarithm": lambda scores, dim: torch.log_softmax(scores, dim).exp(),
+    "computed in single precision": through_float32,
+}
+WRONG = {
+    "there is no shift: a score of 1000 gives NaN": lambda scores, dim: shifted(scores, dim, 0.0),
+    "the shift is the largest score of all rows, so rows far below give NaN": lambda scores, dim: (
+        shifted(scores, dim, scores.max())
+    ),
+    "large scores are cut off at 50": lambda scores, dim: torch.softmax(scores.clamp(-50, 50), dim),
+    "dim is ignored: it is always the last": lambda scores, dim: torch.softmax(scores, -1),
+    "2 is raised to the scores instead of e": lambda scores, dim: torch.softmax(
+        scores * math.log(2), dim
+    ),
+}
+
+
+def agreement(seen, expected):
+    if seen.shape != expected.shape:
+        return False
+    return bool(((seen - expected).abs() <= 1e-5).all())
+
+
+def gap(seen, expected):
+    """Say how far apart two tensors are."""
+    if seen.shape != expected.shape:
+        return f"the shapes are {tuple(seen.shape)} and {tuple(expected.shape)}"
+    difference = seen - expected
+    if difference.isnan().any():
+        return "one of the numbers is NaN"
+    return f"one number is off by {float(difference.flatten()[difference.abs().argmax()]):.2g}"
+
+
+def numbers(case):
+    return case.normal(case.size("rows", 3, smallest=2), case.size("columns", 5, smallest=2))
+
+
+def off_by(amount):
+    """Return what draws a tensor and a copy with one number off."""
+
+    def inputs(case):
+        expected = numbers(case)
+        seen = expected.clone()
+        seen[-1, 0] += amount
+        return seen, expected
+
+    return inputs
+
+
+def of_broadcasting_shapes(case):
+    """All numbers are equal, but there are more of one."""
+    seen = case.normal(1, 1).repeat(case.size("rows", 3, smallest=2), 1)
+    return seen, seen[0].clone()
+
+
+@exercise(
+    "check_softmax",
+    number="0.8",
+    title="Write the test: one that can fail",
+    asks="`agree` says whether two tensors hold the same numbers; `check_softmax` calls the softmax "
+    "that it is given, on scores of your choice, and `assert`s what has to hold.",
+    difficulty=4,
+    importance=5,
+    minutes=30,
+)
+class TestCheckSoftmax:
+    @points(1)
+    def test_rounding_is_forgiven_and_a_wrong_number_is_not(self, subject, case):
+        for amount in (1e-7, 0.01, -0.01):
+            self.judge_agreement(subject, case, off_by(amount))
+
+    @points(1)
+    def test_nan_and_another_shape_never_agree(self, subject, case):
+        for inputs in (off_by(float("nan")), of_broadcasting_shapes):
+            self.judge_agreement(subject, case, inputs)
+
+    @points(1)
+    def test_a_softmax_without_a_shift_is_caught(self, subject, case):
+        self.judge(subject, case, "there is no shift: a score of 1000 gives NaN")
+
+    @points(1)
+    def test_one_shift_for_all_rows_is_caught(self, subject, case):
+        self.judge(
+            subject, case, "the shift is the largest score of all rows, so rows far below give NaN"
+        )
+
+    @points(1)
+    def test_scores_that_are_cut_off_are_caught(self, subject, case):
+        self.judge(subject, case, "large scores are cut off at 50")
+
+    @points(1)
+    def test_a_dimension_that_is_ignored_is_caught(self, subject, case):
+        self.judge(subject, case, "dim is ignored: it is always the last")
+
+    @points(1)
+    def test_another_base_is_caught(self, subject, case):
+        self.judge(subject, case, "2 is raised to the scores instead of e")
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_softmax", RIGHT, WRONG, bug)
+
+    def judge_agreement(self, subject, case, inputs):
+        def law(answer, seen, expected):
+            right = agreement(seen, expected)
+            if answer not in (True, False):
+                return f"`agree` should return True or False, it returned {answer!r}"
+            if bool(answer) == right:
+                return None
+            return f"`agree` says {bool(answer)}, it should say {right}: {gap(seen, expected)}"
+
+        expect_law(subject, case, "agree", inputs, law)

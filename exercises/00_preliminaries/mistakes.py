@@ -1,0 +1,1096 @@
+"""The named mistakes of chapter 00: what a message can name, and what graders are tested with.
+
+Where an exercise asks for several functions, a mistake is in one or two of them. The right ones
+beside it stand at the top, once for all.
+"""
+
+import itertools
+import math
+
+import torch
+import torch.nn.functional as F
+
+from classroom.answers import Mistake
+
+
+def right_softmax(scores, dim):
+    return torch.softmax(scores, dim).masked_fill(torch.isneginf(scores), 0.0)
+
+
+def right_log_softmax(scores, dim):
+    return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
+
+
+def right_logsumexp(scores, dim):
+    return torch.logsumexp(scores, dim)
+
+
+def right_cross_entropy(logits, targets, ignore_index):
+    counted = targets != ignore_index
+    total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+    return total / counted.sum().clamp(min=1)
+
+
+def right_sequence_losses(logits, targets, ignore_index):
+    pairs = zip(logits, targets, strict=True)
+    return torch.stack([right_cross_entropy(x, t, ignore_index) for x, t in pairs])
+
+
+def right_split_heads(x, num_heads):
+    return torch.stack(x.chunk(num_heads, dim=2), dim=1)
+
+
+def right_merge_heads(heads):
+    return torch.cat(list(heads.unbind(dim=1)), dim=2)
+
+
+def right_time_first(x):
+    return torch.stack(list(x.unbind(dim=1)))
+
+
+def right_head_scores(query, key):
+    return query @ key.transpose(2, 3)
+
+
+def right_bigram(documents, vocab_size, smoothing):
+    counts = pair_counts(documents, vocab_size) + smoothing
+    return (counts / counts.sum(dim=1, keepdim=True)).log()
+
+
+def right_bigram_loss(log_probs, documents):
+    return -surprises(log_probs, documents).mean()
+
+
+def right_first_loss(vocab_size):
+    return math.log(vocab_size)
+
+
+def pair_counts(documents, vocab_size):
+    counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+    for document in documents:
+        for previous, following in itertools.pairwise(document.tolist()):
+            counts[previous, following] += 1
+    return counts
+
+
+def surprises(log_probs, documents):
+    return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
+
+
+def right_tanh(x):
+    return torch.tanh(x)
+
+
+def right_silu(x):
+    return F.silu(x)
+
+
+def right_softplus(x):
+    return F.softplus(x)
+
+
+def right_gelu(x):
+    return F.gelu(x)
+
+
+def right_gelu_tanh(x):
+    return F.gelu(x, approximate="tanh")
+
+
+def right_gradient_step(weights, bias, x, labels, learning_rate):
+    error = torch.sigmoid(x @ weights + bias) - labels
+    n = len(labels)
+    return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
+
+
+def right_classifier_step(weights, bias, x, labels, learning_rate):
+    error = class_error(weights, bias, x, labels)
+    n = len(labels)
+    return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
+
+
+def class_error(weights, bias, x, labels):
+    return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
+
+
+def right_agree(seen, expected):
+    if seen.shape != expected.shape:
+        return False
+    return bool(((seen - expected).abs() <= 1e-5).all())
+
+
+def right_check_softmax(softmax):
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.randn(3, 4, generator=generator)
+    scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
+    for dim in (0, 1):
+        assert right_agree(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
+
+
+# 0.0 ------------------------------------------------------------------------------------------
+
+
+class MeanOfColumns(Mistake, exercise="mean_of_rows"):
+    """This is the mean of each column: the axis that is averaged away must be that of the
+    columns (dim=1), so that one number per row is left."""
+
+    def mean_of_rows(x):
+        return x.mean(dim=0)
+
+
+class MeanOfEverything(Mistake, exercise="mean_of_rows"):
+    """This is one mean over all numbers; each row has its own."""
+
+    def mean_of_rows(x):
+        return x.mean()
+
+
+class SumOfRows(Mistake, exercise="mean_of_rows"):
+    """These are the sums: a mean is divided by how many numbers the row has."""
+
+    def mean_of_rows(x):
+        return x.sum(dim=1)
+
+
+class DividedByTheRows(Mistake, exercise="mean_of_rows"):
+    """The sum of a row is divided by the number of rows; a row has as many numbers as there are
+    columns."""
+
+    def mean_of_rows(x):
+        return x.sum(dim=1) / len(x)
+
+
+class AxisLeftOver(Mistake, exercise="mean_of_rows"):
+    """The means are right, but an axis of size 1 is left over (keepdim=True): one number per row
+    has the shape (rows,)."""
+
+    def mean_of_rows(x):
+        return x.mean(dim=1, keepdim=True)
+
+
+# 0.1 ------------------------------------------------------------------------------------------
+
+
+class NoShift(Mistake, exercise="stable_softmax"):
+    """exp() of 1000 is infinite and exp() of -1000 is 0, and neither inf/inf nor 0/0 is a number:
+    subtract the largest score of the row first."""
+
+    def stable_softmax(scores, dim):
+        exponentials = scores.exp()
+        weights = exponentials / exponentials.sum(dim=dim, keepdim=True)
+        return weights.masked_fill(scores == -math.inf, 0.0)
+
+    log_softmax = right_log_softmax
+    logsumexp = right_logsumexp
+
+
+class LargestOfAll(Mistake, exercise="stable_softmax"):
+    """One shift for all rows, by the largest score of all: rows that lie far below it underflow
+    to 0/0. Every row needs its own shift."""
+
+    def stable_softmax(scores, dim):
+        exponentials = (scores - scores.max()).exp()
+        weights = exponentials / exponentials.sum(dim=dim, keepdim=True)
+        return weights.masked_fill(scores == -math.inf, 0.0)
+
+    log_softmax = right_log_softmax
+    logsumexp = right_logsumexp
+
+
+class NormalisedOverEverything(Mistake, exercise="stable_softmax"):
+    """The total runs over the whole tensor; it must run along dim only."""
+
+    def stable_softmax(scores, dim):
+        exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp().nan_to_num(0.0)
+        return exponentials / exponentials.sum()
+
+    log_softmax = right_log_softmax
+    logsumexp = right_logsumexp
+
+
+class AlwaysTheLastDimension(Mistake, exercise="stable_softmax"):
+    """The argument dim is ignored: the softmax always runs along the last dimension."""
+
+    def stable_softmax(scores, dim):
+        return right_softmax(scores, -1)
+
+    log_softmax = right_log_softmax
+    logsumexp = right_logsumexp
+
+
+class AxisNotKept(Mistake, exercise="stable_softmax"):
+    """Without keepdim=True the totals lose their axis, and are then lined up with another one:
+    an error if you are lucky, wrong weights if the sizes happen to be equal."""
+
+    def stable_softmax(scores, dim):
+        exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp()
+        return exponentials / exponentials.sum(dim=dim)
+
+    log_softmax = right_log_softmax
+    logsumexp = right_logsumexp
+
+
+class LogarithmOfTheSoftmax(Mistake, exercise="stable_softmax"):
+    """The logarithm is taken after the softmax has rounded small weights to 0, and ln 0 is minus
+    infinity: subtract the logarithm of the total from the scores."""
+
+    stable_softmax = right_softmax
+
+    def log_softmax(scores, dim):
+        return right_softmax(scores, dim).log()
+
+    logsumexp = right_logsumexp
+
+
+class LargestNotAddedBack(Mistake, exercise="stable_softmax"):
+    """The shift is taken out of the exponentials and never added again: ln Σ exp(s) is m plus
+    ln Σ exp(s - m)."""
+
+    stable_softmax = right_softmax
+    log_softmax = right_log_softmax
+
+    def logsumexp(scores, dim):
+        largest = scores.amax(dim=dim, keepdim=True).nan_to_num(neginf=0.0)
+        return (scores - largest).exp().sum(dim=dim).log()
+
+
+class NothingOverNothing(Mistake, exercise="stable_softmax"):
+    """A row of minus infinities gives NaN: its largest score is minus infinity as well, and
+    -inf - (-inf) is no number. Such a row needs a shift that is finite, and then a total that is
+    not divided by while it is 0."""
+
+    def stable_softmax(scores, dim):
+        exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp()
+        return exponentials / exponentials.sum(dim=dim, keepdim=True)
+
+    def log_softmax(scores, dim):
+        largest = scores.amax(dim=dim, keepdim=True)
+        shifted = scores - largest
+        return shifted - shifted.exp().sum(dim=dim, keepdim=True).log()
+
+    def logsumexp(scores, dim):
+        largest = scores.amax(dim=dim, keepdim=True)
+        return ((scores - largest).exp().sum(dim=dim, keepdim=True).log() + largest).squeeze(dim)
+
+
+class EvenShareOfNothing(Mistake, exercise="stable_softmax"):
+    """A row of minus infinities gets even weights. It forbids every place, so no place may get
+    anything: its weights are 0."""
+
+    def stable_softmax(scores, dim):
+        return torch.softmax(scores.clamp(min=-1e9), dim)
+
+    log_softmax = right_log_softmax
+    logsumexp = right_logsumexp
+
+
+class ShiftedInPlace(Mistake, exercise="stable_softmax"):
+    """The shift is written into the scores of whoever called: `scores -= …` changes their tensor,
+    `scores - …` makes a new one."""
+
+    def stable_softmax(scores, dim):
+        largest = scores.max(dim=dim, keepdim=True).values
+        scores -= largest.masked_fill(largest == -math.inf, 0.0)
+        exponentials = scores.exp()
+        return exponentials / exponentials.sum(dim=dim, keepdim=True).clamp(min=1e-300)
+
+    log_softmax = right_log_softmax
+    logsumexp = right_logsumexp
+
+
+# 0.2 ------------------------------------------------------------------------------------------
+
+
+class SoftmaxTwice(Mistake, exercise="cross_entropy"):
+    """The logits go through a softmax before the log-softmax, which has one inside: cross-entropy
+    starts from logits, not from probabilities."""
+
+    def cross_entropy(logits, targets, ignore_index):
+        return right_cross_entropy(logits.softmax(dim=-1), targets, ignore_index)
+
+    def sequence_losses(logits, targets, ignore_index):
+        return right_sequence_losses(logits.softmax(dim=-1), targets, ignore_index)
+
+
+class EpsilonInTheLogarithm(Mistake, exercise="cross_entropy"):
+    """A small number is added inside the logarithm, so no surprise is larger than about 20 nats,
+    and being sure and wrong teaches nothing: take the log-softmax of the logits instead."""
+
+    def cross_entropy(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        probabilities = logits.softmax(dim=-1)[counted]
+        right = probabilities.gather(1, targets[counted][:, None])
+        return -(right + 1e-9).log().sum() / counted.sum().clamp(min=1)
+
+    sequence_losses = right_sequence_losses
+
+
+class MeanOverIgnoredToo(Mistake, exercise="cross_entropy"):
+    """The sum leaves the ignored targets out, but it is divided by the number of all targets:
+    the more padding, the smaller the loss. Divide by how many count."""
+
+    def cross_entropy(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / targets.numel()
+
+    def sequence_losses(logits, targets, ignore_index):
+        return torch.stack(
+            [cross_entropy(x, t, ignore_index) for x, t in zip(logits, targets, strict=True)]
+        )
+
+
+class IgnoredTermsStay(Mistake, exercise="cross_entropy"):
+    """The ignored targets are turned into an index that exists, so that nothing crashes, and then
+    their terms stay in the sum: set those terms to 0."""
+
+    def cross_entropy(logits, targets, ignore_index):
+        right = logits.log_softmax(dim=-1).gather(-1, targets.clamp(min=0)[..., None])
+        return -right.sum() / (targets != ignore_index).sum().clamp(min=1)
+
+    def sequence_losses(logits, targets, ignore_index):
+        return torch.stack(
+            [cross_entropy(x, t, ignore_index) for x, t in zip(logits, targets, strict=True)]
+        )
+
+
+class MeanOfMeans(Mistake, exercise="cross_entropy"):
+    """The means of the sequences are averaged, so a token of a short sequence counts more than
+    one of a long sequence: add up everything first, and divide once."""
+
+    def cross_entropy(logits, targets, ignore_index):
+        return right_sequence_losses(logits, targets, ignore_index).mean()
+
+    sequence_losses = right_sequence_losses
+
+
+class AddedUpOverTime(Mistake, exercise="cross_entropy"):
+    """The loss is divided by the number of sequences only, so it grows with their length: divide
+    by the number of targets that count."""
+
+    def cross_entropy(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / len(logits)
+
+    sequence_losses = right_sequence_losses
+
+
+class OnlyMinusHundred(Mistake, exercise="cross_entropy"):
+    """Only -100 is ignored, whatever ignore_index says; it is an argument because others ignore,
+    for instance, the number of their padding token."""
+
+    def cross_entropy(logits, targets, ignore_index):
+        return right_cross_entropy(logits, targets, -100)
+
+    def sequence_losses(logits, targets, ignore_index):
+        return right_sequence_losses(logits, targets, -100)
+
+
+class ZeroOverZero(Mistake, exercise="cross_entropy"):
+    """A sequence without a target divides 0 by 0, and one NaN spoils every average it gets into:
+    its loss is 0 here."""
+
+    def cross_entropy(logits, targets, ignore_index):
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)
+
+    def sequence_losses(logits, targets, ignore_index):
+        return torch.stack(
+            [cross_entropy(x, t, ignore_index) for x, t in zip(logits, targets, strict=True)]
+        )
+
+
+# 0.3 ------------------------------------------------------------------------------------------
+
+
+class ViewWithoutTranspose(Mistake, exercise="split_heads"):
+    """The shape is right and the numbers are not: a view only cuts the row of numbers anew, so a
+    head gets neighbouring tokens whole. Cut d_model into heads first, then exchange axes."""
+
+    def split_heads(x, num_heads):
+        batch, length, d_model = x.shape
+        return x.reshape(batch, num_heads, length, d_model // num_heads)
+
+    merge_heads = right_merge_heads
+    time_first = right_time_first
+    head_scores = right_head_scores
+
+
+class WidthBeforeHeads(Mistake, exercise="split_heads"):
+    """Each head takes every num_heads-th feature; head 0 should get the first d_head features,
+    side by side. In the cut, num_heads comes before d_head."""
+
+    def split_heads(x, num_heads):
+        batch, length, d_model = x.shape
+        return x.reshape(batch, length, d_model // num_heads, num_heads).permute(0, 3, 1, 2)
+
+    merge_heads = right_merge_heads
+    time_first = right_time_first
+    head_scores = right_head_scores
+
+
+class HeadsBeforeBatch(Mistake, exercise="split_heads"):
+    """The heads are the first axis; batch stays the first, heads are the second."""
+
+    def split_heads(x, num_heads):
+        return torch.stack(x.chunk(num_heads, dim=-1))
+
+    merge_heads = right_merge_heads
+    time_first = right_time_first
+    head_scores = right_head_scores
+
+
+class MergedWithoutTranspose(Mistake, exercise="split_heads"):
+    """The heads are glued together as they lie in memory, so a token gets pieces of other tokens:
+    exchange the axes of heads and length before you flatten."""
+
+    split_heads = right_split_heads
+
+    def merge_heads(heads):
+        batch, num_heads, length, d_head = heads.shape
+        return heads.reshape(batch, length, num_heads * d_head)
+
+    time_first = right_time_first
+    head_scores = right_head_scores
+
+
+class MergedInterleaved(Mistake, exercise="split_heads"):
+    """The heads' features are shuffled like cards: all of head 0 comes first, then all of
+    head 1."""
+
+    split_heads = right_split_heads
+
+    def merge_heads(heads):
+        return heads.permute(0, 2, 3, 1).flatten(2)
+
+    time_first = right_time_first
+    head_scores = right_head_scores
+
+
+class HeadsAddedUp(Mistake, exercise="split_heads"):
+    """The heads are added up; merging puts them side by side, so that d_model is num_heads times
+    d_head again."""
+
+    split_heads = right_split_heads
+
+    def merge_heads(heads):
+        return heads.sum(dim=1)
+
+    time_first = right_time_first
+    head_scores = right_head_scores
+
+
+class TimeByView(Mistake, exercise="split_heads"):
+    """A view with the two sizes exchanged moves no number, so tokens of one sequence land in
+    another: exchange the axes (transpose), not the sizes."""
+
+    split_heads = right_split_heads
+    merge_heads = right_merge_heads
+
+    def time_first(x):
+        batch, length, d_model = x.shape
+        return x.reshape(length, batch, d_model)
+
+    head_scores = right_head_scores
+
+
+class KeysInRows(Mistake, exercise="split_heads"):
+    """Rows hold keys and columns hold queries: each row should belong to a query."""
+
+    split_heads = right_split_heads
+    merge_heads = right_merge_heads
+    time_first = right_time_first
+
+    def head_scores(query, key):
+        return torch.einsum("bhqd,bhkd->bhkq", query, key)
+
+
+class KeysOfAllHeads(Mistake, exercise="split_heads"):
+    """The letter of the heads differs between the two inputs, so einsum adds up the keys of all
+    heads: a letter that is in one input only, and not in the output, is summed over."""
+
+    split_heads = right_split_heads
+    merge_heads = right_merge_heads
+    time_first = right_time_first
+
+    def head_scores(query, key):
+        return torch.einsum("bhqd,bgkd->bhqk", query, key)
+
+
+# 0.4 ------------------------------------------------------------------------------------------
+
+
+class CountsTransposed(Mistake, exercise="bigram"):
+    """A row belongs to the token that follows; it should belong to the token before, so that each
+    row is one forecast."""
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size).T + smoothing
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
+
+    bigram_loss = right_bigram_loss
+    first_loss = right_first_loss
+
+
+class NormalisedOverThePrevious(Mistake, exercise="bigram"):
+    """The columns sum to 1: that says which token came before. Given the token before, the
+    probabilities of what follows must sum to 1, and they are a row."""
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum(dim=0, keepdim=True)).log()
+
+    bigram_loss = right_bigram_loss
+    first_loss = right_first_loss
+
+
+class PairsOfAllRows(Mistake, exercise="bigram"):
+    """All counts together are made to sum to 1, which gives the probability of the pair; each row
+    needs its own total, to give that of the next token."""
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum()).log()
+
+    bigram_loss = right_bigram_loss
+    first_loss = right_first_loss
+
+
+class AcrossTheEnds(Mistake, exercise="bigram"):
+    """The documents are joined first, so the last token of one and the first of the next make a
+    pair that nobody wrote: count inside each document."""
+
+    def bigram(documents, vocab_size, smoothing):
+        return right_bigram([torch.cat(documents)], vocab_size, smoothing)
+
+    def bigram_loss(log_probs, documents):
+        return right_bigram_loss(log_probs, [torch.cat(documents)])
+
+    first_loss = right_first_loss
+
+
+class LastPairLost(Mistake, exercise="bigram"):
+    """The last pair of each document is missing: n tokens make n - 1 pairs."""
+
+    def bigram(documents, vocab_size, smoothing):
+        return right_bigram([document[:-1] for document in documents], vocab_size, smoothing)
+
+    bigram_loss = right_bigram_loss
+    first_loss = right_first_loss
+
+
+class NotSmoothed(Mistake, exercise="bigram"):
+    """The smoothing is not used: a pair that was never seen gets probability 0, and costs an
+    infinite loss when it turns up."""
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size)
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
+
+    bigram_loss = right_bigram_loss
+    first_loss = right_first_loss
+
+
+class SmoothedAboveTheLineOnly(Mistake, exercise="bigram"):
+    """The smoothing is added to the counts and not to what they are divided by, so a row sums to
+    more than 1: divide by the sum of the smoothed counts."""
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size)
+        totals = counts.sum(dim=1, keepdim=True).clamp(min=1)
+        return ((counts + smoothing) / totals).log()
+
+    bigram_loss = right_bigram_loss
+    first_loss = right_first_loss
+
+
+class BitsForNats(Mistake, exercise="bigram"):
+    """The losses are in bits: nats use the natural logarithm."""
+
+    bigram = right_bigram
+
+    def bigram_loss(log_probs, documents):
+        return right_bigram_loss(log_probs, documents) / math.log(2)
+
+    def first_loss(vocab_size):
+        return math.log2(vocab_size)
+
+
+class AverageOfAverages(Mistake, exercise="bigram"):
+    """The documents' means are averaged, so pairs of short documents count more: take one mean
+    over all pairs."""
+
+    bigram = right_bigram
+
+    def bigram_loss(log_probs, documents):
+        return -torch.stack([surprises(log_probs, [d]).mean() for d in documents]).mean()
+
+    first_loss = right_first_loss
+
+
+class LogarithmOfTheMean(Mistake, exercise="bigram"):
+    """The probabilities are averaged and the logarithm taken of that; the loss is the mean of the
+    logarithms, and one bad forecast then shows."""
+
+    bigram = right_bigram
+
+    def bigram_loss(log_probs, documents):
+        return -surprises(log_probs, documents).exp().mean().log()
+
+    first_loss = right_first_loss
+
+
+class ProbabilityForLoss(Mistake, exercise="bigram"):
+    """This is the probability of the right token for a model that knows nothing, 1/V; the loss is
+    minus its logarithm."""
+
+    bigram = right_bigram
+    bigram_loss = right_bigram_loss
+
+    def first_loss(vocab_size):
+        return 1 / vocab_size
+
+
+# 0.5 ------------------------------------------------------------------------------------------
+
+
+class HalfTheArgument(Mistake, exercise="activations"):
+    """2σ(x) - 1 is tanh(x/2), although it has been printed as tanh(x): double x inside the
+    sigmoid."""
+
+    def tanh_by_sigmoid(x):
+        return 2 * torch.sigmoid(x) - 1
+
+    silu = right_silu
+    softplus = right_softplus
+    gelu = right_gelu
+    gelu_tanh = right_gelu_tanh
+
+
+class TanhByExponentials(Mistake, exercise="activations"):
+    """Far out the exponentials are infinite, and inf/inf is NaN: a sigmoid that is computed with
+    care does not have that trouble."""
+
+    def tanh_by_sigmoid(x):
+        return (x.exp() - (-x).exp()) / (x.exp() + (-x).exp())
+
+    silu = right_silu
+    softplus = right_softplus
+    gelu = right_gelu
+    gelu_tanh = right_gelu_tanh
+
+
+class SiluForSoftplus(Mistake, exercise="activations"):
+    """x·σ(x) is SiLU, which dips below zero; softplus is ln(1 + e^x), which never does."""
+
+    tanh_by_sigmoid = right_tanh
+    silu = right_silu
+
+    def softplus(x):
+        return x * torch.sigmoid(x)
+
+    gelu = right_gelu
+    gelu_tanh = right_gelu_tanh
+
+
+class SoftplusForSilu(Mistake, exercise="activations"):
+    """This is softplus, a smooth ReLU that is positive everywhere; SiLU is x·σ(x)."""
+
+    tanh_by_sigmoid = right_tanh
+
+    def silu(x):
+        return F.softplus(x)
+
+    softplus = right_softplus
+    gelu = right_gelu
+    gelu_tanh = right_gelu_tanh
+
+
+class SoftplusOverflows(Mistake, exercise="activations"):
+    """e^1000 is infinite, so ln(1 + e^x) is too, and should be 1000: it is the logarithm of a sum
+    of exponentials, of x and 0."""
+
+    tanh_by_sigmoid = right_tanh
+    silu = right_silu
+
+    def softplus(x):
+        return torch.log(1 + torch.exp(x))
+
+    gelu = right_gelu
+    gelu_tanh = right_gelu_tanh
+
+
+class SiluOverflows(Mistake, exercise="activations"):
+    """e^x / (1 + e^x) is inf/inf for large x: use 1 / (1 + e^-x), or torch.sigmoid."""
+
+    tanh_by_sigmoid = right_tanh
+
+    def silu(x):
+        return x * (x.exp() / (1 + x.exp()))
+
+    softplus = right_softplus
+    gelu = right_gelu
+    gelu_tanh = right_gelu_tanh
+
+
+class RootOfTwoForgotten(Mistake, exercise="activations"):
+    """The normal distribution function is (1 + erf(x/√2)) / 2: the root is missing."""
+
+    tanh_by_sigmoid = right_tanh
+    silu = right_silu
+    softplus = right_softplus
+
+    def gelu(x):
+        return x * (1 + torch.erf(x)) / 2
+
+    gelu_tanh = right_gelu_tanh
+
+
+class ApproximationForTheExact(Mistake, exercise="activations"):
+    """gelu uses an approximation; it differs in the third digit from the one with erf."""
+
+    tanh_by_sigmoid = right_tanh
+    silu = right_silu
+    softplus = right_softplus
+
+    def gelu(x):
+        return F.gelu(x, approximate="tanh")
+
+    gelu_tanh = right_gelu_tanh
+
+
+class ExactForTheApproximation(Mistake, exercise="activations"):
+    """gelu_tanh is the exact function; models that were trained with the approximation want the
+    approximation."""
+
+    tanh_by_sigmoid = right_tanh
+    silu = right_silu
+    softplus = right_softplus
+    gelu = right_gelu
+
+    def gelu_tanh(x):
+        return F.gelu(x)
+
+
+class CubeForgotten(Mistake, exercise="activations"):
+    """The cubic term 0.044715·x³ inside the tanh is missing."""
+
+    tanh_by_sigmoid = right_tanh
+    silu = right_silu
+    softplus = right_softplus
+    gelu = right_gelu
+
+    def gelu_tanh(x):
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x))
+
+
+class SigmoidApproximation(Mistake, exercise="activations"):
+    """x·σ(1.702x) is another approximation of GELU; asked for is the one by tanh."""
+
+    tanh_by_sigmoid = right_tanh
+    silu = right_silu
+    softplus = right_softplus
+    gelu = right_gelu
+
+    def gelu_tanh(x):
+        return x * torch.sigmoid(1.702 * x)
+
+
+# 0.6 ------------------------------------------------------------------------------------------
+
+
+class Uphill(Mistake, exercise="gradient_step"):
+    """The step goes along the gradient, which is the way up: subtract it."""
+
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        return right_gradient_step(weights, bias, x, labels, -learning_rate)
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        return right_classifier_step(weights, bias, x, labels, -learning_rate)
+
+
+class SumForMean(Mistake, exercise="gradient_step"):
+    """The gradient is added up over the batch: the loss is a mean, so divide by the number of
+    examples, or the step grows with the batch."""
+
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        return right_gradient_step(weights, bias, x, labels, learning_rate * len(x))
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        return right_classifier_step(weights, bias, x, labels, learning_rate * len(x))
+
+
+class BiasLeftAlone(Mistake, exercise="gradient_step"):
+    """The bias is returned as it was; it is a parameter and has a gradient too, the mean of the
+    errors."""
+
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        return right_gradient_step(weights, bias, x, labels, learning_rate)[0], bias
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        return right_classifier_step(weights, bias, x, labels, learning_rate)[0], bias
+
+
+class BiasSeesNewWeights(Mistake, exercise="gradient_step"):
+    """The errors are computed anew between the two updates, so the bias steps from another point:
+    find both gradients first, then change the parameters."""
+
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        weights = right_gradient_step(weights, bias, x, labels, learning_rate)[0]
+        return weights, right_gradient_step(weights, bias, x, labels, learning_rate)[1]
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        weights = right_classifier_step(weights, bias, x, labels, learning_rate)[0]
+        return weights, right_classifier_step(weights, bias, x, labels, learning_rate)[1]
+
+
+class SquaredError(Mistake, exercise="gradient_step"):
+    """This is half the gradient of the squared error, p - y times the slope of the sigmoid. With
+    cross-entropy that slope cancels, and the error is p - y."""
+
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        p = torch.sigmoid(x @ weights + bias)
+        error = (p - labels) * p * (1 - p) / len(labels)
+        return weights - learning_rate * x.T @ error, bias - learning_rate * error.sum()
+
+    classifier_step = right_classifier_step
+
+
+class LabelsAsNumbers(Mistake, exercise="gradient_step"):
+    """The number of the class is subtracted from all its probabilities; the label has to be
+    one-hot, so that 1 is subtracted from the right one."""
+
+    gradient_step = right_gradient_step
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        error = (x @ weights + bias).softmax(dim=1) - labels[:, None]
+        step = learning_rate / len(labels)
+        return weights - step * x.T @ error, bias - step * error.sum(dim=0)
+
+
+class ExamplesCompete(Mistake, exercise="gradient_step"):
+    """The softmax runs over the examples (dim=0); for one example the classes compete."""
+
+    gradient_step = right_gradient_step
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        error = (x @ weights + bias).softmax(dim=0) - F.one_hot(labels, len(bias))
+        step = learning_rate / len(labels)
+        return weights - step * x.T @ error, bias - step * error.sum(dim=0)
+
+
+class DividedByTheClassesToo(Mistake, exercise="gradient_step"):
+    """The gradient is divided by the number of classes as well: the loss is a mean over examples,
+    and each has one loss, not one per class."""
+
+    gradient_step = right_gradient_step
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        return right_classifier_step(weights, bias, x, labels, learning_rate / len(bias))
+
+
+class GradientTransposed(Mistake, exercise="gradient_step"):
+    """The gradient is transposed: it has the shape of the weights, (d_in, classes), because
+    each input meets each error."""
+
+    gradient_step = right_gradient_step
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        error = class_error(weights, bias, x, labels)
+        step = learning_rate / len(labels)
+        return weights - step * error.T @ x, bias - step * error.sum(dim=0)
+
+
+class UpdatedInPlace(Mistake, exercise="gradient_step"):
+    """The parameters of whoever called are changed (`weights -= …`): return new ones."""
+
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        error = (torch.sigmoid(x @ weights + bias) - labels) / len(labels)
+        weights -= learning_rate * x.T @ error
+        bias -= learning_rate * error.sum()
+        return weights, bias
+
+    classifier_step = right_classifier_step
+
+
+# 0.7 ------------------------------------------------------------------------------------------
+
+
+class ScaledByTheRate(Mistake, exercise="mended_dropout"):
+    """What is left is divided by the rate, as in the published function: that is the share that
+    was dropped. Divide by the share that is kept, 1 - rate."""
+
+    def mended_dropout(x, noise, rate, training):
+        if not training:
+            return x
+        return x * (noise >= rate) / rate
+
+
+class RateIsTheShareKept(Mistake, exercise="mended_dropout"):
+    """Both places now agree, but on the other meaning: the rate is the share to drop, and this
+    keeps that share."""
+
+    def mended_dropout(x, noise, rate, training):
+        return x * (noise < rate) / rate if training else x
+
+
+class NotRescaled(Mistake, exercise="mended_dropout"):
+    """What is left is not scaled up, so sums shrink in training and jump back in evaluation:
+    divide by the share that is kept."""
+
+    def mended_dropout(x, noise, rate, training):
+        return x * (noise >= rate) if training else x
+
+
+class ActiveInEvaluation(Mistake, exercise="mended_dropout"):
+    """Features are dropped in evaluation too, and a forecast becomes a matter of luck: there x is
+    returned as it is."""
+
+    def mended_dropout(x, noise, rate, training):
+        return x * (noise >= rate) / (1 - rate)
+
+
+class ScaledInEvaluationToo(Mistake, exercise="mended_dropout"):
+    """Evaluation scales down what training had scaled up already: one of the two is enough, and
+    here it is training that scales."""
+
+    def mended_dropout(x, noise, rate, training):
+        return x * (noise >= rate) / (1 - rate) if training else x * (1 - rate)
+
+
+class DividedByTheShareFound(Mistake, exercise="mended_dropout"):
+    """The scale is the share that happened to be kept, so each feature depends on the luck of the
+    others: divide by the share expected, 1 - rate."""
+
+    def mended_dropout(x, noise, rate, training):
+        if not training:
+            return x
+        keep = (noise >= rate).to(x.dtype)
+        return x * keep / keep.mean().clamp(min=1e-9)
+
+
+# 0.8 ------------------------------------------------------------------------------------------
+
+
+class NothingAsserted(Mistake, exercise="check_softmax"):
+    """Something is computed and printed, and nothing is asserted: no softmax can fail this."""
+
+    agree = right_agree
+
+    def check_softmax(softmax):
+        weights = softmax(torch.randn(3, 4), -1)
+        torch.allclose(weights.sum(-1), torch.ones(3))
+        print("shape:", weights.shape)
+
+
+class OnlyTheSum(Mistake, exercise="check_softmax"):
+    """Only the sums are looked at, and many wrong weights sum to 1: compare the weights with ones
+    you know."""
+
+    agree = right_agree
+
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(2)
+        scores = torch.randn(5, 7, generator=generator)
+        scores = torch.cat([scores, scores + 1000, scores - 1000])
+        for dim in (0, 1):
+            total = softmax(scores, dim).sum(dim)
+            assert right_agree(total, torch.ones_like(total))
+
+
+class OnlyOneDimension(Mistake, exercise="check_softmax"):
+    """Only one dimension is ever asked for, so an argument that is ignored goes unnoticed."""
+
+    agree = right_agree
+
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(3)
+        scores = torch.randn(5, 7, generator=generator)
+        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
+        assert right_agree(softmax(scores, -1), torch.softmax(scores, -1))
+
+
+class OnlyHarmlessScores(Mistake, exercise="check_softmax"):
+    """All scores are between -3 and 3, where nothing overflows and nothing is cut off: try scores
+    around 1000 and around -1000 too."""
+
+    agree = right_agree
+
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(4)
+        scores = torch.randn(5, 7, generator=generator)
+        for dim in (0, 1):
+            assert right_agree(softmax(scores, dim), torch.softmax(scores, dim))
+
+
+class NoNumberGetsPast(Mistake, exercise="check_softmax"):
+    """NaN > tolerance is False, so a softmax full of NaN passes: ask whether every difference is
+    small, not whether one is large."""
+
+    agree = right_agree
+
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(5)
+        scores = torch.randn(5, 7, generator=generator)
+        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
+        for dim in (0, 1):
+            difference = (softmax(scores, dim) - torch.softmax(scores, dim)).abs()
+            assert not (difference > 1e-4).any()
+
+
+class RoundingForbidden(Mistake, exercise="check_softmax"):
+    """Floats are compared with ==, which condemns right answers for their rounding: leave a
+    tolerance."""
+
+    def agree(seen, expected):
+        return seen.shape == expected.shape and bool((seen == expected).all())
+
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(6)
+        scores = torch.randn(50, 7, generator=generator)
+        for dim in (0, 1):
+            assert torch.equal(softmax(scores, dim), torch.softmax(scores, dim))
+
+
+class AsksForMoreThanWasAgreed(Mistake, exercise="check_softmax"):
+    """It demands a certain answer for a row of minus infinities, on which right implementations
+    differ: torch's returns NaN there."""
+
+    agree = right_agree
+
+    def check_softmax(softmax):
+        right_check_softmax(softmax)
+        weights = softmax(torch.full((2, 3), -math.inf), -1)
+        assert right_agree(weights, torch.zeros(2, 3))
+
+
+class NoNumberAgrees(Mistake, exercise="check_softmax"):
+    """Comparing NaN with anything gives False, so a search for large differences finds none: ask
+    whether every difference is small."""
+
+    def agree(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return not bool(((seen - expected).abs() > 1e-5).any())
+
+    check_softmax = right_check_softmax
+
+
+class TooSmallIsFine(Mistake, exercise="check_softmax"):
+    """The sign of the difference is kept, so numbers that are too small always agree: take the
+    absolute value."""
+
+    def agree(seen, expected):
+        return seen.shape == expected.shape and bool(((seen - expected) <= 1e-5).all())
+
+    check_softmax = right_check_softmax
+
+
+class ShapesStretched(Mistake, exercise="check_softmax"):
+    """A subtraction stretches one shape to fit the other, so a single number can agree with a
+    whole table: compare the shapes first."""
+
+    def agree(seen, expected):
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
+    check_softmax = right_check_softmax
