@@ -1,0 +1,1045 @@
+"""What is graded in chapter 02, masking.
+
+The oracles are torch's own functions, numbers made by hand, or models whose dependences are known
+because they were built that way.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from classroom.checks import (
+    CheckFailed,
+    exercise,
+    expect_agrees,
+    expect_inputs_unchanged,
+    expect_test_judges,
+    points,
+)
+from classroom.comparing import differs, same, wrong_form
+from classroom.diagnosis import SECONDS_PER_MISTAKE
+from classroom.subjects import Crashed, LocalSubject, StudentError
+
+
+def expect_each(subject, case, requests, judge):
+    """Expect the answer to the first of some requests to pass; diagnose by the answers to all.
+
+    It takes any kind of request, such as one for gradients or with a function lent, and a crash
+    counts as an answer: where only what an exception says tells two mistakes apart, it does.
+
+    Args:
+        subject: The code under test.
+        case: Carries the known mistakes.
+        requests: Functions of a subject.
+        judge: Given the first answer, returns None or a sentence that says what is wrong.
+
+    """
+    try:
+        problem = judge(requests[0](subject))
+    except Crashed as error:
+        problem = str(error)
+    except StudentError as error:
+        raise CheckFailed(str(error)) from error
+    if problem is None:
+        return
+    seen = [answer_to(request, subject) for request in requests]
+    alike = []
+    for mistake in case.mistakes:
+        known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
+        pairs = zip(requests, seen, strict=True)
+        if all(same(answer_to(request, known), answer) for request, answer in pairs):
+            alike.append(mistake)
+    raise CheckFailed(problem, alike)
+
+
+def asks_for(name, args):
+    return lambda subject: subject.call(name, *args)
+
+
+def answer_to(request, subject):
+    try:
+        return request(subject)
+    except Crashed as error:
+        return ("crashed", error.kind, error.text)
+    except StudentError as error:
+        return ("failed", type(error).__name__)
+
+
+def masked_oracle(scores, mask):
+    """Exponentials of what is allowed, over their sum; written out, so that nothing is NaN."""
+    top = scores.detach().masked_fill(~mask, -math.inf).amax(dim=-1, keepdim=True)
+    shifted = (scores - top).masked_fill(~mask, 0.0)
+    shares = shifted.exp() * mask
+    return shares / shares.sum(dim=-1, keepdim=True).clamp_min(1e-300)
+
+
+def attention_oracle(query, key, value, mask):
+    scores = torch.einsum("...qd,...kd->...qk", query, key) / math.sqrt(query.shape[-1])
+    return torch.einsum("...qk,...kv->...qv", masked_oracle(scores, mask), value)
+
+
+def not_later(q_len, k_len):
+    """Causality by hand, number by number; the queries are the last of the keys."""
+    earlier = k_len - q_len
+    rows = [[k <= earlier + q for k in range(k_len)] for q in range(q_len)]
+    return torch.tensor(rows, dtype=torch.bool)
+
+
+# 2.1 ------------------------------------------------------------------------------------------
+
+MASK = {"mask": "q_len k_len"}
+
+
+@exercise(
+    "causal_mask",
+    number="2.1",
+    title="Not later than the query",
+    asks="Return a boolean tensor (q_len, k_len), True where the key is not later than the query; "
+    "the queries are the last q_len of the k_len positions.",
+    difficulty=1,
+    importance=5,
+    minutes=10,
+)
+class TestCausalMask:
+    @points(2)
+    def test_a_query_sees_itself_and_what_came_before(self, subject, case):
+        def inputs(case):
+            length = case.size("length", case.integer(4, 8))
+            return length, length
+
+        expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK)
+
+    @points(2)
+    def test_the_last_query_sees_every_key_when_some_keys_came_first(self, subject, case):
+        def inputs(case):
+            q_len = case.size("q_len", case.integer(2, 5))
+            return q_len, q_len + case.size("earlier", case.integer(2, 6))
+
+        expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK)
+
+    @points(1)
+    def test_a_single_new_query_sees_all(self, subject, case):
+        def inputs(case):
+            return 1, case.size("k_len", case.integer(3, 11))
+
+        expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK)
+
+
+# 2.2 ------------------------------------------------------------------------------------------
+
+
+def draw_lengths(case, batch, longest, shortest=1):
+    return torch.tensor([case.integer(shortest, longest) for _ in range(batch)])
+
+
+def padding_oracle(lengths, k_len):
+    rows = [[[[place < length for place in range(k_len)]]] for length in lengths.tolist()]
+    return torch.tensor(rows, dtype=torch.bool)
+
+
+PADDING = {"mask": "batch 1 1 k_len"}
+
+
+@exercise(
+    "padding_mask",
+    number="2.2",
+    title="Keys that are only filler",
+    asks="Return a boolean tensor (batch, 1, 1, k_len), True at the first lengths[b] keys of "
+    "sequence b and False at its padding.",
+    difficulty=1,
+    importance=5,
+    minutes=10,
+)
+class TestPaddingMask:
+    @points(2)
+    def test_the_real_tokens_of_each_sequence_are_allowed(self, subject, case):
+        def inputs(case):
+            batch, k_len = case.size("batch", 3), case.size("k_len", 7, smallest=3)
+            lengths = draw_lengths(case, batch, k_len - 2)
+            lengths[0] = k_len - 1
+            return lengths, k_len
+
+        expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING)
+
+    @points(1)
+    def test_a_batch_may_be_padded_further_than_its_longest_sequence(self, subject, case):
+        def inputs(case):
+            batch, longest = case.size("batch", 2), case.size("longest", 5, smallest=2)
+            return draw_lengths(case, batch, longest), longest + case.size("extra", 4)
+
+        expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING)
+
+    @points(1)
+    def test_a_full_and_an_empty_sequence_are_no_exception(self, subject, case):
+        def inputs(case):
+            k_len = case.size("k_len", 6, smallest=2)
+            return torch.tensor([k_len, 0, case.integer(1, k_len - 1)]), k_len
+
+        expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING)
+
+
+# 2.3 ------------------------------------------------------------------------------------------
+
+
+def window_oracle(length, window):
+    rows = [[q - k < window for k in range(length)] for q in range(length)]
+    return torch.tensor(rows, dtype=torch.bool)
+
+
+def document_oracle(documents):
+    rows = [[[[q == k for k in row] for q in row]] for row in documents.tolist()]
+    return torch.tensor(rows, dtype=torch.bool)
+
+
+def prefix_oracle(prefix_lengths, length):
+    rows = [
+        [[[k <= q or k < prefix for k in range(length)] for q in range(length)]]
+        for prefix in prefix_lengths.tolist()
+    ]
+    return torch.tensor(rows, dtype=torch.bool)
+
+
+def all_oracle(lengths, prefix_lengths, documents, window):
+    length = documents.shape[1]
+    allowed = prefix_oracle(prefix_lengths, length) & padding_oracle(lengths, length)
+    return allowed & document_oracle(documents) & window_oracle(length, window)
+
+
+def draw_documents(case, batch, length):
+    """Each sequence holds two or three texts, in a row; their numbers are in no order."""
+    rows = []
+    for _ in range(batch):
+        numbers = torch.randperm(9, generator=case.generator)[:3].tolist()
+        first = case.integer(1, max(1, length // 2))
+        second = case.integer(1, max(1, length - first))
+        row = [numbers[0]] * first + [numbers[1]] * second + [numbers[2]] * length
+        rows.append(row[:length])
+    return torch.tensor(rows)
+
+
+def mask_inputs(case):
+    batch, length = case.size("batch", 3), case.size("length", 9, smallest=2)
+    lengths = draw_lengths(case, batch, length, shortest=max(1, length - 4))
+    prefix_lengths = draw_lengths(case, batch, max(1, length - 3), shortest=length // 3)
+    window = case.integer(2, max(2, length // 2))
+    return lengths, prefix_lengths, draw_documents(case, batch, length), window
+
+
+BATCH_MASK = {"mask": "batch 1 length length"}
+
+
+@exercise(
+    "combine_masks",
+    number="2.3",
+    title="Five masks that hold together",
+    asks="`window_mask`, `document_mask` and `prefix_mask` each say one thing; `combine_masks` allows "
+    "what the prefix mask, the padding, the window and the documents all allow.",
+    difficulty=3,
+    importance=4,
+    minutes=25,
+)
+class TestCombineMasks:
+    @points(1)
+    def test_a_window_hides_what_lies_too_far_back(self, subject, case):
+        def inputs(case):
+            length = case.size("length", 7, smallest=3)
+            return length, case.size("window", case.integer(2, 4))
+
+        returns = {"mask": "length length"}
+        expect_agrees(subject, case, "window_mask", inputs, window_oracle, returns)
+
+    @points(1)
+    def test_texts_in_one_sequence_do_not_see_one_another(self, subject, case):
+        def inputs(case):
+            batch, length = case.size("batch", 2), case.size("length", 7, smallest=2)
+            return (draw_documents(case, batch, length),)
+
+        expect_agrees(subject, case, "document_mask", inputs, document_oracle, BATCH_MASK)
+
+    @points(2)
+    def test_a_prefix_is_read_both_ways_and_the_rest_is_causal(self, subject, case):
+        def inputs(case):
+            batch, length = case.size("batch", 3), case.size("length", 7, smallest=3)
+            return draw_lengths(case, batch, length - 2, shortest=0), length
+
+        expect_agrees(subject, case, "prefix_mask", inputs, prefix_oracle, BATCH_MASK)
+
+    @points(3)
+    def test_what_any_mask_hides_stays_hidden(self, subject, case):
+        expect_agrees(subject, case, "combine_masks", mask_inputs, all_oracle, BATCH_MASK)
+
+
+# 2.4 ------------------------------------------------------------------------------------------
+
+
+def draw_mask(case, *shape):
+    """About half of the keys, at least one per row, and at least one hidden per row."""
+    mask = case.uniform(*shape) < 0.5
+    mask[..., 0] = True
+    mask[..., -1] = False
+    return mask
+
+
+def softmax_inputs(case):
+    batch, heads = case.size("batch", 2), case.size("heads", 3)
+    q_len, k_len = case.size("q_len", 5, smallest=2), case.size("k_len", 7, smallest=2)
+    scores = case.normal(batch, heads, q_len, k_len, std=1.5)
+    scores[:, :, 0] -= 12.0  # so low that a hidden score of -20 is not far below
+    return scores, draw_mask(case, batch, 1, q_len, k_len)
+
+
+def inputs_with_an_empty_row(case):
+    scores, mask = softmax_inputs(case)
+    mask[:, :, case.integer(0, mask.shape[2] - 1)] = False
+    return scores, mask
+
+
+def inputs_with_loud_hidden_keys(case):
+    """Low scores where it counts; in all rows but the first, far higher ones where hidden."""
+    scores, mask = softmax_inputs(case)
+    loud = ~mask.expand_as(scores) * 900.0
+    loud[:, :, 0] = 0.0
+    return scores - 25.0 + loud, mask
+
+
+WEIGHTS = {"weights": "batch heads q_len k_len"}
+
+
+@exercise(
+    "masked_softmax",
+    number="2.4",
+    title="A softmax that knows nothing of hidden keys",
+    asks="Return weights of the scores' dtype: a softmax over the allowed keys, exactly 0 at hidden "
+    "ones, and all 0 in a row in which nothing is allowed.",
+    difficulty=3,
+    importance=5,
+    minutes=25,
+)
+class TestMaskedSoftmax:
+    @points(2)
+    def test_the_allowed_keys_share_everything(self, subject, case):
+        expect_agrees(subject, case, "masked_softmax", softmax_inputs, masked_oracle, WEIGHTS)
+
+    @points(1)
+    def test_a_row_without_allowed_keys_gives_zeros(self, subject, case):
+        expect_agrees(
+            subject, case, "masked_softmax", inputs_with_an_empty_row, masked_oracle, WEIGHTS
+        )
+
+    @points(1)
+    def test_a_hidden_key_is_not_heard_however_loud(self, subject, case):
+        expect_agrees(
+            subject, case, "masked_softmax", inputs_with_loud_hidden_keys, masked_oracle, WEIGHTS
+        )
+
+    @points(2)
+    def test_gradients_are_right_and_never_nan(self, subject, case):
+        def request(case):
+            scores, mask = inputs_with_an_empty_row(case)
+            cotangent = case.normal(*scores.shape)
+
+            def ask(subject):
+                return subject.gradients("masked_softmax", (scores, mask), [0], [cotangent])[0]
+
+            leaf = scores.clone().requires_grad_()
+            (expected,) = torch.autograd.grad(masked_oracle(leaf, mask), leaf, cotangent)
+            return ask, expected
+
+        ask, expected = request(case)
+        others = [request(case.fresh(i))[0] for i in range(2)]
+        # What the weights are tells mistakes apart whose gradients are the same.
+        forward = asks_for("masked_softmax", inputs_with_loud_hidden_keys(case.fresh(2)))
+
+        def judge(seen):
+            if seen is None:
+                return "no gradient reaches `scores`: part of the computation is cut off from it"
+            return differs("the gradient by scores", seen, expected)
+
+        expect_each(subject, case, [ask, *others, forward], judge)
+        expect_inputs_unchanged(subject, case, "masked_softmax", inputs_with_an_empty_row)
+
+    @points(1)
+    def test_float16_is_enough(self, subject, case):
+        self.in_half_precision(subject, case, torch.float16, 5e-3)
+
+    @points(1)
+    def test_bfloat16_is_enough(self, subject, case):
+        self.in_half_precision(subject, case, torch.bfloat16, 4e-2)
+
+    def in_half_precision(self, subject, case, dtype, tolerance):
+        def draw(case):
+            scores, mask = inputs_with_an_empty_row(case)
+            return scores.to(dtype), mask
+
+        scores, mask = draw(case)
+
+        def judge(seen):
+            if problem := wrong_form((seen,), (scores,), WEIGHTS, "masked_softmax"):
+                return f"for {dtype} scores: {problem}"
+            if seen.dtype != dtype:
+                return f"for {dtype} scores the weights are {seen.dtype}: they should stay {dtype}"
+            off = (seen.double() - masked_oracle(scores.double(), mask)).abs()
+            if off.isnan().any():
+                return f"for {dtype} scores: weights hold NaN"
+            if off.max() > tolerance:
+                return f"for {dtype} scores: some weight is off by {float(off.max()):.2g}"
+            return None
+
+        trials = [(scores, mask), *(draw(case.fresh(i)) for i in range(2))]
+        trials.append(inputs_with_an_empty_row(case.fresh(2)))  # in float64, to tell crashes apart
+        requests = [asks_for("masked_softmax", args) for args in trials]
+        expect_each(subject, case, requests, judge)
+
+
+# 2.5 ------------------------------------------------------------------------------------------
+
+LENGTH, WIDTH = 6, 4
+"""Tokens and features of the models that are audited."""
+
+
+def audited_models(case):
+    """Models by what they do: each a function of (length, d_model), and what depends on what."""
+    w_query, w_key = case.normal(2, WIDTH, WIDTH, std=0.5)
+    w_value = case.normal(WIDTH, WIDTH)
+    everything = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
+    causal = not_later(LENGTH, LENGTH)
+
+    def attend(mask):
+        def model(x):
+            normed = F.layer_norm(x, (WIDTH,))
+            scores = (normed @ w_query) @ (normed @ w_key).T / math.sqrt(WIDTH)
+            weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+            return weights @ (normed @ w_value)
+
+        return model
+
+    look_back = attend(causal)
+
+    def with_statistics_over_tokens(x):
+        mixed = x + look_back(x)
+        return (mixed - mixed.mean(dim=0)) / mixed.std(dim=0)
+
+    def one_late(x):
+        moved = torch.cat([x[:1] * 0.0, x[:-1]])
+        return (moved @ w_value).tanh()
+
+    def rounding(x):
+        # Real rounding would show or not by chance, and a mistake be recognised by chance.
+        return x + look_back(x) + 1e-14 * x.sum(dim=0)
+
+    def by_one_feature(x):
+        return torch.cat([x[:, :-1].sin(), x[:, -1:].cumsum(dim=0)], dim=1)
+
+    def gated(x):
+        memory = ((x @ w_key) * (x @ w_value)).cumsum(dim=0)
+        return (x @ w_query) * memory
+
+    ahead = everything.tril(diagonal=1)
+    window = causal & everything.triu(diagonal=-2)
+    return {
+        "looks back only": (lambda x: x + look_back(x), causal),
+        "has a mask in training, and is audited in evaluation": (
+            lambda x: x + attend(everything)(x),
+            everything,
+        ),
+        "sees one token ahead": (lambda x: x + attend(ahead)(x), ahead),
+        "normalises over the tokens": (with_statistics_over_tokens, everything),
+        "sees the newest three tokens": (lambda x: x + attend(window)(x), window),
+        "sees nothing but the token before": (one_late, everything.tril(-1) & everything.triu(-1)),
+        "listens faintly": (lambda x: x + 1e-6 * look_back(x), causal),
+        "looks back only, and rounds the fourteenth digit by all tokens": (rounding, causal),
+        "passes one feature on": (by_one_feature, causal),
+        "multiplies tokens by what came before": (gated, causal),
+        "ends with a LayerNorm over the features": (
+            lambda x: F.layer_norm(x + look_back(x), (WIDTH,)),
+            causal,
+        ),
+    }
+
+
+def audit(subject, case, description):
+    """Let a subject audit one of the models, at an input drawn from the case."""
+    model, expected = audited_models(case)[description]
+    x = case.normal(LENGTH, WIDTH)
+    return subject.call("causality_audit", subject.lend(model), x), expected
+
+
+def expect_audit(subject, case, *descriptions):
+    """Expect the audit to find what depends on what in these models.
+
+    A mistake is recognised by what it says of all models. That is found once per exercise.
+    """
+
+    def judge(seen, expected, description):
+        returns = {"dependence": "length length"}
+        if problem := wrong_form((seen,), (expected,), returns, "causality_audit"):
+            return problem
+        wrong = seen != expected
+        if not wrong.any():
+            return None
+        output, source = wrong.nonzero()[0].tolist()
+        says, is_so = (
+            ("depends", "does not") if seen[output, source] else ("does not depend", "does")
+        )
+        return (
+            f"on a model that {description}: you say that output {output} {says} on input {source}, "
+            f"and it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} places"
+        )
+
+    problem = None
+    for description in descriptions:
+        try:
+            problem = judge(*audit(subject, case.fresh(9), description), description)
+        except Crashed as error:
+            problem = str(error)
+        except StudentError as error:
+            raise CheckFailed(str(error)) from error
+        if problem:
+            break
+    if problem is None:
+        return
+    seen = all_audits(subject, case, "")
+    alike = []
+    for mistake in case.mistakes:
+        known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
+        if same(all_audits(known, case, mistake.name), seen):
+            alike.append(mistake)
+    raise CheckFailed(problem, alike)
+
+
+def all_audits(subject, case, who):
+    """What an audit says of every model, remembered for the other checks of the exercise."""
+    drawn = case.memory.setdefault("drawn for diagnosis", case.fresh(0).seed)
+    if who not in case.memory:
+        case.memory[who] = [
+            answer_to(lambda s, d=description: audit(s, type(case)(drawn), d)[0], subject)
+            for description in audited_models(case.fresh(1))
+        ]
+    return case.memory[who]
+
+
+@exercise(
+    "causality_audit",
+    number="2.5",
+    title="What depends on what",
+    asks="Return a boolean tensor (length, length), True at (i, j) if row i of model(x) changes when "
+    "row j of x does.",
+    difficulty=3,
+    importance=5,
+    minutes=30,
+)
+class TestCausalityAudit:
+    @points(2)
+    def test_a_causal_model_gives_a_lower_triangle(self, subject, case):
+        expect_audit(subject, case, "looks back only")
+
+    @points(1)
+    def test_a_mask_that_is_missing_in_evaluation_is_seen(self, subject, case):
+        expect_audit(subject, case, "has a mask in training, and is audited in evaluation")
+
+    @points(1)
+    def test_one_step_ahead_is_seen(self, subject, case):
+        expect_audit(subject, case, "sees one token ahead")
+
+    @points(1)
+    def test_statistics_over_tokens_are_seen(self, subject, case):
+        expect_audit(subject, case, "normalises over the tokens")
+
+    @points(1)
+    def test_each_output_has_a_row_of_its_own(self, subject, case):
+        descriptions = ["sees the newest three tokens", "sees nothing but the token before"]
+        expect_audit(subject, case, *descriptions)
+
+    @points(1)
+    def test_a_faint_influence_counts_and_rounding_does_not(self, subject, case):
+        descriptions = [
+            "listens faintly",
+            "looks back only, and rounds the fourteenth digit by all tokens",
+        ]
+        expect_audit(subject, case, *descriptions)
+
+    @points(2)
+    def test_an_influence_cannot_hide_among_the_features(self, subject, case):
+        expect_audit(
+            subject,
+            case,
+            "passes one feature on",
+            "multiplies tokens by what came before",
+            "ends with a LayerNorm over the features",
+        )
+
+
+# 2.6 ------------------------------------------------------------------------------------------
+
+
+def real_keys(x, lengths, shift=0):
+    lengths = torch.as_tensor(lengths)
+    return (torch.arange(x.shape[1]) < lengths[:, None] + shift)[:, None, :]
+
+
+def mix(x, allowed):
+    """One layer of attention without weights to learn, so that any width will do."""
+    scores = x @ x.transpose(-2, -1) / math.sqrt(x.shape[-1])
+    scores = scores.masked_fill(~allowed, torch.finfo(x.dtype).min)
+    return x + scores.softmax(dim=-1) @ x
+
+
+def right_model(x, lengths):
+    return mix(x, real_keys(x, lengths))
+
+
+def with_filler(value):
+    def model(x, lengths):
+        real = real_keys(x, lengths).transpose(1, 2)
+        return torch.where(real, right_model(x, lengths), value)
+
+    return model
+
+
+def in_float32(x, lengths):
+    return right_model(x.float(), lengths).to(x.dtype)
+
+
+def rounded_by_its_batch(x, lengths):
+    """A softmax does not notice what is added to all scores, but for the last digit."""
+    real = real_keys(x, lengths)
+    shift = x.where(real.transpose(1, 2), 0.0).abs().max()
+    scores = x @ x.transpose(-2, -1) / math.sqrt(x.shape[-1]) + shift
+    return x + scores.masked_fill(~real, torch.finfo(x.dtype).min).softmax(dim=-1) @ x
+
+
+def with_mean_of_real_tokens(x, lengths):
+    real = real_keys(x, lengths).transpose(1, 2)
+    total = x.where(real, 0.0).sum(dim=1, keepdim=True)
+    return right_model(x, lengths) + total / real.sum(dim=1, keepdim=True).clamp_min(1)
+
+
+def causal_too(x, lengths):
+    return mix(x, real_keys(x, lengths) & not_later(x.shape[1], x.shape[1]))
+
+
+def hears_its_batch(x, lengths):
+    return right_model(x, lengths) + x[:, :1].mean(dim=0, keepdim=True)
+
+
+def centred_over_time(x, lengths):
+    return right_model(x, lengths) - x.mean(dim=1, keepdim=True)
+
+
+def cut_to_the_longest(x, lengths):
+    longest = torch.as_tensor(lengths).max().expand(len(x))
+    return mix(x, real_keys(x, longest))
+
+
+def nan_beside_padding(x, lengths):
+    padded = ~real_keys(x, lengths).all(dim=-1, keepdim=True)
+    return right_model(x, lengths).masked_fill(padded, math.nan)
+
+
+def counted_from_the_end(x, lengths):
+    place = torch.arange(x.shape[1], 0, -1).to(x.dtype)
+    return right_model(x + place.sin()[:, None], lengths)
+
+
+RIGHT_MODELS = {
+    "attention with padded keys hidden": right_model,
+    "the same, with zeros at padded positions": with_filler(0.0),
+    "the same, with NaN at padded positions, which nobody reads": with_filler(math.nan),
+    "the same, computed in float32": in_float32,
+    "the same, with a last digit that each batch rounds differently": rounded_by_its_batch,
+    "the same, with the mean of the real tokens added": with_mean_of_real_tokens,
+    "the same, and causal": causal_too,
+}
+WRONG_MODELS = {
+    "padding is attended to like any token": lambda x, lengths: mix(
+        x, torch.ones_like(real_keys(x, lengths))
+    ),
+    "the mask hides the real tokens and shows the padding": lambda x, lengths: mix(
+        x, ~real_keys(x, lengths)
+    ),
+    "the mask lets the first padded position through": lambda x, lengths: mix(
+        x, real_keys(x, lengths, shift=1)
+    ),
+    "all sequences are masked like the longest of the batch": cut_to_the_longest,
+    "the mean over all positions, padding included, is subtracted": centred_over_time,
+    "positions are counted from the padded end": counted_from_the_end,
+    "a sequence hears from its batch mates": hears_its_batch,
+    "sequences with padding give NaN": nan_beside_padding,
+}
+
+
+def difference_inputs(case):
+    """Two results of different lengths, nearly equal where tokens are real."""
+    batch, length = case.size("batch", 3), case.size("length", 5, smallest=2)
+    d_model, extra = case.size("d_model", 4), case.size("extra", 2)
+    lengths = draw_lengths(case, batch, length, shortest=length // 2)
+    lengths[-1] = length - 1  # so that some of the first result is padding
+    first = case.normal(batch, length, d_model)
+    second = 50.0 * case.normal(batch, length + extra, d_model)
+    real = (torch.arange(length) < lengths[:, None])[..., None]
+    noise = case.normal(batch, length, d_model)
+    second[:, :length] = torch.where(real, first + noise, second[:, :length])
+    return first, second, lengths
+
+
+def difference_oracle(first, second, lengths):
+    largest = 0.0
+    for one, other, length in zip(first, second, lengths.tolist(), strict=True):
+        gap = (one[:length] - other[:length]).abs().nan_to_num(math.inf)
+        largest = max([largest, *gap.flatten().tolist()])
+    return largest
+
+
+@exercise(
+    "check_padding_invariance",
+    number="2.6",
+    title="Write the test: padding and batch mates change nothing",
+    asks="`largest_difference` compares two results where tokens are real; `check_padding_invariance` "
+    "calls the model that it is given, on batches of your choice, and `assert`s what has to hold.",
+    difficulty=4,
+    importance=5,
+    minutes=30,
+)
+class TestCheckPaddingInvariance:
+    @points(1)
+    def test_results_are_compared_where_tokens_are_real(self, subject, case):
+        returns = {"difference": ""}
+        expect_agrees(
+            subject, case, "largest_difference", difference_inputs, difference_oracle, returns
+        )
+
+    @points(1)
+    def test_nan_at_a_real_token_is_an_infinite_difference(self, subject, case):
+        def inputs(case):
+            first, second, lengths = difference_inputs(case)
+            row = case.integer(0, len(lengths) - 1)
+            place = case.integer(0, max(0, int(lengths[row]) - 1))
+            second[row, place, 0] = math.nan
+            return first, second, lengths
+
+        returns = {"difference": ""}
+        expect_agrees(subject, case, "largest_difference", inputs, difference_oracle, returns)
+
+    @points(1)
+    def test_a_missing_mask_is_caught(self, subject, case):
+        self.judge(subject, case, "padding is attended to like any token")
+
+    @points(1)
+    def test_a_mask_of_the_wrong_polarity_is_caught(self, subject, case):
+        self.judge(subject, case, "the mask hides the real tokens and shows the padding")
+
+    @points(1)
+    def test_a_mask_that_is_one_too_long_is_caught(self, subject, case):
+        self.judge(subject, case, "the mask lets the first padded position through")
+
+    @points(1)
+    def test_one_mask_for_the_whole_batch_is_caught(self, subject, case):
+        self.judge(subject, case, "all sequences are masked like the longest of the batch")
+
+    @points(1)
+    def test_statistics_that_include_padding_are_caught(self, subject, case):
+        self.judge(subject, case, "the mean over all positions, padding included, is subtracted")
+
+    @points(1)
+    def test_positions_that_depend_on_padding_are_caught(self, subject, case):
+        self.judge(subject, case, "positions are counted from the padded end")
+
+    @points(1)
+    def test_batch_mates_that_are_heard_are_caught(self, subject, case):
+        self.judge(subject, case, "a sequence hears from its batch mates")
+
+    @points(1)
+    def test_nan_is_caught(self, subject, case):
+        self.judge(subject, case, "sequences with padding give NaN")
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(
+            subject, case, "check_padding_invariance", RIGHT_MODELS, WRONG_MODELS, bug
+        )
+
+
+# 2.7 ------------------------------------------------------------------------------------------
+
+
+def update_oracle(state, scores, value):
+    """The same three numbers, from all that went in so far as one block."""
+    highest, total, mixed = state
+    higher = torch.cat([highest[:, None], scores], dim=-1).amax(dim=-1)
+    seen_something = higher > -math.inf
+    reference = higher.where(seen_something, 0.0)
+    kept = torch.exp(highest - reference)
+    shares = torch.exp(scores - reference[:, None])
+    return (
+        higher,
+        kept * total + shares.sum(dim=-1),
+        kept[:, None] * mixed + torch.einsum("qk,kv->qv", shares, value),
+    )
+
+
+def block_inputs(case):
+    """A state as earlier blocks may have left it, and a block; either may hold the maximum."""
+    q_len, block = case.size("q_len", 5), case.size("block", 3)
+    d_value = case.size("d_value", 6)
+    state = (
+        case.normal(q_len, std=2.0),
+        case.uniform(q_len, low=1.0, high=5.0),
+        case.normal(q_len, d_value),
+    )
+    scores, value = case.normal(q_len, block, std=2.0), case.normal(block, d_value)
+    scores[0] += 4.0
+    scores[-1] -= 4.0
+    return state, scores, value
+
+
+def masked_block_inputs(case):
+    """For a third of the queries the block is hidden, for another one all before it was, too."""
+    state, scores, value = block_inputs(case)
+    for row in range(len(scores)):
+        if row % 3 < 2:
+            scores[row] = -math.inf
+        if row % 3 != 0:
+            state[0][row], state[1][row], state[2][row] = -math.inf, 0.0, 0.0
+    return state, scores, value
+
+
+def online_inputs(case):
+    q_len, k_len = case.size("q_len", 5), case.size("k_len", 11, smallest=2)
+    d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
+    query = case.normal(q_len, d_head, std=1.5)
+    key, value = case.normal(k_len, d_head), case.normal(k_len, d_value)
+    mask = draw_mask(case, q_len, k_len)
+    mask[..., -1] = True  # the last, shorter block counts
+    return query, key, value, mask, case.integer(3, 4)
+
+
+STATE = {"highest": "q_len", "total": "q_len", "mixed": "q_len d_value"}
+AVERAGES = {"output": "q_len d_value"}
+
+
+def online_oracle(query, key, value, mask, block_size):
+    return attention_oracle(query, key, value, mask)
+
+
+@exercise(
+    "online_softmax_attention",
+    number="2.7",
+    title="A softmax that never sees all its scores",
+    asks="`update` takes one block of keys into the running (highest, total, mixed); "
+    "`online_softmax_attention` goes through the keys in blocks and returns the averages.",
+    difficulty=4,
+    importance=4,
+    minutes=30,
+)
+class TestOnlineSoftmaxAttention:
+    @points(2)
+    def test_a_block_is_taken_in_at_the_right_scale(self, subject, case):
+        expect_agrees(subject, case, "update", block_inputs, update_oracle, STATE)
+
+    @points(1)
+    def test_a_hidden_block_changes_nothing(self, subject, case):
+        expect_agrees(subject, case, "update", masked_block_inputs, update_oracle, STATE)
+
+    @points(2)
+    def test_blocks_give_what_all_keys_at_once_give(self, subject, case):
+        expect_agrees(
+            subject, case, "online_softmax_attention", online_inputs, online_oracle, AVERAGES
+        )
+
+    @points(1)
+    def test_scores_in_the_thousands_give_no_nan(self, subject, case):
+        def inputs(case):
+            query, key, value, mask, block_size = online_inputs(case)
+            grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(len(query))])
+            return query * grow[:, None].double(), key, value, mask, block_size
+
+        expect_agrees(subject, case, "online_softmax_attention", inputs, online_oracle, AVERAGES)
+
+    @points(1)
+    def test_hidden_first_blocks_and_empty_rows_give_no_nan(self, subject, case):
+        def inputs(case):
+            query, key, value, mask, block_size = online_inputs(case)
+            mask[:2, :block_size] = False
+            mask[-1] = False
+            return query, key, value, mask, block_size
+
+        expect_agrees(subject, case, "online_softmax_attention", inputs, online_oracle, AVERAGES)
+
+
+# Bug hunts ------------------------------------------------------------------------------------
+
+
+def padded_inputs(case):
+    batch, length = case.size("batch", 2), case.size("length", 7, smallest=2)
+    d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
+    lengths = draw_lengths(case, batch, length - 1, shortest=max(1, length // 2))
+    return (
+        case.normal(batch, length, d_head, std=1.5),
+        case.normal(batch, length, d_head),
+        case.normal(batch, length, d_value),
+        lengths,
+    )
+
+
+def padded_causal_oracle(query, key, value, lengths):
+    length = query.shape[-2]
+    mask = not_later(length, length) & padding_oracle(lengths, length)[:, 0]
+    return attention_oracle(query, key, value, mask)
+
+
+@exercise(
+    "mended_masks",
+    number="2.8",
+    title="Bug hunt: the mask that does nothing",
+    asks="Return the output of attention in which a query sees the real tokens up to itself: the "
+    "published function with its two bugs mended.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestMendedMasks:
+    @points(2)
+    def test_a_query_sees_real_tokens_up_to_itself(self, subject, case):
+        returns = {"output": "batch length d_value"}
+        expect_agrees(subject, case, "mended_masks", padded_inputs, padded_causal_oracle, returns)
+
+    @points(1)
+    def test_a_batch_without_padding_is_still_causal(self, subject, case):
+        def inputs(case):
+            query, key, value, lengths = padded_inputs(case)
+            return query, key, value, torch.full_like(lengths, query.shape[1])
+
+        returns = {"output": "batch length d_value"}
+        expect_agrees(subject, case, "mended_masks", inputs, padded_causal_oracle, returns)
+
+
+def column_oracle(query, key, value):
+    mask = not_later(query.shape[1], query.shape[1])
+    return attention_oracle(query.T, key.T, value.T, mask).T
+
+
+@exercise(
+    "mended_columns",
+    number="2.9",
+    title="Bug hunt: the triangle of another layout",
+    asks="Tokens are columns here. Return the output (d_value, length) of causal attention: the "
+    "published function with its bug mended.",
+    difficulty=2,
+    importance=3,
+    minutes=10,
+    optional=True,
+)
+class TestMendedColumns:
+    @points(3)
+    def test_a_column_sees_itself_and_what_stands_to_its_left(self, subject, case):
+        def inputs(case):
+            length = case.size("length", 5, smallest=2)
+            d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
+            query, key = case.normal(d_head, length, std=1.5), case.normal(d_head, length)
+            return query, key, case.normal(d_value, length)
+
+        expect_agrees(
+            subject, case, "mended_columns", inputs, column_oracle, {"output": "d_value length"}
+        )
+
+
+def mode_oracle(query, key, value, training):
+    return attention_oracle(query, key, value, not_later(len(query), len(key)))
+
+
+def mode_inputs(training, cached):
+    def inputs(case):
+        q_len = case.size("q_len", 5, smallest=2)
+        k_len = q_len + (case.size("earlier", 3) if cached else 0)
+        d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
+        query = case.normal(q_len, d_head, std=1.5)
+        return query, case.normal(k_len, d_head), case.normal(k_len, d_value), training
+
+    return inputs
+
+
+@exercise(
+    "mended_modes",
+    number="2.10",
+    title="Bug hunt: causal only while training",
+    asks="Return the output (q_len, d_value) of causal attention in both modes; the queries are the "
+    "last of the keys.",
+    difficulty=2,
+    importance=5,
+    minutes=10,
+)
+class TestMendedModes:
+    @points(1)
+    def test_in_training_nothing_changes(self, subject, case):
+        self.compare(subject, case, mode_inputs(training=True, cached=False))
+
+    @points(2)
+    def test_a_whole_text_is_not_read_ahead_in_evaluation(self, subject, case):
+        self.compare(subject, case, mode_inputs(training=False, cached=False))
+
+    @points(1)
+    def test_new_queries_see_the_keys_that_were_kept(self, subject, case):
+        kept = mode_inputs(training=False, cached=True)
+        args = kept(case)
+        expected = mode_oracle(*args)
+
+        def judge(seen):
+            returns = {"output": "q_len d_value"}
+            if problem := wrong_form((seen,), (expected,), returns, "mended_modes"):
+                return problem
+            return differs("output", seen, expected)
+
+        # Without the whole text, two mistakes would look alike.
+        trials = [args, kept(case.fresh(0)), mode_inputs(False, cached=False)(case.fresh(1))]
+        expect_each(subject, case, [asks_for("mended_modes", trial) for trial in trials], judge)
+
+    def compare(self, subject, case, inputs):
+        expect_agrees(
+            subject, case, "mended_modes", inputs, mode_oracle, {"output": "q_len d_value"}
+        )
+
+
+def map_inputs(case):
+    length, d_model = case.size("length", 5, smallest=2), case.size("d_model", 4)
+    layers = [
+        tuple(case.normal(d_model, d_model, std=0.8) for _ in range(3))
+        for _ in range(case.size("num_layers", 3))
+    ]
+    return case.normal(length, d_model), layers, draw_mask(case, length, length)
+
+
+def map_oracle(x, layers, mask):
+    maps = []
+    for w_query, w_key, w_value in layers:
+        scores = torch.einsum("td,dh,eh,se->ts", x, w_query, w_key, x) / math.sqrt(x.shape[1])
+        maps.append(masked_oracle(scores, mask))
+        x = x + torch.einsum("ts,sd,de->te", maps[-1], x, w_value)
+    return torch.stack(maps)
+
+
+@exercise(
+    "mended_maps",
+    number="2.11",
+    title="Bug hunt: the maps of another model",
+    asks="Return the weights (num_layers, length, length) that the model really uses, layer by layer.",
+    difficulty=2,
+    importance=3,
+    minutes=15,
+    optional=True,
+)
+class TestMendedMaps:
+    @points(1)
+    def test_the_first_map_is_that_of_the_first_layer(self, subject, case):
+        def inputs(case):
+            x, layers, mask = map_inputs(case)
+            return x, layers[:1], mask
+
+        self.compare(subject, case, inputs)
+
+    @points(2)
+    def test_deeper_maps_are_those_that_the_model_uses(self, subject, case):
+        self.compare(subject, case, map_inputs)
+
+    def compare(self, subject, case, inputs):
+        returns = {"maps": "num_layers length length"}
+        expect_agrees(subject, case, "mended_maps", inputs, map_oracle, returns)
