@@ -1,0 +1,900 @@
+"""What is graded in chapter 03, many heads.
+
+The oracles are torch's own attention, its counter of operations, its convolution, or sums over
+heads written out. Modules get their weights from the check, by the names that the text fixes.
+"""
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import bmm_flop, mm_flop
+
+from classroom.checks import (
+    exercise,
+    expect_agrees,
+    expect_gradients,
+    expect_inputs_unchanged,
+    expect_law,
+    expect_test_judges,
+    points,
+)
+from classroom.comparing import describe, differs
+
+
+def random_mask(case, *shape):
+    """Allow half of the keys: in each row at least one, and, if there are two, not all."""
+    allowed = case.uniform(*shape) < 0.5
+    queries, k_len = torch.arange(shape[-2]), shape[-1]
+    allowed[..., queries, (queries + 1) % k_len] = False
+    allowed[..., queries, queries % k_len] = True
+    return allowed
+
+
+# 3.1 ------------------------------------------------------------------------------------------
+
+
+def head_inputs(case):
+    batch, length = case.size("batch", 2), case.size("length", 5)
+    d_model, d_head = case.size("d_model", 10), case.size("d_head", 4)
+    weights = {f"{name}.weight": case.normal(d_head, d_model, std=0.4) for name in ("query", "key")}
+    weights["value.weight"] = case.normal(d_head, d_model)
+    settings = {"d_model": d_model, "d_head": d_head}
+    return settings, weights, case.normal(batch, length, d_model)
+
+
+def masked_head_inputs(case):
+    settings, weights, x = head_inputs(case)
+    return settings, weights, x, random_mask(case, *x.shape[:2], x.shape[1])
+
+
+def head_oracle(settings, weights, x, mask=None):
+    query, key, value = (F.linear(x, weights[f"{n}.weight"]) for n in ("query", "key", "value"))
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+HEAD = {"output": "batch length d_head"}
+
+
+@exercise(
+    "SelfAttentionHead",
+    number="3.1",
+    title="One head",
+    asks="A module with the parameters `query.weight`, `key.weight` and `value.weight`; `forward` "
+    "returns what each token collects, (batch, length, d_head).",
+    difficulty=2,
+    importance=5,
+    minutes=20,
+)
+class TestSelfAttentionHead:
+    @points(2)
+    def test_every_token_collects_values_of_all_tokens(self, subject, case):
+        expect_agrees(subject, case, "SelfAttentionHead", head_inputs, head_oracle, HEAD)
+
+    @points(2)
+    def test_a_mask_hides_keys_from_queries(self, subject, case):
+        expect_agrees(subject, case, "SelfAttentionHead", masked_head_inputs, head_oracle, HEAD)
+
+    @points(1)
+    def test_gradients_flow_back_to_the_tokens(self, subject, case):
+        expect_gradients(
+            subject, case, "SelfAttentionHead", masked_head_inputs, head_oracle, wrt=["x"]
+        )
+
+
+# 3.2 ------------------------------------------------------------------------------------------
+
+
+def loop_inputs(case):
+    batch, length, heads = case.size("batch", 2), case.size("length", 5), case.size("heads", 3)
+    d_model, d_head, d_value = case.size("d_model", 11), case.size("d_head", 4), 6
+    return (
+        case.normal(batch, length, d_model),
+        case.normal(heads, d_model, d_head, std=0.4),
+        case.normal(heads, d_model, d_head, std=0.4),
+        case.normal(heads, d_model, d_value, std=0.4),
+        case.normal(heads * d_value, d_model),
+    )
+
+
+def masked_loop_inputs(case):
+    x, *maps = loop_inputs(case)
+    return x, *maps, random_mask(case, *x.shape[:2], x.shape[1])
+
+
+def loop_oracle(x, w_query, w_key, w_value, w_output, mask=None):
+    """Each head meets its own rows of the output map, and the results are summed."""
+    blocks = w_output.split(w_value.shape[2])
+    return sum(
+        F.scaled_dot_product_attention(x @ q, x @ k, x @ v @ block, attn_mask=mask)
+        for q, k, v, block in zip(w_query, w_key, w_value, blocks, strict=True)
+    )
+
+
+MODEL = {"output": "batch length d_model"}
+
+
+@exercise(
+    "loop_of_heads",
+    number="3.2",
+    title="A loop of heads",
+    asks="Run every head on the tokens, lay what the heads found side by side, in their order, and "
+    "multiply with the output map.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestLoopOfHeads:
+    @points(2)
+    def test_what_the_heads_found_is_mixed_by_the_output_map(self, subject, case):
+        expect_agrees(subject, case, "loop_of_heads", loop_inputs, loop_oracle, MODEL)
+
+    @points(2)
+    def test_the_mask_holds_for_every_head(self, subject, case):
+        expect_agrees(subject, case, "loop_of_heads", masked_loop_inputs, loop_oracle, MODEL)
+
+    @points(1)
+    def test_inputs_stay_as_they_were(self, subject, case):
+        expect_inputs_unchanged(subject, case, "loop_of_heads", masked_loop_inputs)
+
+
+# 3.3 ------------------------------------------------------------------------------------------
+
+INPUT_MAPS = ("query", "key", "value")
+MAPS = (*INPUT_MAPS, "output")
+
+
+def layer_weights(case, d_model):
+    """Draw weights that give scores of the size of 1, and biases that are not zero."""
+    weights = {}
+    for name in MAPS:
+        weights[f"{name}.weight"] = case.normal(d_model, d_model, std=1.2 / math.sqrt(d_model))
+        weights[f"{name}.bias"] = case.normal(d_model, std=0.5)
+    return weights
+
+
+def layer_inputs(case, batch=None):
+    heads, d_head = case.size("heads", 3, smallest=2), case.size("d_head", 4)
+    d_model, q_len = heads * d_head, case.size("q_len", 5)
+    batch = case.size("batch", 2) if batch is None else batch(heads)
+    settings = {"d_model": d_model, "num_heads": heads}
+    return settings, layer_weights(case, d_model), case.normal(batch, q_len, d_model)
+
+
+def cross_inputs(case, batch=None):
+    settings, weights, x = layer_inputs(case, batch)
+    return settings, weights, x, case.normal(len(x), case.size("k_len", 7), x.shape[2])
+
+
+def torch_layer(weights, num_heads, x, context=None, mask=None):
+    """Torch's own multi-head attention. Its masks say what is forbidden, head by head."""
+    source = x if context is None else context
+    if mask is not None:
+        mask = ~mask.expand(len(x), x.shape[1], source.shape[1])
+        mask = mask.repeat_interleave(num_heads, dim=0)
+    output, _ = F.multi_head_attention_forward(
+        x.transpose(0, 1),
+        source.transpose(0, 1),
+        source.transpose(0, 1),
+        x.shape[2],
+        num_heads,
+        torch.cat([weights[f"{name}.weight"] for name in INPUT_MAPS]),
+        torch.cat([weights[f"{name}.bias"] for name in INPUT_MAPS]),
+        bias_k=None,
+        bias_v=None,
+        add_zero_attn=False,
+        dropout_p=0.0,
+        out_proj_weight=weights["output.weight"],
+        out_proj_bias=weights["output.bias"],
+        training=False,
+        need_weights=False,
+        attn_mask=mask,
+    )
+    return output.transpose(0, 1)
+
+
+def layer_oracle(settings, weights, x, context=None, mask=None):
+    return torch_layer(weights, settings["num_heads"], x, context, mask)
+
+
+LAYER = {"output": "batch q_len d_model"}
+
+
+@exercise(
+    "MultiHeadAttention",
+    number="3.3",
+    title="All heads at once",
+    asks="A module with four linear maps `query`, `key`, `value` and `output`; `forward` maps the "
+    "tokens once, cuts the features into heads, attends, and puts the heads together again.",
+    difficulty=3,
+    importance=5,
+    minutes=35,
+)
+class TestMultiHeadAttention:
+    @points(3)
+    def test_it_computes_what_a_loop_of_heads_computes(self, subject, case):
+        expect_agrees(subject, case, "MultiHeadAttention", layer_inputs, layer_oracle, LAYER)
+
+    @points(2)
+    def test_a_context_of_another_length_answers(self, subject, case):
+        expect_agrees(subject, case, "MultiHeadAttention", cross_inputs, layer_oracle, LAYER)
+
+    @points(1)
+    def test_one_mask_holds_for_all_sequences_and_heads(self, subject, case):
+        def inputs(case):
+            settings, weights, x, context = cross_inputs(case)
+            mask = random_mask(case, x.shape[1], context.shape[1])
+            return settings, weights, x, context, mask
+
+        expect_agrees(subject, case, "MultiHeadAttention", inputs, layer_oracle, LAYER)
+
+    @points(1)
+    def test_each_sequence_keeps_its_own_mask(self, subject, case):
+        self.compare_with_own_masks(subject, case, batch=None)
+
+    @points(1)
+    def test_each_sequence_keeps_its_own_mask_if_there_are_as_many_heads(self, subject, case):
+        self.compare_with_own_masks(subject, case, batch=lambda heads: heads)
+
+    def compare_with_own_masks(self, subject, case, batch):
+        def inputs(case):
+            settings, weights, x, context = cross_inputs(case, batch)
+            mask = random_mask(case, len(x), x.shape[1], context.shape[1])
+            return settings, weights, x, context, mask
+
+        expect_agrees(subject, case, "MultiHeadAttention", inputs, layer_oracle, LAYER)
+
+
+# 3.4 ------------------------------------------------------------------------------------------
+
+
+def circuit_inputs(case, d_model=None):
+    heads, d_head = case.size("heads", 3, smallest=2), case.size("d_head", 4, smallest=2)
+    d_model = heads * d_head if d_model is None else case.size("d_model", d_model, smallest=9)
+    maps = (case.normal(d_model, heads * d_head) for _ in INPUT_MAPS)
+    return *maps, case.normal(heads * d_head, d_model), heads
+
+
+def blocks_of(w, num_heads):
+    """Return the rows that belong to each head."""
+    return w.split(len(w) // num_heads)
+
+
+def circuit_oracle(w_query, w_key, w_value, w_output, num_heads):
+    query, key, value = (blocks_of(w.T, num_heads) for w in (w_query, w_key, w_value))
+    output = blocks_of(w_output, num_heads)
+    return (
+        torch.stack([torch.mm(q.T, k) for q, k in zip(query, key, strict=True)]),
+        torch.stack([torch.mm(v.T, o) for v, o in zip(value, output, strict=True)]),
+    )
+
+
+def found_inputs(case):
+    batch, length, heads = case.size("batch", 2), case.size("length", 5), case.size("heads", 3)
+    d_head, d_model = case.size("d_head", 4), case.size("d_model", 10)
+    return case.normal(batch, heads, length, d_head), case.normal(heads * d_head, d_model)
+
+
+def contributions_oracle(found, w_output):
+    """The output of the layer with all heads but one silenced, one head after the other."""
+    heads = found.shape[1]
+    alone = [found * F.one_hot(torch.tensor(h), heads)[:, None, None] for h in range(heads)]
+    return torch.stack([f.movedim(1, 2).flatten(2) @ w_output for f in alone], dim=1)
+
+
+CIRCUITS = {"w_qk": "num_heads d_model d_model", "w_ov": "num_heads d_model d_model"}
+
+
+@exercise(
+    "head_circuits",
+    number="3.4",
+    title="Take the heads apart",
+    asks="`head_circuits` returns, for each head, the matrix behind its scores and the matrix of "
+    "what it writes; `head_contributions` says what each head adds to the output.",
+    difficulty=3,
+    importance=4,
+    minutes=25,
+)
+class TestHeadCircuits:
+    @points(2)
+    def test_one_matrix_per_head_is_behind_its_scores(self, subject, case):
+        self.compare(subject, case, "w_qk")
+
+    @points(2)
+    def test_one_matrix_per_head_says_what_it_writes(self, subject, case):
+        self.compare(subject, case, "w_ov")
+
+    @points(1)
+    def test_no_circuit_has_a_larger_rank_than_a_head_has_features(self, subject, case):
+        def law(circuits, w_query, w_key, w_value, w_output, num_heads):
+            d_head = w_query.shape[1] // num_heads
+            for label, found in zip(CIRCUITS, circuits, strict=True):
+                expected = (num_heads, len(w_query), len(w_query))
+                if not isinstance(found, torch.Tensor):
+                    return f"{label} should be a tensor, it is {describe(found)}"
+                if found.shape != expected:
+                    return f"{label} has shape {tuple(found.shape)}, expected {expected}"
+                ranks = torch.linalg.matrix_rank(found).tolist()
+                if set(ranks) != {d_head}:
+                    return f"{label}: the ranks of its matrices are {ranks}, expected {d_head} each"
+            return None
+
+        inputs = partial(circuit_inputs, d_model=17)
+        expect_law(subject, case, "head_circuits", inputs, law)
+
+    @points(2)
+    def test_the_output_is_the_sum_of_what_the_heads_add(self, subject, case):
+        returns = {"contributions": "batch num_heads length d_model"}
+        expect_agrees(
+            subject, case, "head_contributions", found_inputs, contributions_oracle, returns
+        )
+
+    def compare(self, subject, case, circuit):
+        expect_agrees(
+            subject,
+            case,
+            "head_circuits",
+            circuit_inputs,
+            circuit_oracle,
+            CIRCUITS,
+            compare=[circuit],
+        )
+
+
+# 3.5 ------------------------------------------------------------------------------------------
+
+
+def bias_inputs(case):
+    batch, q_len, k_len = case.size("batch", 2), case.size("q_len", 5), case.size("k_len", 7)
+    d_head = case.size("d_head", 4)
+    return (
+        case.normal(batch, q_len, d_head),
+        case.normal(batch, k_len, d_head),
+        case.normal(d_head),
+        case.normal(d_head),
+    )
+
+
+def bias_oracle(query, key, query_bias, key_bias):
+    root = math.sqrt(query.shape[-1])
+    per_query = F.linear(query + query_bias, key_bias[None]).squeeze(2) / root
+    return per_query, F.linear(key, query_bias[None]).squeeze(2) / root
+
+
+def surgery_inputs(case):
+    return (layer_weights(case, 3 * case.size("d_head", 4)),)
+
+
+def same_function(zero):
+    """Judge new weights: one bias is zero, and torch's attention does the same with them."""
+
+    def law(new, weights):
+        if not isinstance(new, dict) or new.keys() != weights.keys():
+            return (
+                "the new weights should be a dictionary with the same names, what was returned is "
+                f"{describe(new)}"
+            )
+        for name, weight in weights.items():
+            if new[name].shape != weight.shape:
+                return f"{name} has shape {tuple(new[name].shape)}, expected {tuple(weight.shape)}"
+        if new[zero].any():
+            return f"{zero} should be zero, its largest entry is {new[zero].abs().max():.4g}"
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randn(2, 12, len(weights[zero]), generator=generator, dtype=torch.float64)
+        x, context = tokens.split([5, 7], dim=1)
+        before, after = (torch_layer(w, 3, x, context) for w in (weights, new))
+        return differs("output with the new weights", after, before)
+
+    return law
+
+
+@exercise(
+    "drop_key_bias",
+    number="3.5",
+    title="The bias that does nothing",
+    asks="`split_score_bias` says what biases add to scores, per query and per key; `drop_key_bias` "
+    "and `move_value_bias` return weights without that bias that compute the same function.",
+    difficulty=3,
+    importance=3,
+    minutes=25,
+)
+class TestDropKeyBias:
+    @points(1)
+    def test_the_key_bias_adds_a_number_to_each_query_s_row(self, subject, case):
+        self.compare(subject, case, "per_query")
+
+    @points(1)
+    def test_the_query_bias_adds_a_number_to_each_key_s_column(self, subject, case):
+        self.compare(subject, case, "per_key")
+
+    @points(2)
+    def test_without_the_key_bias_the_output_is_the_same(self, subject, case):
+        law = same_function("key.bias")
+        expect_law(subject, case, "drop_key_bias", surgery_inputs, law)
+
+    @points(2)
+    def test_without_the_value_bias_the_output_is_the_same(self, subject, case):
+        law = same_function("value.bias")
+        expect_law(subject, case, "move_value_bias", surgery_inputs, law)
+
+    @points(1)
+    def test_the_old_weights_stay_as_they_were(self, subject, case):
+        expect_inputs_unchanged(subject, case, "drop_key_bias", surgery_inputs)
+        expect_inputs_unchanged(subject, case, "move_value_bias", surgery_inputs)
+
+    def compare(self, subject, case, part):
+        returns = {"per_query": "batch q_len", "per_key": "batch k_len"}
+        expect_agrees(
+            subject, case, "split_score_bias", bias_inputs, bias_oracle, returns, compare=[part]
+        )
+
+
+# 3.6 ------------------------------------------------------------------------------------------
+
+
+def grouped_inputs(case):
+    batch, q_len, k_len = case.size("batch", 3), case.size("q_len", 5), case.size("k_len", 7)
+    kv_heads, sharing = case.size("num_kv_heads", 2), case.size("query heads for each", 4)
+    d_head, d_value = case.size("d_head", 6), case.size("d_value", 9)
+    return (
+        case.normal(batch, kv_heads * sharing, q_len, d_head, std=1.5),
+        case.normal(batch, kv_heads, k_len, d_head),
+        case.normal(batch, kv_heads, k_len, d_value),
+    )
+
+
+def grouped_oracle(query, key, value):
+    """The query heads that share a key head are so many more queries to that head."""
+    grouped = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
+    return F.scaled_dot_product_attention(grouped, key, value).reshape(
+        *query.shape[:3], value.shape[-1]
+    )
+
+
+def pool_inputs(case):
+    kv_heads, sharing = case.size("num_kv_heads", 2), case.size("query heads for each", 3)
+    d_model, d_head = case.size("d_model", 11), case.size("d_head", 4)
+    return case.normal(d_model, kv_heads * sharing * d_head), kv_heads * sharing, kv_heads
+
+
+def pool_oracle(w, num_heads, num_kv_heads):
+    heads = blocks_of(w.T, num_heads)
+    size = num_heads // num_kv_heads
+    groups = [heads[start : start + size] for start in range(0, num_heads, size)]
+    return torch.cat([torch.stack(group).mean(dim=0) for group in groups]).T
+
+
+GROUPED = {"output": "batch num_heads q_len d_value"}
+
+
+@exercise(
+    "grouped_query_attention",
+    number="3.6",
+    title="Heads that share their keys",
+    asks="`grouped_query_attention` lets neighbouring query heads share a key and value head; "
+    "`pool_heads` makes such shared heads by averaging.",
+    difficulty=2,
+    importance=4,
+    minutes=20,
+)
+class TestGroupedQueryAttention:
+    @points(3)
+    def test_neighbouring_query_heads_share_a_key_head(self, subject, case):
+        expect_agrees(
+            subject, case, "grouped_query_attention", grouped_inputs, grouped_oracle, GROUPED
+        )
+
+    @points(1)
+    def test_a_single_key_head_serves_all(self, subject, case):
+        def inputs(case):
+            query, key, value = grouped_inputs(case)
+            return query, key[:, :1], value[:, :1]
+
+        expect_agrees(subject, case, "grouped_query_attention", inputs, grouped_oracle, GROUPED)
+
+    @points(2)
+    def test_a_shared_head_starts_as_the_mean_of_those_it_replaces(self, subject, case):
+        returns = {"w": "d_model num_kv_heads*d_head"}
+        expect_agrees(subject, case, "pool_heads", pool_inputs, pool_oracle, returns)
+
+
+# 3.7 ------------------------------------------------------------------------------------------
+
+
+def layer_sizes(case):
+    kv_heads, sharing, d_head = case.integer(1, 3), case.integer(2, 3), case.integer(2, 5)
+    heads = kv_heads * sharing
+    return heads * d_head, heads, kv_heads
+
+
+def widths_of(d_model, num_heads, num_kv_heads):
+    """Return how wide the queries, keys, values and outputs are."""
+    d_kv = num_kv_heads * d_model // num_heads
+    return d_model, d_kv, d_kv, d_model
+
+
+def count_oracle(d_model, num_heads, num_kv_heads, has_bias):
+    """Count what torch makes, on the device that has shapes only."""
+    maps = [
+        nn.Linear(d_model, width, has_bias, device="meta")
+        for width in widths_of(d_model, num_heads, num_kv_heads)
+    ]
+    return sum(parameter.numel() for linear in maps for parameter in linear.parameters())
+
+
+def flops_oracle(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
+    """Add up what torch's counter of operations says about each product."""
+    lengths = (q_len, k_len, k_len, q_len)
+    maps = [
+        mm_flop((batch * length, d_model), (d_model, width))
+        for length, width in zip(lengths, widths_of(d_model, num_heads, num_kv_heads), strict=True)
+    ]
+    heads, d_head = batch * num_heads, d_model // num_heads
+    scores = bmm_flop((heads, q_len, d_head), (heads, d_head, k_len))
+    averages = bmm_flop((heads, q_len, k_len), (heads, k_len, d_head))
+    return sum(maps), scores + averages
+
+
+@exercise(
+    "count_attention",
+    number="3.7",
+    title="What it costs",
+    asks="`count_attention` counts parameters, `attention_flops` the operations of the maps and of "
+    "the products, `break_even_length` says when they cost the same.",
+    difficulty=2,
+    importance=3,
+    minutes=20,
+)
+class TestCountAttention:
+    @points(2)
+    def test_parameters_are_as_many_as_torch_makes(self, subject, case):
+        def inputs(case):
+            return *layer_sizes(case), bool(case.integer(0, 1))
+
+        def with_bias(case):
+            return *layer_sizes(case), True
+
+        returns = {"parameters": ""}
+        expect_agrees(subject, case, "count_attention", with_bias, count_oracle, returns)
+        expect_agrees(subject, case, "count_attention", inputs, count_oracle, returns)
+
+    @points(1)
+    def test_the_maps_take_as_many_operations_as_torch_counts(self, subject, case):
+        self.compare(subject, case, "maps")
+
+    @points(2)
+    def test_the_products_take_as_many_operations_as_torch_counts(self, subject, case):
+        self.compare(subject, case, "products")
+
+    @points(1)
+    def test_at_the_break_even_length_maps_and_products_cost_the_same(self, subject, case):
+        def oracle(d_model, num_heads, num_kv_heads):
+            # Maps grow with the length, products with its square: at length 1 the ratio is known.
+            maps, products = flops_oracle(1, 1, 1, d_model, num_heads, num_kv_heads)
+            return maps / products
+
+        returns = {"length": ""}
+        expect_agrees(subject, case, "break_even_length", layer_sizes, oracle, returns)
+
+    def compare(self, subject, case, part):
+        def inputs(case):
+            lengths = case.integer(2, 20), case.integer(21, 40)
+            return case.integer(2, 6), *lengths, *layer_sizes(case)
+
+        returns = {"maps": "", "products": ""}
+        expect_agrees(
+            subject, case, "attention_flops", inputs, flops_oracle, returns, compare=[part]
+        )
+
+
+# 3.8 ------------------------------------------------------------------------------------------
+
+
+def require_mask(mask):
+    if mask is not None and (mask.dtype != torch.bool or mask.dim() not in (2, 3)):
+        raise ValueError(
+            "a mask must be boolean with axes (q_len, k_len) or (batch, q_len, k_len), "
+            f"got dtype={mask.dtype}, shape={tuple(mask.shape)}"
+        )
+
+
+def split(x, num_heads):
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def merge(x):
+    return x.transpose(1, 2).flatten(2)
+
+
+def head_mask(mask, num_heads):
+    """Give a mask the axis of the heads."""
+    return mask if mask is None else mask.unsqueeze(-3)
+
+
+def attend(query, key, value, mask, num_heads):
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def layer(split=split, merge=merge, head_mask=head_mask, attend=attend, cross=True, bias=1.0):
+    """Return multi-head attention in which a part may have been replaced by a wrong one."""
+
+    def attention(weights, num_heads, x, context=None, mask=None):
+        require_mask(mask)
+        source = context if cross and context is not None else x
+        query, key, value = (
+            F.linear(tokens, weights[f"{name}.weight"], bias * weights[f"{name}.bias"])
+            for name, tokens in zip(INPUT_MAPS, (x, source, source), strict=True)
+        )
+        heads = (split(part, num_heads) for part in (query, key, value))
+        if not cross and mask is not None:
+            mask = mask[..., : x.shape[1]]
+            mask = F.pad(mask, (0, x.shape[1] - mask.shape[-1]), value=True)
+        found = merge(attend(*heads, head_mask(mask, num_heads), num_heads))
+        return F.linear(found, weights["output.weight"], bias * weights["output.bias"])
+
+    return attention
+
+
+def checked_torch_layer(weights, num_heads, x, context=None, mask=None):
+    require_mask(mask)
+    return torch_layer(weights, num_heads, x, context, mask)
+
+
+def by_softmax(query, key, value, mask, num_heads):
+    scores = torch.einsum("bhqd,bhkd->bhqk", query, key) / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return torch.einsum("bhqk,bhkd->bhqd", scores.softmax(dim=-1), value)
+
+
+def in_float32(weights, num_heads, x, context=None, mask=None):
+    weights = {name: weight.float() for name, weight in weights.items()}
+    context = None if context is None else context.float()
+    return layer()(weights, num_heads, x.float(), context, mask).to(x.dtype)
+
+
+def scaled_by_d_model(query, key, value, mask, num_heads):
+    scale = 1 / math.sqrt(num_heads * query.shape[-1])
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+
+
+def masked_in_the_first_head(query, key, value, mask, num_heads):
+    if mask is not None:
+        mask = mask.expand(len(query), 1, -1, -1)
+        unmasked = torch.ones_like(mask).expand(-1, num_heads - 1, -1, -1)
+        mask = torch.cat([mask, unmasked], dim=1)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def mask_by_head(mask, num_heads):
+    """Take a mask per sequence for a mask per head wherever that fits."""
+    if mask is not None and mask.dim() == 3 and len(mask) == num_heads:
+        return mask.unsqueeze(0)
+    return head_mask(mask, num_heads)
+
+
+def tiled(mask, num_heads):
+    """Lay the masks of the sequences out in turns, where all heads of a sequence come together."""
+    if mask is None or mask.dim() == 2:
+        return mask
+    return mask.repeat(num_heads, 1, 1).view(len(mask), num_heads, *mask.shape[1:])
+
+
+def without_output_map(weights, num_heads, x, context=None, mask=None):
+    weights = {
+        **weights,
+        "output.weight": torch.eye(x.shape[-1], dtype=x.dtype),
+        "output.bias": torch.zeros_like(weights["output.bias"]),
+    }
+    return layer()(weights, num_heads, x, context, mask)
+
+
+RIGHT = {
+    "torch's own layer": checked_torch_layer,
+    "torch's kernel for all heads": layer(),
+    "a softmax that is written out": layer(attend=by_softmax),
+    "a layer that computes in float32": in_float32,
+}
+NOT_RIGHT = {
+    "the heads are cut across tokens": layer(
+        split=lambda x, heads: x.reshape(len(x), heads, x.shape[1], -1),
+        merge=lambda x: x.reshape(len(x), x.shape[2], -1),
+    ),
+    "the scores are divided by the root of d_model": layer(attend=scaled_by_d_model),
+    "the output map is left out": without_output_map,
+    "the biases are left out": layer(bias=0.0),
+    "keys and values come from x even if there is a context": layer(cross=False),
+    "the mask reaches the first head only": layer(attend=masked_in_the_first_head),
+    "the masks of the sequences are laid out in turns": layer(head_mask=tiled),
+    "masks of sequences are taken for masks of heads where there are as many": layer(
+        head_mask=mask_by_head
+    ),
+}
+
+
+@exercise(
+    "check_multi_head",
+    number="3.8",
+    title="Write the missing test",
+    asks="`check_multi_head` calls the attention that it is given on inputs of your choice, and "
+    "`assert`s that the results are right.",
+    difficulty=4,
+    importance=4,
+    minutes=30,
+)
+class TestCheckMultiHead:
+    @points(1)
+    def test_heads_that_are_cut_across_tokens_are_caught(self, subject, case):
+        self.judge(subject, case, "the heads are cut across tokens")
+
+    @points(1)
+    def test_scores_divided_by_the_root_of_d_model_are_caught(self, subject, case):
+        self.judge(subject, case, "the scores are divided by the root of d_model")
+
+    @points(1)
+    def test_a_missing_output_map_is_caught(self, subject, case):
+        self.judge(subject, case, "the output map is left out")
+
+    @points(1)
+    def test_missing_biases_are_caught(self, subject, case):
+        self.judge(subject, case, "the biases are left out")
+
+    @points(1)
+    def test_keys_of_the_wrong_sequence_are_caught(self, subject, case):
+        self.judge(subject, case, "keys and values come from x even if there is a context")
+
+    @points(1)
+    def test_a_mask_for_the_first_head_only_is_caught(self, subject, case):
+        self.judge(subject, case, "the mask reaches the first head only")
+
+    @points(1)
+    def test_masks_of_sequences_laid_out_in_turns_are_caught(self, subject, case):
+        self.judge(subject, case, "the masks of the sequences are laid out in turns")
+
+    @points(1)
+    def test_masks_of_sequences_taken_for_masks_of_heads_are_caught(self, subject, case):
+        bug = "masks of sequences are taken for masks of heads where there are as many"
+        self.judge(subject, case, bug)
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_multi_head", RIGHT, NOT_RIGHT, bug)
+
+
+# 3.9 ------------------------------------------------------------------------------------------
+
+
+def derivation_inputs(case, is_causal=False):
+    length, d_model = case.size("length", 6, smallest=2), case.size("d_model", 8)
+    d_head, d_value = case.size("d_head", 4), case.size("d_value", 5)
+    return (
+        case.normal(length, d_model),
+        case.normal(d_model, d_head, std=0.6),
+        case.normal(d_model, d_head, std=0.6),
+        case.normal(d_model, d_value),
+        is_causal,
+    )
+
+
+def derivation_oracle(tokens, w_query, w_key, w_value, is_causal):
+    """Torch's attention; the weights are what it does to the identity matrix."""
+    query, key, value = (torch.mm(tokens, w) for w in (w_query, w_key, w_value))
+    identity = torch.eye(len(tokens), dtype=tokens.dtype)
+    output, weights = (
+        F.scaled_dot_product_attention(query[None], key[None], v[None], is_causal=is_causal)[0]
+        for v in (value, identity)
+    )
+    return output, weights
+
+
+DERIVED = {"output": "length d_value", "weights": "length length"}
+
+
+@exercise(
+    "mended_derivation",
+    number="3.9",
+    title="Bug hunt: who asks whom?",
+    asks="Return (output, weights) of attention in which each token asks for itself: the derivation "
+    "with query and key in their right places, causal where `is_causal` is true.",
+    difficulty=3,
+    importance=4,
+    minutes=20,
+)
+class TestMendedDerivation:
+    @points(2)
+    def test_no_token_takes_from_a_later_one(self, subject, case):
+        self.compare(subject, case, True, ["output", "weights"])
+
+    @points(2)
+    def test_each_token_asks_for_itself(self, subject, case):
+        self.compare(subject, case, False, ["output"])
+
+    @points(1)
+    def test_row_j_of_the_weights_is_what_token_j_takes(self, subject, case):
+        self.compare(subject, case, False, ["weights"])
+
+    def compare(self, subject, case, is_causal, parts):
+        inputs = partial(derivation_inputs, is_causal=is_causal)
+        expect_agrees(
+            subject, case, "mended_derivation", inputs, derivation_oracle, DERIVED, compare=parts
+        )
+
+
+# 3.10 -----------------------------------------------------------------------------------------
+
+
+def toeplitz_oracle(kernel, length):
+    """Torch's convolution of each row of the identity, which asks what a token gives to whom."""
+    identity = torch.eye(length, dtype=kernel.dtype)[:, None]
+    slid = F.conv1d(F.pad(identity, (len(kernel) - 1, 0)), kernel.flip(0)[None, None])
+    return slid[:, 0].T
+
+
+def convolution_inputs(case):
+    batch, length, width = case.size("batch", 2), case.size("length", 5), case.size("width", 3)
+    d_in, d_out = case.size("d_in", 4), case.size("d_out", 6)
+    return case.normal(batch, length, d_in), case.normal(width, d_in, d_out)
+
+
+def convolution_oracle(x, kernel):
+    width, length = len(kernel), x.shape[1]
+    padded = F.pad(x.transpose(1, 2), (width - 1, 0))
+    output = F.conv1d(padded, kernel.flip(0).permute(2, 1, 0)).transpose(1, 2)
+    alone = torch.eye(width, dtype=kernel.dtype)
+    return output, torch.stack([toeplitz_oracle(tap, length) for tap in alone])
+
+
+CONVOLVED = {"output": "batch length d_out", "weights": "width length length"}
+
+
+@exercise(
+    "convolution_as_heads",
+    number="3.10",
+    title="A convolution is attention that does not look",
+    asks="`toeplitz_weights` returns the matrix of weights of a convolution that looks back; "
+    "`convolution_as_heads` computes a convolution with one head for each step back.",
+    difficulty=3,
+    importance=2,
+    minutes=25,
+    optional=True,
+)
+class TestConvolutionAsHeads:
+    @points(1)
+    def test_weights_depend_on_how_far_back_a_token_is(self, subject, case):
+        def inputs(case):
+            width = case.size("width", 3, smallest=2)
+            return case.normal(width), case.size("length", 7, smallest=2)
+
+        self.compare_weights(subject, case, inputs)
+
+    @points(1)
+    def test_a_kernel_may_be_longer_than_the_text(self, subject, case):
+        def inputs(case):
+            width = case.size("width", 7, smallest=2)
+            return case.normal(width), case.size("length", 3, smallest=2)
+
+        self.compare_weights(subject, case, inputs)
+
+    @points(2)
+    def test_one_head_for_each_step_back_makes_a_convolution(self, subject, case):
+        self.compare(subject, case, ["output"])
+
+    @points(1)
+    def test_each_head_attends_to_one_token(self, subject, case):
+        self.compare(subject, case, ["weights"])
+
+    def compare_weights(self, subject, case, inputs):
+        returns = {"weights": "length length"}
+        expect_agrees(subject, case, "toeplitz_weights", inputs, toeplitz_oracle, returns)
+
+    def compare(self, subject, case, parts):
+        expect_agrees(
+            subject,
+            case,
+            "convolution_as_heads",
+            convolution_inputs,
+            convolution_oracle,
+            CONVOLVED,
+            compare=parts,
+        )
