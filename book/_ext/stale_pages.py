@@ -3,18 +3,20 @@
 The cache of executed pages knows a page by its code cells alone. It would go on showing numbers
 that the library no longer gives. So each cached page gets a fingerprint of what else it depends
 on: our own modules that its cells import, directly or through one another, the data files that
-lie beside them, and the versions of Python, torch, numpy and matplotlib. A page without a
-fingerprint, or with another one, runs again.
+lie beside them, the files of the project that its cells name, and the versions of Python, torch,
+numpy and matplotlib. A page without a fingerprint, or with another one, runs again.
 
-Not seen: imports by computed names, and files outside the packages that a page opens itself.
+Not seen: imports and paths by computed names, and files elsewhere that our modules open.
 """
 
 import ast
 import hashlib
 import importlib.util
+import itertools
 import json
+import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -71,7 +73,7 @@ def files_behind(names: Iterable[str], roots: Iterable[Path]) -> set[Path]:
                 module, package = base.with_suffix(".py"), name.rpartition(".")[0]
             elif (base / "__init__.py").is_file():
                 module, package = base / "__init__.py", name
-                found |= {file for file in base.rglob("*") if _is_data(file)}
+                found |= _data_of(base)
             else:
                 continue
             found.add(module)
@@ -79,11 +81,63 @@ def files_behind(names: Iterable[str], roots: Iterable[Path]) -> set[Path]:
     return found
 
 
-def fingerprint(source: str, roots: Iterable[Path]) -> str:
-    """Condense all that a page's code depends on, apart from the code itself."""
+def files_named(source: str, folders: Iterable[Path]) -> set[Path]:
+    """Find the files whose paths stand in Python code, as seen from one of `folders`.
+
+    A path may be one string or several joined by `/`, after anything that is computed. A folder
+    stands for the files in it.
+    """
+    folders = [folder.resolve() for folder in folders]
+    found: set[Path] = set()
+    for path in _paths(ast.parse(source)):
+        for folder in folders:
+            place = Path(os.path.normpath(folder / path))
+            if not any(place.is_relative_to(allowed) for allowed in folders):
+                continue
+            found |= {place} if place.is_file() else set()
+            found |= {file for file in place.glob("*") if _is_data(file)}
+    return found
+
+
+def _paths(tree: ast.AST) -> Iterator[str]:
+    """Give what may be a path: text with a `/` or a `.` in it, other than dots alone."""
+    inner: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if node in inner:
+            continue
+        parts: list[str | None] = []
+        while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            inner |= {node.left, node.right}
+            parts, node = [_text(node.right), *parts], node.left
+        parts = [_text(node), *parts]
+        for is_known, run in itertools.groupby(parts, key=lambda part: part is not None):
+            path = "/".join(run) if is_known else ""
+            if {"/", "."} & set(path) and path.strip("./"):
+                yield path
+
+
+def _text(node: ast.AST) -> str | None:
+    """Read a string, also where it is made a path, or give None for what is computed."""
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        node = node.args[0]
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        return None
+    return node.value if len(node.value) < 200 and node.value.isprintable() else None
+
+
+def fingerprint(source: str, roots: Iterable[Path], folders: Iterable[Path] = ()) -> str:
+    """Condense all that a page's code depends on, apart from the code itself.
+
+    Args:
+        source: The page's code.
+        roots: Where our modules lie.
+        folders: From where the paths in the code may start.
+
+    """
     versions = {name: version(name) for name in LIBRARIES}
     digest = hashlib.sha256(json.dumps([platform.python_version(), versions]).encode())
-    for file in sorted(files_behind(imported_names(source), roots)):
+    files = files_behind(imported_names(source), roots) | files_named(source, folders)
+    for file in sorted(files):
         digest.update(file.name.encode())
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
@@ -110,6 +164,7 @@ def page_cache(env: BuildEnvironment) -> JupyterCacheBase:
 def fingerprints_of_pages(app: Sphinx) -> dict[str, tuple[str, str]]:
     """Give for each page with code its key in the cache and its fingerprint as of now."""
     roots = [Path(app.srcdir)]
+    folders = [Path(app.srcdir), Path(app.srcdir).parent]  # the pages, and the project
     for package in OUR_PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
@@ -121,7 +176,7 @@ def fingerprints_of_pages(app: Sphinx) -> dict[str, tuple[str, str]]:
             continue
         _, key = page_cache(app.env).create_hashed_notebook(notebook)
         try:
-            pages[docname] = (key, fingerprint(code_of(notebook), dict.fromkeys(roots)))
+            pages[docname] = (key, fingerprint(code_of(notebook), dict.fromkeys(roots), folders))
         except SyntaxError:
             pages[docname] = (key, "not Python; executing it will say where")
     return pages
@@ -164,6 +219,17 @@ def remember_fingerprints(app: Sphinx, env: BuildEnvironment) -> None:
 def _read_record(cache: JupyterCacheBase) -> dict[str, str]:
     path = Path(cache.path, RECORD)
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _data_of(package: Path) -> set[Path]:
+    """Find the data files of a package, without those of packages inside it."""
+    found: set[Path] = set()
+    for path in package.iterdir():
+        if path.is_dir() and not (path / "__init__.py").is_file():
+            found |= _data_of(path)
+        elif _is_data(path):
+            found.add(path)
+    return found
 
 
 def _is_data(path: Path) -> bool:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 import stale_pages
-from stale_pages import files_behind, fingerprint, imported_names
+from stale_pages import files_behind, files_named, fingerprint, imported_names
 
 
 @pytest.fixture
@@ -79,6 +79,59 @@ def test_data_beside_the_code_belong_to_the_fingerprint(lib):
     assert fingerprint("import course", [lib]) != before
 
 
+def test_data_of_a_package_inside_belong_to_that_package_alone(lib):
+    (lib / "course" / "inner" / "trained").mkdir()
+    weights = lib / "course" / "inner" / "trained" / "weights.safetensors"
+    weights.write_bytes(b"trained")
+    outer, inner = (fingerprint(f"import course{name}", [lib]) for name in ("", ".inner"))
+    weights.write_bytes(b"trained longer")
+    assert fingerprint("import course", [lib]) == outer
+    assert fingerprint("import course.inner", [lib]) != inner
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder of pages beside a folder of records."""
+    (tmp_path / "book").mkdir()
+    (tmp_path / "tests" / "records").mkdir(parents=True)
+    for name in ("speed.json", "cost.json", "measure.py"):
+        (tmp_path / "tests" / "records" / name).write_text("7")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("open('../tests/records/speed.json')", {"speed.json"}),
+        ("ROOT / 'tests/records/speed.json'", {"speed.json"}),
+        ("(ROOT / 'tests' / 'records' / 'speed.json').read_text()", {"speed.json"}),
+        ("ROOT / 'tests' / 'records' / f'{name}.json'", {"speed.json", "cost.json"}),
+        ("Path('..') / 'tests' / 'records' / 'speed.json'", {"speed.json"}),
+        ("Path('../tests', 'records')", set()),
+        ("for file in Path('../tests/records').glob('*.json'): pass", {"speed.json", "cost.json"}),
+        (
+            "a, b = 'tests/records/cost.json', '../tests/records/speed.json'",
+            {"speed.json", "cost.json"},
+        ),
+        ("'tests/records/nothing.json', '', '.', '..', './', '/', 'speed.json', 'a\\0/b'", set()),
+        ("'../../../../../../../../../etc/hostname', '/etc/hostname'", set()),
+        ("total / 7, 'tests' / count, x / y / z", set()),
+    ],
+)
+def test_files_that_a_page_names_are_found(project, source, found):
+    folders = [project / "book", project]
+    assert {file.name for file in files_named(source, folders)} == found
+
+
+def test_a_change_in_a_file_that_a_page_names_changes_its_fingerprint(project):
+    source, folders = "open('../tests/records/speed.json')", [project / "book", project]
+    before = fingerprint(source, [], folders)
+    (project / "tests" / "records" / "cost.json").write_text("11")
+    assert fingerprint(source, [], folders) == before
+    (project / "tests" / "records" / "speed.json").write_text("11")
+    assert fingerprint(source, [], folders) != before
+
+
 def test_a_new_version_of_torch_changes_every_fingerprint(lib, monkeypatch):
     before = fingerprint("x = 1", [lib])
     monkeypatch.setattr(stale_pages, "version", lambda name: "999")
@@ -113,6 +166,26 @@ def test_exactly_the_pages_that_depend_on_a_change_are_executed_again(small_book
     (record,) = book.folder.rglob(stale_pages.RECORD)
     record.unlink()
     assert executed() == {"first", "other"}
+
+
+@pytest.mark.slow
+def test_a_page_that_reads_a_record_is_executed_again_when_the_record_changes(small_book):
+    book = small_book("stale_pages", "parallel_pages")
+    (book.folder / "records").mkdir()
+    record = book.folder / "records" / "speed.json"
+    record.write_text("2")
+    book.write_page("reads", "print('reads', 11 * int(open('../records/speed.json').read()))")
+    book.write_page("other", "print('other', 3 * 11)")
+
+    def executed():
+        built = book.build()
+        assert built.returncode == 0, built.stdout + built.stderr
+        return {page for page in ("reads", "other") if f"executed {page} in" in built.stdout}
+
+    assert executed() == {"reads", "other"}
+    record.write_text("5")
+    assert executed() == {"reads"}
+    assert "reads 55" in book.html("reads")
 
 
 @pytest.mark.slow
