@@ -482,12 +482,15 @@ class TestActivations:
     def test_its_approximation_is_the_one_by_tanh(self, subject, case):
         expect_agrees(subject, case, "gelu_tanh", features, gelu_tanh_oracle, FEATURES)
 
-    @points(2)
-    def test_all_of_them_survive_1000_and_minus_1000(self, subject, case):
+    @points(1)
+    def test_softplus_survives_1000_and_minus_1000(self, subject, case):
+        expect_agrees(subject, case, "softplus", extreme_features, softplus_oracle, {"y": "width"})
+
+    @points(1)
+    def test_so_do_the_others(self, subject, case):
         functions = {
             "tanh_by_sigmoid": tanh_oracle,
             "silu": silu_oracle,
-            "softplus": softplus_oracle,
             "gelu": gelu_oracle,
             "gelu_tanh": gelu_tanh_oracle,
         }
@@ -607,7 +610,8 @@ def uneven_rate(case):
 
 
 def dropout_inputs(case, training=True):
-    shape = case.size("length", 5), case.size("d_model", 11)
+    # Of 77 features no tenth is a whole number: luck never drops exactly the expected share.
+    shape = case.size("length", 7), case.size("d_model", 11)
     return case.normal(*shape), case.uniform(*shape), uneven_rate(case), training
 
 

@@ -219,8 +219,20 @@ class AlwaysTheLastDimension(Mistake, exercise="stable_softmax"):
 
 
 class AxisNotKept(Mistake, exercise="stable_softmax"):
-    """Without keepdim=True the totals lose their axis, and are then lined up with another one:
-    an error if you are lucky, wrong weights if the sizes happen to be equal."""
+    """Without keepdim=True the largest scores lose their axis, and are then lined up with another
+    one: an error if you are lucky, wrong weights if the sizes happen to be equal."""
+
+    def stable_softmax(scores, dim):
+        exponentials = (scores - scores.amax(dim=dim)).exp()
+        return exponentials / exponentials.sum(dim=dim)
+
+    log_softmax = right_log_softmax
+    logsumexp = right_logsumexp
+
+
+class TotalNotKept(Mistake, exercise="stable_softmax"):
+    """The largest score keeps its axis and the total does not, so the total is lined up with
+    another axis: it needs keepdim=True as well."""
 
     def stable_softmax(scores, dim):
         exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp()
@@ -352,6 +364,17 @@ class IgnoredTermsStay(Mistake, exercise="cross_entropy"):
         return torch.stack(
             [cross_entropy(x, t, ignore_index) for x, t in zip(logits, targets, strict=True)]
         )
+
+
+class VocabularyOnTheWrongAxis(Mistake, exercise="cross_entropy"):
+    """torch's cross_entropy looks for the vocabulary on axis 1, and here it is the last: join
+    batch and length to one axis first. With equal sizes there would be no error, just a wrong
+    loss."""
+
+    def cross_entropy(logits, targets, ignore_index):
+        return F.cross_entropy(logits, targets, ignore_index=ignore_index)
+
+    sequence_losses = right_sequence_losses
 
 
 class MeanOfMeans(Mistake, exercise="cross_entropy"):
@@ -505,6 +528,18 @@ class KeysInRows(Mistake, exercise="split_heads"):
         return torch.einsum("bhqd,bhkd->bhkq", query, key)
 
 
+class AllAxesReversed(Mistake, exercise="split_heads"):
+    """All axes of the keys are turned round, batch and heads too (.T does that): exchange only
+    the last two."""
+
+    split_heads = right_split_heads
+    merge_heads = right_merge_heads
+    time_first = right_time_first
+
+    def head_scores(query, key):
+        return query @ key.permute(3, 2, 1, 0)
+
+
 class KeysOfAllHeads(Mistake, exercise="split_heads"):
     """The letter of the heads differs between the two inputs, so einsum adds up the keys of all
     heads: a letter that is in one input only, and not in the output, is summed over."""
@@ -614,6 +649,28 @@ class BitsForNats(Mistake, exercise="bigram"):
 
     def first_loss(vocab_size):
         return math.log2(vocab_size)
+
+
+class SignForgotten(Mistake, exercise="bigram"):
+    """The sign is missing: logarithms of probabilities are negative, a surprise is positive."""
+
+    bigram = right_bigram
+
+    def bigram_loss(log_probs, documents):
+        return surprises(log_probs, documents).mean()
+
+    first_loss = right_first_loss
+
+
+class PairsAddedUp(Mistake, exercise="bigram"):
+    """The surprises are added up, so a longer text has a larger loss: take their mean."""
+
+    bigram = right_bigram
+
+    def bigram_loss(log_probs, documents):
+        return -surprises(log_probs, documents).sum()
+
+    first_loss = right_first_loss
 
 
 class AverageOfAverages(Mistake, exercise="bigram"):
@@ -784,6 +841,19 @@ class CubeForgotten(Mistake, exercise="activations"):
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x))
 
 
+class RootOnXAlone(Mistake, exercise="activations"):
+    """Inside the tanh, √(2/π) multiplies x only; it multiplies the cubic term as well: mind the
+    bracket."""
+
+    tanh_by_sigmoid = right_tanh
+    silu = right_silu
+    softplus = right_softplus
+    gelu = right_gelu
+
+    def gelu_tanh(x):
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x + 0.044715 * x**3))
+
+
 class SigmoidApproximation(Mistake, exercise="activations"):
     """x·σ(1.702x) is another approximation of GELU; asked for is the one by tanh."""
 
@@ -844,6 +914,19 @@ class BiasSeesNewWeights(Mistake, exercise="gradient_step"):
         return weights, right_classifier_step(weights, bias, x, labels, learning_rate)[1]
 
 
+class OneBiasPerExample(Mistake, exercise="gradient_step"):
+    """The bias gets one error per example; it is a single number, and its gradient is the mean of
+    the errors."""
+
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        return weights - learning_rate * x.T @ error / len(x), bias - learning_rate * error
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        error = class_error(weights, bias, x, labels)
+        return weights - learning_rate * x.T @ error / len(x), bias - learning_rate * error
+
+
 class SquaredError(Mistake, exercise="gradient_step"):
     """This is half the gradient of the squared error, p - y times the slope of the sigmoid. With
     cross-entropy that slope cancels, and the error is p - y."""
@@ -864,6 +947,19 @@ class LabelsAsNumbers(Mistake, exercise="gradient_step"):
 
     def classifier_step(weights, bias, x, labels, learning_rate):
         error = (x @ weights + bias).softmax(dim=1) - labels[:, None]
+        step = learning_rate / len(labels)
+        return weights - step * x.T @ error, bias - step * error.sum(dim=0)
+
+
+class EveryLabelForEveryExample(Mistake, exercise="gradient_step"):
+    """`p[:, labels]` picks the columns of all labels in every row; one label belongs to one row:
+    `p[torch.arange(n), labels]`, or a one-hot matrix."""
+
+    gradient_step = right_gradient_step
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        error = (x @ weights + bias).softmax(dim=1)
+        error[:, labels] -= 1
         step = learning_rate / len(labels)
         return weights - step * x.T @ error, bias - step * error.sum(dim=0)
 
@@ -1050,6 +1146,18 @@ class RoundingForbidden(Mistake, exercise="check_softmax"):
         scores = torch.randn(50, 7, generator=generator)
         for dim in (0, 1):
             assert torch.equal(softmax(scores, dim), torch.softmax(scores, dim))
+
+
+class SumsExactlyOne(Mistake, exercise="check_softmax"):
+    """The sums are asked to be 1 exactly, and after rounding they rarely are: leave a
+    tolerance."""
+
+    agree = right_agree
+
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(7)
+        scores = torch.randn(100, 7, generator=generator)
+        assert (softmax(scores, -1).sum(-1) == 1).all()
 
 
 class AsksForMoreThanWasAgreed(Mistake, exercise="check_softmax"):
