@@ -47,7 +47,8 @@ class ScaledByModelWidth(Mistake, exercise="SelfAttentionHead"):
 
 
 class MaskIgnored(Mistake, exercise="SelfAttentionHead"):
-    """The mask is not used: every query still sees every key."""
+    """The mask has no effect, every query still sees every key: masked_fill changes nothing in
+    place, it returns a new tensor."""
 
     class SelfAttentionHead(nn.Module):
         def __init__(self, d_model, d_head):
@@ -1727,7 +1728,7 @@ class LooksAhead(Mistake, exercise="convolution_as_heads"):
         return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)), weights
 
 
-class GoesRoundInACircle(Mistake, exercise="convolution_as_heads"):
+class RolledRound(Mistake, exercise="convolution_as_heads"):
     """What lies before the first token is taken from the end of the text, as torch.roll does; there
     is nothing before it."""
 

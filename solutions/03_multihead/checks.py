@@ -89,7 +89,11 @@ class TestSelfAttentionHead:
 
 def loop_inputs(case):
     batch, length, heads = case.size("batch", 2), case.size("length", 5), case.size("heads", 3)
-    d_model, d_head, d_value = case.size("d_model", 11), case.size("d_head", 4), 6
+    d_model, d_head, d_value = (
+        case.size("d_model", 11),
+        case.size("d_head", 4),
+        case.size("d_value", 6),
+    )
     return (
         case.normal(batch, length, d_model),
         case.normal(heads, d_model, d_head, std=0.4),
@@ -251,7 +255,7 @@ class TestMultiHeadAttention:
 
 
 def circuit_inputs(case, d_model=None):
-    heads, d_head = case.size("heads", 3, smallest=2), case.size("d_head", 4, smallest=2)
+    heads, d_head = case.size("heads", 3, smallest=2), case.size("d_head", 4)
     d_model = heads * d_head if d_model is None else case.size("d_model", d_model, smallest=9)
     maps = (case.normal(d_model, heads * d_head) for _ in INPUT_MAPS)
     return *maps, case.normal(heads * d_head, d_model), heads
@@ -364,7 +368,7 @@ def bias_oracle(query, key, query_bias, key_bias):
 
 
 def surgery_inputs(case):
-    return (layer_weights(case, 3 * case.size("d_head", 4)),)
+    return (layer_weights(case, 2 * case.size("d_head", 5)),)
 
 
 def same_function(zero):
@@ -384,7 +388,7 @@ def same_function(zero):
         generator = torch.Generator().manual_seed(0)
         tokens = torch.randn(2, 12, len(weights[zero]), generator=generator, dtype=torch.float64)
         x, context = tokens.split([5, 7], dim=1)
-        before, after = (torch_layer(w, 3, x, context) for w in (weights, new))
+        before, after = (torch_layer(w, 2, x, context) for w in (weights, new))
         return differs("output with the new weights", after, before)
 
     return law
@@ -402,11 +406,11 @@ def same_function(zero):
 )
 class TestDropKeyBias:
     @points(1)
-    def test_the_key_bias_adds_a_number_to_each_query_s_row(self, subject, case):
+    def test_the_key_bias_adds_one_number_per_query(self, subject, case):
         self.compare(subject, case, "per_query")
 
     @points(1)
-    def test_the_query_bias_adds_a_number_to_each_key_s_column(self, subject, case):
+    def test_the_query_bias_adds_one_number_per_key(self, subject, case):
         self.compare(subject, case, "per_key")
 
     @points(2)
@@ -730,7 +734,7 @@ class TestCheckMultiHead:
         self.judge(subject, case, "the heads are cut across tokens")
 
     @points(1)
-    def test_scores_divided_by_the_root_of_d_model_are_caught(self, subject, case):
+    def test_scores_scaled_for_all_heads_together_are_caught(self, subject, case):
         self.judge(subject, case, "the scores are divided by the root of d_model")
 
     @points(1)

@@ -585,7 +585,7 @@ for changed in range(6):
 #
 # <details><summary>Hint: three places</summary>
 #
-# The dot product, the axis of the softmax, and the sum over values must agree on which index asks. Changing one of them, or the mask alone, hides the symptom and keeps the bug.
+# The dot product, the axis of the softmax, and the sum over values must agree on which index asks. Turning the mask alone hides the symptom and keeps the bug.
 # </details>
 
 
