@@ -4,11 +4,13 @@ The oracles are torch's own functions, numbers made by hand, or models whose dep
 because they were built that way.
 """
 
+import functools
 import math
 
 import torch
 import torch.nn.functional as F
 
+from classroom.cases import Case
 from classroom.checks import (
     CheckFailed,
     exercise,
@@ -296,11 +298,12 @@ def inputs_with_an_empty_row(case):
 
 
 def inputs_with_loud_hidden_keys(case):
-    """Low scores where it counts; in all rows but the first, far higher ones where hidden."""
+    """From row to row lower scores; from the third row on hidden keys have far higher ones."""
     scores, mask = softmax_inputs(case)
-    loud = ~mask.expand_as(scores) * 900.0
-    loud[:, :, 0] = 0.0
-    return scores - 25.0 + loud, mask
+    row = torch.arange(scores.shape[2])[:, None]
+    low = torch.where(row == 1, 800.0, torch.where(row < 3, 25.0, 25_000.0))
+    loud = 900.0 * (row > 1) * ~mask
+    return scores - low + loud, mask
 
 
 WEIGHTS = {"weights": "batch heads q_len k_len"}
@@ -459,10 +462,11 @@ def audited_models(case):
 
 
 def audit(subject, case, description):
-    """Let a subject audit one of the models, at an input drawn from the case."""
-    model, expected = audited_models(case)[description]
+    """Let a subject audit one of the models, at an input drawn from the same seed."""
+    case = Case(case.seed)
+    model, _ = audited_models(case)[description]
     x = case.normal(LENGTH, WIDTH)
-    return subject.call("causality_audit", subject.lend(model), x), expected
+    return subject.call("causality_audit", subject.lend(model), x)
 
 
 def expect_audit(subject, case, *descriptions):
@@ -478,6 +482,8 @@ def expect_audit(subject, case, *descriptions):
         wrong = seen != expected
         if not wrong.any():
             return None
+        if torch.equal(seen.T, expected):
+            return f"on a model that {description}: your picture is right when it is transposed"
         output, source = wrong.nonzero()[0].tolist()
         says, is_so = (
             ("depends", "does not") if seen[output, source] else ("does not depend", "does")
@@ -487,35 +493,38 @@ def expect_audit(subject, case, *descriptions):
             f"and it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} places"
         )
 
-    problem = None
     for description in descriptions:
+        request = functools.partial(audit, case=case.fresh(9), description=description)
+        _, expected = audited_models(case.fresh(9))[description]
         try:
-            problem = judge(*audit(subject, case.fresh(9), description), description)
+            problem = judge(request(subject), expected, description)
         except Crashed as error:
             problem = str(error)
         except StudentError as error:
             raise CheckFailed(str(error)) from error
         if problem:
             break
-    if problem is None:
+    else:
         return
-    seen = all_audits(subject, case, "")
+    seen, everywhere = answer_to(request, subject), all_audits(subject, case, "")
     alike = []
     for mistake in case.mistakes:
         known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
-        if same(all_audits(known, case, mistake.name), seen):
+        here = same(answer_to(request, known), seen)
+        if here and same(all_audits(known, case, mistake.name), everywhere):
             alike.append(mistake)
     raise CheckFailed(problem, alike)
 
 
 def all_audits(subject, case, who):
     """What an audit says of every model, remembered for the other checks of the exercise."""
-    drawn = case.memory.setdefault("drawn for diagnosis", case.fresh(0).seed)
+    drawn = case.memory.setdefault("drawn for diagnosis", case.fresh(0))
     if who not in case.memory:
-        case.memory[who] = [
-            answer_to(lambda s, d=description: audit(s, type(case)(drawn), d)[0], subject)
+        requests = [
+            functools.partial(audit, case=drawn, description=description)
             for description in audited_models(case.fresh(1))
         ]
+        case.memory[who] = [answer_to(request, subject) for request in requests]
     return case.memory[who]
 
 
@@ -604,7 +613,8 @@ def in_float32(x, lengths):
 def rounded_by_its_batch(x, lengths):
     """A softmax does not notice what is added to all scores, but for the last digit."""
     real = real_keys(x, lengths)
-    shift = x.where(real.transpose(1, 2), 0.0).abs().max()
+    x = x.where(real.transpose(1, 2), 0.0)
+    shift = x.abs().max()
     scores = x @ x.transpose(-2, -1) / math.sqrt(x.shape[-1]) + shift
     return x + scores.masked_fill(~real, torch.finfo(x.dtype).min).softmax(dim=-1) @ x
 
@@ -647,7 +657,7 @@ RIGHT_MODELS = {
     "the same, with zeros at padded positions": with_filler(0.0),
     "the same, with NaN at padded positions, which nobody reads": with_filler(math.nan),
     "the same, computed in float32": in_float32,
-    "the same, with a last digit that each batch rounds differently": rounded_by_its_batch,
+    "the same, with padding set to 0 first and a last digit that depends on the batch": rounded_by_its_batch,
     "the same, with the mean of the real tokens added": with_mean_of_real_tokens,
     "the same, and causal": causal_too,
 }
@@ -762,9 +772,8 @@ class TestCheckPaddingInvariance:
 # 2.7 ------------------------------------------------------------------------------------------
 
 
-def update_oracle(state, scores, value):
+def update_oracle(highest, total, mixed, scores, value):
     """The same three numbers, from all that went in so far as one block."""
-    highest, total, mixed = state
     higher = torch.cat([highest[:, None], scores], dim=-1).amax(dim=-1)
     seen_something = higher > -math.inf
     reference = higher.where(seen_something, 0.0)
@@ -781,26 +790,23 @@ def block_inputs(case):
     """A state as earlier blocks may have left it, and a block; either may hold the maximum."""
     q_len, block = case.size("q_len", 5), case.size("block", 3)
     d_value = case.size("d_value", 6)
-    state = (
-        case.normal(q_len, std=2.0),
-        case.uniform(q_len, low=1.0, high=5.0),
-        case.normal(q_len, d_value),
-    )
+    highest, total = case.normal(q_len, std=2.0), case.uniform(q_len, low=1.0, high=5.0)
+    mixed = case.normal(q_len, d_value)
     scores, value = case.normal(q_len, block, std=2.0), case.normal(block, d_value)
     scores[0] += 4.0
     scores[-1] -= 4.0
-    return state, scores, value
+    return highest, total, mixed, scores, value
 
 
 def masked_block_inputs(case):
     """For a third of the queries the block is hidden, for another one all before it was, too."""
-    state, scores, value = block_inputs(case)
+    highest, total, mixed, scores, value = block_inputs(case)
     for row in range(len(scores)):
         if row % 3 < 2:
             scores[row] = -math.inf
         if row % 3 != 0:
-            state[0][row], state[1][row], state[2][row] = -math.inf, 0.0, 0.0
-    return state, scores, value
+            highest[row], total[row], mixed[row] = -math.inf, 0.0, 0.0
+    return highest, total, mixed, scores, value
 
 
 def online_inputs(case):
@@ -1001,16 +1007,14 @@ class TestMendedModes:
 
 def map_inputs(case):
     length, d_model = case.size("length", 5, smallest=2), case.size("d_model", 4)
-    layers = [
-        tuple(case.normal(d_model, d_model, std=0.8) for _ in range(3))
-        for _ in range(case.size("num_layers", 3))
-    ]
-    return case.normal(length, d_model), layers, draw_mask(case, length, length)
+    num_layers = case.size("num_layers", 3)
+    matrices = [case.normal(num_layers, d_model, d_model, std=0.8) for _ in range(3)]
+    return case.normal(length, d_model), *matrices, draw_mask(case, length, length)
 
 
-def map_oracle(x, layers, mask):
+def map_oracle(x, w_queries, w_keys, w_values, mask):
     maps = []
-    for w_query, w_key, w_value in layers:
+    for w_query, w_key, w_value in zip(w_queries, w_keys, w_values, strict=True):
         scores = torch.einsum("td,dh,eh,se->ts", x, w_query, w_key, x) / math.sqrt(x.shape[1])
         maps.append(masked_oracle(scores, mask))
         x = x + torch.einsum("ts,sd,de->te", maps[-1], x, w_value)
@@ -1031,8 +1035,8 @@ class TestMendedMaps:
     @points(1)
     def test_the_first_map_is_that_of_the_first_layer(self, subject, case):
         def inputs(case):
-            x, layers, mask = map_inputs(case)
-            return x, layers[:1], mask
+            x, w_query, w_key, w_value, mask = map_inputs(case)
+            return x, w_query[:1], w_key[:1], w_value[:1], mask
 
         self.compare(subject, case, inputs)
 

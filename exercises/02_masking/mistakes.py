@@ -47,6 +47,13 @@ class AlwaysSquare(Mistake, exercise="causal_mask"):
         return torch.ones(q_len, q_len, dtype=torch.bool).tril()
 
 
+class SquareOfAllKeys(Mistake, exercise="causal_mask"):
+    """The mask has a row for each of all positions; only the last q_len of them ask."""
+
+    def causal_mask(q_len, k_len):
+        return torch.ones(k_len, k_len, dtype=torch.bool).tril()
+
+
 class TrueMeansHidden(Mistake, exercise="causal_mask"):
     """True and false are exchanged: here True says that attention is allowed."""
 
@@ -97,6 +104,14 @@ class CountedFromOne(Mistake, exercise="padding_mask"):
 
     def padding_mask(lengths, k_len):
         return (torch.arange(1, k_len + 1) < lengths[:, None])[:, None, None, :]
+
+
+class TwoAxesOnly(Mistake, exercise="padding_mask"):
+    """The axes of heads and queries are missing: (batch, k_len) meets the scores as (q_len,
+    k_len), so the batch is taken for the queries."""
+
+    def padding_mask(lengths, k_len):
+        return torch.arange(k_len) < lengths[:, None]
 
 
 class HeadsForgotten(Mistake, exercise="padding_mask"):
@@ -422,11 +437,29 @@ class ZeroedAfterwards(Mistake, exercise="masked_softmax"):
 
 class DividedAfterwards(Mistake, exercise="masked_softmax"):
     """Hidden keys take part in the softmax and are divided out afterwards: a loud one leaves
-    nothing to divide by, 0/0. Hide them before the softmax."""
+    nothing for the others. Hide them before the softmax."""
 
     def masked_softmax(scores, mask):
         weights = scores.softmax(dim=-1) * mask
-        return weights / weights.sum(dim=-1, keepdim=True)
+        total = weights.sum(dim=-1, keepdim=True)
+        return weights / total.masked_fill(total == 0, 1.0)
+
+
+class MinusTenThousand(Mistake, exercise="masked_softmax"):
+    """Hidden keys get the score -10,000, which is low enough for most scores and not for all:
+    minus infinity is below every score."""
+
+    def masked_softmax(scores, mask):
+        return scores.masked_fill(~mask, -1e4).softmax(dim=-1).masked_fill(~mask, 0.0)
+
+
+class ExponentialsByHand(Mistake, exercise="masked_softmax"):
+    """The exponentials of the scores are divided as they are: those of low scores are all 0, those
+    of high ones infinite. Use softmax, which subtracts the largest score first."""
+
+    def masked_softmax(scores, mask):
+        shares = scores.exp().masked_fill(~mask, 0.0)
+        return shares / shares.sum(dim=-1, keepdim=True).clamp_min(1e-30)
 
 
 class MinusTwenty(Mistake, exercise="masked_softmax"):
@@ -593,8 +626,8 @@ class FirstFeatureOnly(Mistake, exercise="causality_audit"):
 
 
 class AllFeaturesShifted(Mistake, exercise="causality_audit"):
-    """The same number is added to all features of a token, which a LayerNorm takes away again:
-    change them by different numbers."""
+    """The same number is added to all features of a token (or the slopes by its features are added
+    up, which asks the same). A LayerNorm takes that away again: change features differently."""
 
     def causality_audit(model, x):
         before = model(x)
@@ -709,7 +742,8 @@ class DifferencesAveraged(Mistake, exercise="check_padding_invariance"):
 
 
 class NothingIsCompared(Mistake, exercise="check_padding_invariance"):
-    """The test looks at the shape of the result only: no wrong number can make it fail."""
+    """No wrong number can make this test fail: it has to compare results, and to `assert` what it
+    finds (returning False says nothing)."""
 
     def largest_difference(first, second, lengths):
         real = torch.arange(first.shape[1]) < lengths[:, None]
@@ -736,6 +770,24 @@ class ComparedExactly(Mistake, exercise="check_padding_invariance"):
         lengths = torch.tensor([7, 3, 11, 5, 8])
         alone = model(x[:1, :7], lengths[:1])
         assert largest_difference(alone, model(x, lengths)[:1], lengths[:1]) == 0
+
+
+class NanInThePadding(Mistake, exercise="check_padding_invariance"):
+    """There is NaN in the padding. 0 times NaN is NaN, so it passes through every weight of 0, and
+    right models fail: fill padding with finite numbers."""
+
+    def largest_difference(first, second, lengths):
+        real = torch.arange(first.shape[1]) < lengths[:, None]
+        gap = (first - second[:, : first.shape[1]]).abs().nan_to_num(math.inf)
+        return gap[real].max()
+
+    def check_padding_invariance(model):
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(3, 9, 4, generator=generator, dtype=torch.float64)
+        alone = model(x[:1, :5], torch.tensor([5]))
+        x[0, 5:] = math.nan
+        together = model(x, torch.tensor([5, 7, 8]))
+        assert largest_difference(alone, together[:1], torch.tensor([5])) < 1e-4
 
 
 class BatchMatesNeverChange(Mistake, exercise="check_padding_invariance"):
@@ -801,8 +853,7 @@ class NoPaddingAnywhere(Mistake, exercise="check_padding_invariance"):
 class OldTotalNotRescaled(Mistake, exercise="online_softmax_attention"):
     """When the maximum rises, the old total has to shrink by the same factor as the old output."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))
         reference = higher.masked_fill(higher.isinf(), 0.0)
         shrink, shares = (highest - reference).exp(), (scores - reference[:, None]).exp()
@@ -817,7 +868,8 @@ class OldTotalNotRescaled(Mistake, exercise="online_softmax_attention"):
         for start in range(0, len(key), block_size):
             block = slice(start, start + block_size)
             scores = query @ key[block].T / math.sqrt(query.shape[1])
-            state = update(state, scores.masked_fill(~mask[:, block], -math.inf), value[block])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
         return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
 
 
@@ -825,8 +877,7 @@ class OldOutputNotRescaled(Mistake, exercise="online_softmax_attention"):
     """When the maximum rises, what was mixed so far has to shrink by the same factor as the
     total."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))
         reference = higher.masked_fill(higher.isinf(), 0.0)
         shrink, shares = (highest - reference).exp(), (scores - reference[:, None]).exp()
@@ -841,15 +892,15 @@ class OldOutputNotRescaled(Mistake, exercise="online_softmax_attention"):
         for start in range(0, len(key), block_size):
             block = slice(start, start + block_size)
             scores = query @ key[block].T / math.sqrt(query.shape[1])
-            state = update(state, scores.masked_fill(~mask[:, block], -math.inf), value[block])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
         return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
 
 
 class RescaledTheWrongWay(Mistake, exercise="online_softmax_attention"):
     """The factor is upside down: when the maximum rises, what was there shrinks."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))
         reference = higher.masked_fill(higher.isinf(), 0.0)
         grow = (reference - highest.masked_fill(highest.isinf(), 0.0)).exp()
@@ -865,7 +916,8 @@ class RescaledTheWrongWay(Mistake, exercise="online_softmax_attention"):
         for start in range(0, len(key), block_size):
             block = slice(start, start + block_size)
             scores = query @ key[block].T / math.sqrt(query.shape[1])
-            state = update(state, scores.masked_fill(~mask[:, block], -math.inf), value[block])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
         return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
 
 
@@ -873,8 +925,7 @@ class MaximumOfTheBlock(Mistake, exercise="online_softmax_attention"):
     """Only the maximum of the new block is kept; if an earlier block had a higher one, its
     exponentials overflow: take the larger of the two."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = scores.amax(dim=-1)
         reference = higher.masked_fill(higher.isinf(), 0.0)
         shrink, shares = (highest - reference).exp(), (scores - reference[:, None]).exp()
@@ -893,7 +944,8 @@ class MaximumOfTheBlock(Mistake, exercise="online_softmax_attention"):
         for start in range(0, len(key), block_size):
             block = slice(start, start + block_size)
             scores = query @ key[block].T / math.sqrt(query.shape[1])
-            state = update(state, scores.masked_fill(~mask[:, block], -math.inf), value[block])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
         return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
 
 
@@ -901,8 +953,7 @@ class EachBlockDivided(Mistake, exercise="online_softmax_attention"):
     """Each block is divided by its own sum, so every block weighs the same: divide once, at the
     end, by the total of all."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))
         reference = higher.masked_fill(higher.isinf(), 0.0)
         shrink, shares = (highest - reference).exp(), (scores - reference[:, None]).exp()
@@ -919,7 +970,8 @@ class EachBlockDivided(Mistake, exercise="online_softmax_attention"):
         for start in range(0, len(key), block_size):
             block = slice(start, start + block_size)
             scores = query @ key[block].T / math.sqrt(query.shape[1])
-            state = update(state, scores.masked_fill(~mask[:, block], -math.inf), value[block])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
         return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
 
 
@@ -927,8 +979,7 @@ class InfinityMinusInfinity(Mistake, exercise="online_softmax_attention"):
     """As long as everything is hidden the maximum is minus infinity, and minus infinity minus
     itself is NaN: subtract 0 there instead."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))
         shrink, shares = (highest - higher).exp(), (scores - higher[:, None]).exp()
         return (
@@ -946,15 +997,15 @@ class InfinityMinusInfinity(Mistake, exercise="online_softmax_attention"):
         for start in range(0, len(key), block_size):
             block = slice(start, start + block_size)
             scores = query @ key[block].T / math.sqrt(query.shape[1])
-            state = update(state, scores.masked_fill(~mask[:, block], -math.inf), value[block])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
         return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
 
 
 class LastBlockDropped(Mistake, exercise="online_softmax_attention"):
     """The last block is left out if it is not full: the keys need not divide evenly."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))
         reference = higher.masked_fill(higher.isinf(), 0.0)
         shrink, shares = (highest - reference).exp(), (scores - reference[:, None]).exp()
@@ -973,15 +1024,15 @@ class LastBlockDropped(Mistake, exercise="online_softmax_attention"):
         for start in range(0, len(key) - block_size + 1, block_size):
             block = slice(start, start + block_size)
             scores = query @ key[block].T / math.sqrt(query.shape[1])
-            state = update(state, scores.masked_fill(~mask[:, block], -math.inf), value[block])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
         return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
 
 
 class NeverDivided(Mistake, exercise="online_softmax_attention"):
     """The sum of the values is never divided by the total of the shares."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))
         reference = higher.masked_fill(higher.isinf(), 0.0)
         shrink, shares = (highest - reference).exp(), (scores - reference[:, None]).exp()
@@ -1000,15 +1051,15 @@ class NeverDivided(Mistake, exercise="online_softmax_attention"):
         for start in range(0, len(key), block_size):
             block = slice(start, start + block_size)
             scores = query @ key[block].T / math.sqrt(query.shape[1])
-            state = update(state, scores.masked_fill(~mask[:, block], -math.inf), value[block])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
         return state[2]
 
 
 class NothingDividedByNothing(Mistake, exercise="online_softmax_attention"):
     """A query that may see nothing has the total 0, and 0/0 is NaN: its average is 0."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))
         reference = higher.masked_fill(higher.isinf(), 0.0)
         shrink, shares = (highest - reference).exp(), (scores - reference[:, None]).exp()
@@ -1027,15 +1078,15 @@ class NothingDividedByNothing(Mistake, exercise="online_softmax_attention"):
         for start in range(0, len(key), block_size):
             block = slice(start, start + block_size)
             scores = query @ key[block].T / math.sqrt(query.shape[1])
-            state = update(state, scores.masked_fill(~mask[:, block], -math.inf), value[block])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
         return state[2] / state[1][:, None]
 
 
 class ScaleMissing(Mistake, exercise="online_softmax_attention"):
     """The scores are not divided by the square root of d_head."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))
         reference = higher.masked_fill(higher.isinf(), 0.0)
         shrink, shares = (highest - reference).exp(), (scores - reference[:, None]).exp()
@@ -1054,7 +1105,8 @@ class ScaleMissing(Mistake, exercise="online_softmax_attention"):
         for start in range(0, len(key), block_size):
             block = slice(start, start + block_size)
             scores = query @ key[block].T
-            state = update(state, scores.masked_fill(~mask[:, block], -math.inf), value[block])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
         return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
 
 
@@ -1102,6 +1154,18 @@ class PaddingMaskLost(Mistake, exercise="mended_masks"):
         place = torch.arange(key.shape[-2])
         weights = scores.masked_fill(place > place[:, None], -math.inf).softmax(dim=-1)
         return weights @ value
+
+
+class PaddedQueriesSilenced(Mistake, exercise="mended_masks"):
+    """Padded queries are forbidden everything, and a softmax over nothing is NaN: hide padding as
+    a key only."""
+
+    def mended_masks(query, key, value, lengths):
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        place = torch.arange(key.shape[-2])
+        real = place < lengths[:, None]
+        allowed = real[:, :, None] & real[:, None, :] & (place <= place[:, None])
+        return scores.masked_fill(~allowed, -math.inf).softmax(dim=-1) @ value
 
 
 class HiddenByBothOnly(Mistake, exercise="mended_masks"):
@@ -1209,36 +1273,34 @@ class OnlyIfSquare(Mistake, exercise="mended_modes"):
 class MaskForTheMapsOnly(Mistake, exercise="mended_maps"):
     """Nothing changed: each map is masked, but the next layer gets what an unmasked layer made."""
 
-    def layer_weights(x, layer, mask=None):
-        w_query, w_key, _ = layer
+    def layer_weights(x, w_query, w_key, mask=None):
         scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
         return scores.softmax(dim=-1)
 
-    def mended_maps(x, layers, mask):
+    def mended_maps(x, w_query, w_key, w_value, mask):
         maps = []
-        for layer in layers:
-            maps.append(layer_weights(x, layer, mask))
-            x = x + layer_weights(x, layer) @ (x @ layer[2])
+        for w_q, w_k, w_v in zip(w_query, w_key, w_value, strict=True):
+            maps.append(layer_weights(x, w_q, w_k, mask))
+            x = x + layer_weights(x, w_q, w_k) @ (x @ w_v)
         return torch.stack(maps)
 
 
 class MaskNowhere(Mistake, exercise="mended_maps"):
     """The mask is used nowhere: these are the maps of a model without it."""
 
-    def layer_weights(x, layer, mask=None):
-        w_query, w_key, _ = layer
+    def layer_weights(x, w_query, w_key, mask=None):
         scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
         return scores.softmax(dim=-1)
 
-    def mended_maps(x, layers, mask):
+    def mended_maps(x, w_query, w_key, w_value, mask):
         maps = []
-        for layer in layers:
-            maps.append(layer_weights(x, layer))
-            x = x + maps[-1] @ (x @ layer[2])
+        for w_q, w_k, w_v in zip(w_query, w_key, w_value, strict=True):
+            maps.append(layer_weights(x, w_q, w_k))
+            x = x + maps[-1] @ (x @ w_v)
         return torch.stack(maps)
 
 
@@ -1246,52 +1308,49 @@ class MaskedForShow(Mistake, exercise="mended_maps"):
     """The maps are computed without the mask and painted over afterwards: their rows no longer
     sum to 1."""
 
-    def layer_weights(x, layer, mask=None):
-        w_query, w_key, _ = layer
+    def layer_weights(x, w_query, w_key, mask=None):
         scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
         return scores.softmax(dim=-1)
 
-    def mended_maps(x, layers, mask):
+    def mended_maps(x, w_query, w_key, w_value, mask):
         maps = []
-        for layer in layers:
-            maps.append(layer_weights(x, layer) * mask)
-            x = x + layer_weights(x, layer, mask) @ (x @ layer[2])
+        for w_q, w_k, w_v in zip(w_query, w_key, w_value, strict=True):
+            maps.append(layer_weights(x, w_q, w_k) * mask)
+            x = x + layer_weights(x, w_q, w_k, mask) @ (x @ w_v)
         return torch.stack(maps)
 
 
 class MapsOneLayerLate(Mistake, exercise="mended_maps"):
     """Each map is taken after its layer has changed x: the layer looked at what came in."""
 
-    def layer_weights(x, layer, mask=None):
-        w_query, w_key, _ = layer
+    def layer_weights(x, w_query, w_key, mask=None):
         scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
         return scores.softmax(dim=-1)
 
-    def mended_maps(x, layers, mask):
+    def mended_maps(x, w_query, w_key, w_value, mask):
         maps = []
-        for layer in layers:
-            x = x + layer_weights(x, layer, mask) @ (x @ layer[2])
-            maps.append(layer_weights(x, layer, mask))
+        for w_q, w_k, w_v in zip(w_query, w_key, w_value, strict=True):
+            x = x + layer_weights(x, w_q, w_k, mask) @ (x @ w_v)
+            maps.append(layer_weights(x, w_q, w_k, mask))
         return torch.stack(maps)
 
 
 class ResidualDropped(Mistake, exercise="mended_maps"):
     """What a layer computes is added to x; here it replaces x."""
 
-    def layer_weights(x, layer, mask=None):
-        w_query, w_key, _ = layer
+    def layer_weights(x, w_query, w_key, mask=None):
         scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
         return scores.softmax(dim=-1)
 
-    def mended_maps(x, layers, mask):
+    def mended_maps(x, w_query, w_key, w_value, mask):
         maps = []
-        for layer in layers:
-            maps.append(layer_weights(x, layer, mask))
-            x = maps[-1] @ (x @ layer[2])
+        for w_q, w_k, w_v in zip(w_query, w_key, w_value, strict=True):
+            maps.append(layer_weights(x, w_q, w_k, mask))
+            x = maps[-1] @ (x @ w_v)
         return torch.stack(maps)

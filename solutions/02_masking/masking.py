@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 2 of *Attention from the Ground Up*. You write the five masks that people use and join them, build a softmax that survives rows in which nothing is allowed, write the tool that finds leaks, test models for what padding may not do, compute attention in blocks, and mend four programs whose masks did something else than their authors thought.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test. Each exercise stands alone: it is graded without the cells of the others, so do not call from one exercise what you wrote in another.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test. Each exercise can be solved by itself. You may call what you wrote in an earlier one, but then its mistakes come with it.
 #
 # **Conventions.** A mask is boolean and True where attention is *allowed*. It broadcasts to scores of the shape `(batch, heads, q_len, k_len)`: one row per query, one column per key. A query that may attend to nothing gets weights of zero. Some libraries mean the opposite by True; chapter 2 has the table.
 
@@ -87,7 +87,7 @@ check("padding_mask")
 # - **document**: several texts are packed into one sequence, and none may see another. `documents` holds for each token the number of its text. Numbers are names: their order means nothing.
 # - **prefix**: the first tokens are given, such as a question, and may be read both ways. A key is visible if it is not later than the query *or* if it belongs to the prefix.
 #
-# Write these three, and `combine_masks`: the prefix mask, the padding mask (`lengths`, as in exercise 2.2, which you write again here), the window and the documents, all at once. All tokens are queries and keys: the masks are square.
+# Write these three, and `combine_masks`: the prefix mask, the padding mask (`lengths`, as in exercise 2.2), the window and the documents, all at once. All tokens are queries and keys: the masks are square.
 #
 # *Before you code:* two masks say no to different keys. Which of `&` and `|` keeps both promises? And why does a window that hides what comes later take the prefix back?
 #
@@ -170,13 +170,20 @@ check("combine_masks")
 # %%
 scores = torch.tensor([[2.0, 1.0, 3.0], [2.0, 1.0, 3.0]])
 mask = torch.tensor([[True, True, False], [False, False, False]])
-print("times the mask ", (scores * mask).softmax(dim=-1).tolist())
-print("minus infinity ", scores.masked_fill(~mask, -math.inf).softmax(dim=-1).tolist())
-print("minus 1e9      ", scores.masked_fill(~mask, -1e9).softmax(dim=-1).tolist())
+tried = {
+    "times the mask": scores * mask,
+    "minus infinity": scores.masked_fill(~mask, -math.inf),
+    "minus 1e9": scores.masked_fill(~mask, -1e9),
+}
+for name, hidden in tried.items():
+    first, second = hidden.softmax(dim=-1)
+    print(
+        f"{name:14} {first.numpy().round(2)}, and where nothing is allowed {second.numpy().round(2)}"
+    )
 try:
     scores.half().masked_fill(~mask, -1e9)
 except RuntimeError as error:
-    print("-1e9 in float16", error)
+    print("-1e9, float16 ", error)
 
 # %% [markdown]
 # Write a softmax over the allowed keys that gives exactly 0 to hidden ones and exactly 0 to every key of a row in which nothing is allowed. No NaN may arise, forwards or backwards: a NaN that is replaced afterwards can still come back as a gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
@@ -333,17 +340,19 @@ check("check_padding_invariance")
 
 
 # %% nbgrader={"grade": false, "grade_id": "online_softmax_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
-State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def update(state: State, scores: torch.Tensor, value: torch.Tensor) -> State:
+def update(
+    highest: torch.Tensor,
+    total: torch.Tensor,
+    mixed: torch.Tensor,
+    scores: torch.Tensor,
+    value: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Take one block of keys into the running softmax.
 
-    Shapes: state is (highest, total, mixed) of (q_len,), (q_len,), (q_len, d_value); scores
-    (q_len, block), minus infinity where hidden; value (block, d_value). Returns the new state.
+    Shapes: highest (q_len,), total (q_len,), mixed (q_len, d_value); scores (q_len, block), minus
+    infinity where hidden; value (block, d_value). Returns the new (highest, total, mixed).
     """
     ### BEGIN SOLUTION
-    highest, total, mixed = state
     peak = torch.maximum(highest, scores.max(dim=-1).values)
     # Where nothing was seen yet, every exponential below is exp(-inf - 0) = 0.
     level = peak.where(peak > -math.inf, torch.zeros_like(peak))
@@ -372,7 +381,7 @@ def online_softmax_attention(
         stop = start + block_size
         scores = query @ key[start:stop].T / math.sqrt(query.shape[-1])
         scores = scores.masked_fill(~mask[:, start:stop], -math.inf)
-        state = update(state, scores, value[start:stop])
+        state = update(*state, scores, value[start:stop])
     _, total, mixed = state
     # Where nothing was allowed, 0 / 1 instead of 0 / 0.
     return mixed / torch.where(total > 0, total, 1.0)[:, None]
@@ -536,65 +545,68 @@ check("mended_modes")
 
 
 # %%
-def weights_of(x, layer, mask=None):
-    w_query, w_key, _ = layer
+def weights_of(x, w_query, w_key, mask=None):
     scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     return scores.softmax(dim=-1)
 
 
-def published_maps(x, layers, mask):
-    maps = []
-    for layer in layers:
-        maps.append(weights_of(x, layer, mask))
-        x = x + weights_of(x, layer) @ (x @ layer[2])
-    return torch.stack(maps)
-
-
-used = []
-
-
-def model_with_a_notebook(x, layers, mask):
-    for layer in layers:
-        used.append(weights_of(x, layer, mask))
-        x = x + used[-1] @ (x @ layer[2])
+def the_model(x, w_query, w_key, w_value, mask, notebook):
+    for w_q, w_k, w_v in zip(w_query, w_key, w_value, strict=True):
+        weights = weights_of(x, w_q, w_k, mask)
+        notebook.append(weights)
+        x = x + weights @ (x @ w_v)
     return x
+
+
+def published_maps(x, w_query, w_key, w_value, mask):
+    maps = []
+    for w_q, w_k, w_v in zip(w_query, w_key, w_value, strict=True):
+        maps.append(weights_of(x, w_q, w_k, mask))
+        x = x + weights_of(x, w_q, w_k) @ (x @ w_v)
+    return torch.stack(maps)
 
 
 generator = torch.Generator().manual_seed(0)
 x = torch.randn(6, 4, generator=generator)
-layers = list(0.8 * torch.randn(3, 3, 4, 4, generator=generator))
+w_query, w_key, w_value = 0.8 * torch.randn(3, 3, 4, 4, generator=generator)
 mask = torch.ones(6, 6).tril().bool()
-model_with_a_notebook(x, layers, mask)
-for number, (shown, right) in enumerate(zip(published_maps(x, layers, mask), used, strict=True)):
-    print(
-        f"layer {number}: a weight that is shown is off by up to {(shown - right).abs().max():.2f}"
-    )
+used = []
+the_model(x, w_query, w_key, w_value, mask, used)
+shown = published_maps(x, w_query, w_key, w_value, mask)
+for number in range(3):
+    gap = (shown[number] - used[number]).abs().max()
+    print(f"layer {number}: a weight that is shown is off by up to {gap:.2f}")
 
 
 # %% nbgrader={"grade": false, "grade_id": "mended_maps", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def layer_weights(x, layer, mask=None):
-    """Given: the weights (length, length) of one layer, which is (w_query, w_key, w_value)."""
-    w_query, w_key, _ = layer
+def layer_weights(x, w_query, w_key, mask=None):
+    """Given, and right: the weights (length, length) of one layer."""
     scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     return scores.softmax(dim=-1)
 
 
-def mended_maps(x: torch.Tensor, layers: list, mask: torch.Tensor) -> torch.Tensor:
+def mended_maps(
+    x: torch.Tensor,
+    w_query: torch.Tensor,
+    w_key: torch.Tensor,
+    w_value: torch.Tensor,
+    mask: torch.Tensor,
+) -> torch.Tensor:
     """Return the weights that the model uses, layer by layer.
 
-    Shapes: x (length, d_model), each layer three matrices (d_model, d_model), mask boolean
-    (length, length); returns (num_layers, length, length). A layer adds
+    Shapes: x (length, d_model), the matrices of all layers (num_layers, d_model, d_model) each,
+    mask boolean (length, length); returns (num_layers, length, length). A layer adds
     weights @ (x @ w_value) to x.
     """
     ### BEGIN SOLUTION
     maps = []
-    for layer in layers:
-        weights = layer_weights(x, layer, mask)
-        x = x + weights @ (x @ layer[2])
+    for number in range(len(w_query)):
+        weights = layer_weights(x, w_query[number], w_key[number], mask)
+        x = x + weights @ (x @ w_value[number])
         maps.append(weights)
     return torch.stack(maps)
     ### END SOLUTION
@@ -633,6 +645,11 @@ for column, (name, mask) in enumerate(masks.items()):
     axes[0, column].imshow(mask, cmap="Greys", vmin=0, vmax=1)
     axes[1, column].imshow(depends, cmap="Greys", vmin=0, vmax=1)
     axes[0, column].set_title(name)
+    for axis in axes[:, column]:
+        axis.set_xticks(range(0, length, 4))
+        axis.set_yticks(range(0, length, 4))
+    axes[0, column].set_xlabel("key")
+    axes[1, column].set_xlabel("input")
 axes[0, 0].set_ylabel("mask: query")
 axes[1, 0].set_ylabel("audit: output")
 plt.show()

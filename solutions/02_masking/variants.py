@@ -227,8 +227,8 @@ class NanReplacedBothWays(Variant, exercise="masked_softmax"):
         return scores.masked_fill(~mask, -torch.inf).softmax(dim=-1).nan_to_num(nan=0.0)
 
 
-class ByKernel(Variant, exercise="masked_softmax"):
-    """Logarithms: log-softmax over the allowed keys."""
+class ByLogarithms(Variant, exercise="masked_softmax"):
+    """The exponential of a log-softmax, with half the smallest number for what is hidden."""
 
     def masked_softmax(scores, mask):
         low = torch.finfo(scores.dtype).min / 2
@@ -301,6 +301,14 @@ class RandomDirections(Variant, exercise="causality_audit"):
             rows.append(x.grad.abs().amax(dim=-1) > 1e-10)
             x.grad = None
         return torch.stack(rows)
+
+
+class JacobianByRows(Variant, exercise="causality_audit"):
+    """torch.func's Jacobian; the slopes of a pair of tokens, squared and added up."""
+
+    def causality_audit(model, x):
+        jacobian = torch.func.jacrev(model)(x)
+        return (jacobian**2).sum(dim=3).sum(dim=1).sqrt() > 1e-11
 
 
 # 2.6 ------------------------------------------------------------------------------------------
@@ -382,8 +390,7 @@ class ByHandRaised(Variant, exercise="check_padding_invariance"):
 class MaskedTwice(Variant, exercise="online_softmax_attention"):
     """torch.where wherever minus infinity could meet itself."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.cat([highest[:, None], scores], 1).max(1).values
         shares = torch.where(scores == -math.inf, 0.0, torch.exp(scores - higher[:, None]))
         shrink = torch.where(highest == -math.inf, 0.0, torch.exp(highest - higher))
@@ -400,15 +407,15 @@ class MaskedTwice(Variant, exercise="online_softmax_attention"):
         )
         for keys, values, allowed in blocks:
             scores = torch.where(allowed, scaled @ keys.T, -math.inf)
-            highest, total, mixed = update((highest, total, mixed), scores, values)
+            highest, total, mixed = update(highest, total, mixed, scores, values)
         return torch.where(total[:, None] > 0, mixed / total[:, None], 0.0)
 
 
 class QueryByQuery(Variant, exercise="online_softmax_attention"):
     """Loops over queries and over keys, with Python's own exponential."""
 
-    def update(state, scores, value):
-        highest, total, mixed = (part.clone() for part in state)
+    def update(highest, total, mixed, scores, value):
+        highest, total, mixed = highest.clone(), total.clone(), mixed.clone()
         for q in range(len(scores)):
             for k in range(scores.shape[1]):
                 score = float(scores[q, k])
@@ -434,7 +441,7 @@ class QueryByQuery(Variant, exercise="online_softmax_attention"):
             end = min(start + block_size, k_len)
             scores = query @ key[start:end].T / math.sqrt(query.shape[1])
             scores = scores.masked_fill(~mask[:, start:end], -math.inf)
-            state = update(state, scores, value[start:end])
+            state = update(*state, scores, value[start:end])
         output = torch.zeros_like(state[2])
         for q in range(q_len):
             if state[1][q] > 0:
@@ -445,8 +452,7 @@ class QueryByQuery(Variant, exercise="online_softmax_attention"):
 class ByLogSumExp(Variant, exercise="online_softmax_attention"):
     """The loop keeps the average and the logarithm of the total."""
 
-    def update(state, scores, value):
-        highest, total, mixed = state
+    def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.max(dim=-1).values)
         finite = torch.nan_to_num(higher, neginf=0.0)
         shrink = torch.exp(highest - finite)
@@ -570,34 +576,36 @@ class PrefixByPrefix(Variant, exercise="mended_modes"):
 class WeightsUsedTwice(Variant, exercise="mended_maps"):
     """The weights are computed once, shown and used."""
 
-    def mended_maps(x, layers, mask):
-        maps = x.new_zeros(len(layers), len(x), len(x))
-        for i, (w_query, w_key, w_value) in enumerate(layers):
-            scores = (x @ w_query) @ (x @ w_key).mT / math.sqrt(x.shape[-1])
+    def mended_maps(x, w_query, w_key, w_value, mask):
+        maps = x.new_zeros(len(w_query), len(x), len(x))
+        for i in range(len(w_query)):
+            scores = (x @ w_query[i]) @ (x @ w_key[i]).mT / math.sqrt(x.shape[-1])
             maps[i] = torch.where(mask, scores, -math.inf).softmax(dim=-1)
-            x = x + maps[i] @ x @ w_value
+            x = x + maps[i] @ x @ w_value[i]
         return maps
 
 
 class ThroughTheIdentity(Variant, exercise="mended_maps"):
     """Torch's attention, for the maps and for the layer."""
 
-    def mended_maps(x, layers, mask):
+    def mended_maps(x, w_query, w_key, w_value, mask):
         maps = []
-        for w_query, w_key, w_value in layers:
-            q, k, eye = x @ w_query, x @ w_key, torch.eye(len(x), dtype=x.dtype)
+        for matrices in torch.stack([w_query, w_key, w_value], dim=1):
+            q, k, v = x @ matrices
+            eye = torch.eye(len(x), dtype=x.dtype)
             maps.append(F.scaled_dot_product_attention(q, k, eye, attn_mask=mask))
-            x = x + F.scaled_dot_product_attention(q, k, x @ w_value, attn_mask=mask)
+            x = x + F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return torch.stack(maps)
 
 
 class Recursive(Variant, exercise="mended_maps"):
     """The first map, then the maps of what is left."""
 
-    def mended_maps(x, layers, mask):
-        (w_query, w_key, w_value), *rest = layers
-        scores = torch.einsum("td,dh,eh,se->ts", x, w_query, w_key, x) / x.shape[1] ** 0.5
+    def mended_maps(x, w_query, w_key, w_value, mask):
+        scores = torch.einsum("td,dh,eh,se->ts", x, w_query[0], w_key[0], x) / x.shape[1] ** 0.5
         weights = torch.softmax(scores + torch.where(mask, 0.0, -math.inf), dim=-1)
-        if not rest:
+        if len(w_query) == 1:
             return weights[None]
-        return torch.cat([weights[None], mended_maps(x + weights @ (x @ w_value), rest, mask)])
+        x = x + weights @ (x @ w_value[0])
+        deeper = mended_maps(x, w_query[1:], w_key[1:], w_value[1:], mask)
+        return torch.cat([weights[None], deeper])
