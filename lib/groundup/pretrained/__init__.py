@@ -2,6 +2,10 @@
 
     model, tokenizer = load("reader")
 
+`reader` continues Python: it learned from the source of the standard library, code and docstrings,
+in pieces of words. Three layers of four heads were enough for a head that looks at the token
+before, and one in the layer above that looks for what came next the last time.
+
 A model is a folder here: `config.json` and `model.safetensors`, as `groundup train` wrote them, so
 that `groundup evaluate` and `groundup generate` read it too, and `record.json`, which
 `python -m groundup.pretrained` adds. Nothing in them can run when it is read.
@@ -60,9 +64,10 @@ def record(name: str) -> dict[str, Any]:
 
     Returns:
         `command`, which trains the model again; the `data`, by name, Python version and SHA-256;
-        `seed`, `steps` and `parameters`; the `loss` on the part learned from and on the part
-        `held_out`, each in nats per token and in bits per byte; the `hardware`, the `seconds` of
-        training and the `date` of the record; and the `sha256` of each file.
+        `seed`, `steps` and `parameters`; the `loss` on the part `held_out` and on the beginning of
+        the part to learn from (`train`), each in nats per token and in bits per byte; the
+        `hardware`, the `seconds` of training and the `date` of the record; and the `sha256` of each
+        file.
 
     Raises:
         ValueError: If there is no such model.

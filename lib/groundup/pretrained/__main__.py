@@ -64,7 +64,10 @@ def command_of(notes: dict[str, Any]) -> str:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Measure a model that was trained here, and tell how it came to be."""
+    """Measure a model that was trained here, and tell how it came to be.
+
+    Its loss on what it learned from is that of the beginning, as long as what was held out.
+    """
     torch.set_num_threads(1)  # as the command does
     saved = checkpoint.load(folder)
     notes, model, tokenizer = saved.notes, saved.model, saved.tokenizers["text"]
@@ -75,11 +78,13 @@ def describe(folder: Path) -> dict[str, Any]:
             f"a record must be made where the model was trained, on {notes['data_name']}, "
             f"got {task.name}"
         )
-    ids = torch.tensor(tokenizer.encode(task.data.train))
-    nats, num_tokens = evaluate(model, covering_windows(ids, 64, model.config.max_len))
-    num_bytes = len(task.data.train.encode()) - len(tokenizer.decode(ids[:1].tolist()).encode())
-    log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     held_out = task.evaluate(model)
+    ids = tokenizer.encode(task.data.train)[: held_out["num_tokens"] + 1]
+    nats, num_tokens = evaluate(
+        model, covering_windows(torch.tensor(ids), 64, model.config.max_len)
+    )
+    num_bytes = len(tokenizer.decode(ids[1:]).encode())
+    log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return {
         "command": command_of(notes),
         "data": {
