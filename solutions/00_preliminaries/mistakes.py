@@ -1,131 +1,11 @@
-"""The named mistakes of chapter 00: what a message can name, and what graders are tested with.
+"""The named mistakes of chapter 00: what a message can name, and what graders are tested with."""
 
-Where an exercise asks for several functions, a mistake is in one or two of them. The right ones
-beside it stand at the top, once for all.
-"""
-
-import itertools
 import math
 
 import torch
 import torch.nn.functional as F
 
 from classroom.answers import Mistake
-
-
-def right_softmax(scores, dim):
-    return torch.softmax(scores, dim).masked_fill(torch.isneginf(scores), 0.0)
-
-
-def right_log_softmax(scores, dim):
-    return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
-
-
-def right_logsumexp(scores, dim):
-    return torch.logsumexp(scores, dim)
-
-
-def right_cross_entropy(logits, targets, ignore_index):
-    counted = targets != ignore_index
-    total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-    return total / counted.sum().clamp(min=1)
-
-
-def right_sequence_losses(logits, targets, ignore_index):
-    pairs = zip(logits, targets, strict=True)
-    return torch.stack([right_cross_entropy(x, t, ignore_index) for x, t in pairs])
-
-
-def right_split_heads(x, num_heads):
-    return torch.stack(x.chunk(num_heads, dim=2), dim=1)
-
-
-def right_merge_heads(heads):
-    return torch.cat(list(heads.unbind(dim=1)), dim=2)
-
-
-def right_time_first(x):
-    return torch.stack(list(x.unbind(dim=1)))
-
-
-def right_head_scores(query, key):
-    return query @ key.transpose(2, 3)
-
-
-def right_bigram(documents, vocab_size, smoothing):
-    counts = pair_counts(documents, vocab_size) + smoothing
-    return (counts / counts.sum(dim=1, keepdim=True)).log()
-
-
-def right_bigram_loss(log_probs, documents):
-    return -surprises(log_probs, documents).mean()
-
-
-def right_first_loss(vocab_size):
-    return math.log(vocab_size)
-
-
-def pair_counts(documents, vocab_size):
-    counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-    for document in documents:
-        for previous, following in itertools.pairwise(document.tolist()):
-            counts[previous, following] += 1
-    return counts
-
-
-def surprises(log_probs, documents):
-    return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
-
-
-def right_tanh(x):
-    return torch.tanh(x)
-
-
-def right_silu(x):
-    return F.silu(x)
-
-
-def right_softplus(x):
-    return F.softplus(x)
-
-
-def right_gelu(x):
-    return F.gelu(x)
-
-
-def right_gelu_tanh(x):
-    return F.gelu(x, approximate="tanh")
-
-
-def right_gradient_step(weights, bias, x, labels, learning_rate):
-    error = torch.sigmoid(x @ weights + bias) - labels
-    n = len(labels)
-    return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
-
-
-def right_classifier_step(weights, bias, x, labels, learning_rate):
-    error = class_error(weights, bias, x, labels)
-    n = len(labels)
-    return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
-
-
-def class_error(weights, bias, x, labels):
-    return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
-
-
-def right_agree(seen, expected):
-    if seen.shape != expected.shape:
-        return False
-    return bool(((seen - expected).abs() <= 1e-5).all())
-
-
-def right_check_softmax(softmax):
-    generator = torch.Generator().manual_seed(1)
-    scores = torch.randn(3, 4, generator=generator)
-    scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-    for dim in (0, 1):
-        assert right_agree(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
-
 
 # 0.0 ------------------------------------------------------------------------------------------
 
@@ -180,8 +60,10 @@ class NoShift(Mistake, exercise="stable_softmax"):
         weights = exponentials / exponentials.sum(dim=dim, keepdim=True)
         return weights.masked_fill(scores == -math.inf, 0.0)
 
-    log_softmax = right_log_softmax
-    logsumexp = right_logsumexp
+    def log_softmax(scores, dim):
+        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
+
+    logsumexp = torch.logsumexp
 
 
 class LargestOfAll(Mistake, exercise="stable_softmax"):
@@ -193,8 +75,10 @@ class LargestOfAll(Mistake, exercise="stable_softmax"):
         weights = exponentials / exponentials.sum(dim=dim, keepdim=True)
         return weights.masked_fill(scores == -math.inf, 0.0)
 
-    log_softmax = right_log_softmax
-    logsumexp = right_logsumexp
+    def log_softmax(scores, dim):
+        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
+
+    logsumexp = torch.logsumexp
 
 
 class NormalisedOverEverything(Mistake, exercise="stable_softmax"):
@@ -204,18 +88,25 @@ class NormalisedOverEverything(Mistake, exercise="stable_softmax"):
         exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp().nan_to_num(0.0)
         return exponentials / exponentials.sum()
 
-    log_softmax = right_log_softmax
-    logsumexp = right_logsumexp
+    def log_softmax(scores, dim):
+        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
+
+    logsumexp = torch.logsumexp
 
 
 class AlwaysTheLastDimension(Mistake, exercise="stable_softmax"):
     """The argument dim is ignored: the softmax always runs along the last dimension."""
 
-    def stable_softmax(scores, dim):
-        return right_softmax(scores, -1)
+    def softmax_of(scores, dim):
+        return torch.softmax(scores, dim).masked_fill(torch.isneginf(scores), 0.0)
 
-    log_softmax = right_log_softmax
-    logsumexp = right_logsumexp
+    def stable_softmax(scores, dim):
+        return softmax_of(scores, -1)
+
+    def log_softmax(scores, dim):
+        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
+
+    logsumexp = torch.logsumexp
 
 
 class AxisNotKept(Mistake, exercise="stable_softmax"):
@@ -226,8 +117,10 @@ class AxisNotKept(Mistake, exercise="stable_softmax"):
         exponentials = (scores - scores.amax(dim=dim)).exp()
         return exponentials / exponentials.sum(dim=dim)
 
-    log_softmax = right_log_softmax
-    logsumexp = right_logsumexp
+    def log_softmax(scores, dim):
+        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
+
+    logsumexp = torch.logsumexp
 
 
 class TotalNotKept(Mistake, exercise="stable_softmax"):
@@ -238,28 +131,36 @@ class TotalNotKept(Mistake, exercise="stable_softmax"):
         exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp()
         return exponentials / exponentials.sum(dim=dim)
 
-    log_softmax = right_log_softmax
-    logsumexp = right_logsumexp
+    def log_softmax(scores, dim):
+        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
+
+    logsumexp = torch.logsumexp
 
 
 class LogarithmOfTheSoftmax(Mistake, exercise="stable_softmax"):
     """The logarithm is taken after the softmax has rounded small weights to 0, and ln 0 is minus
     infinity: subtract the logarithm of the total from the scores."""
 
-    stable_softmax = right_softmax
+    def softmax_of(scores, dim):
+        return torch.softmax(scores, dim).masked_fill(torch.isneginf(scores), 0.0)
+
+    stable_softmax = softmax_of
 
     def log_softmax(scores, dim):
-        return right_softmax(scores, dim).log()
+        return softmax_of(scores, dim).log()
 
-    logsumexp = right_logsumexp
+    logsumexp = torch.logsumexp
 
 
 class LargestNotAddedBack(Mistake, exercise="stable_softmax"):
     """The shift is taken out of the exponentials and never added again: ln Σ exp(s) is m plus
     ln Σ exp(s - m)."""
 
-    stable_softmax = right_softmax
-    log_softmax = right_log_softmax
+    def stable_softmax(scores, dim):
+        return torch.softmax(scores, dim).masked_fill(torch.isneginf(scores), 0.0)
+
+    def log_softmax(scores, dim):
+        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
 
     def logsumexp(scores, dim):
         largest = scores.amax(dim=dim, keepdim=True).nan_to_num(neginf=0.0)
@@ -292,8 +193,10 @@ class EvenShareOfNothing(Mistake, exercise="stable_softmax"):
     def stable_softmax(scores, dim):
         return torch.softmax(scores.clamp(min=-1e9), dim)
 
-    log_softmax = right_log_softmax
-    logsumexp = right_logsumexp
+    def log_softmax(scores, dim):
+        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
+
+    logsumexp = torch.logsumexp
 
 
 class ShiftedInPlace(Mistake, exercise="stable_softmax"):
@@ -306,8 +209,10 @@ class ShiftedInPlace(Mistake, exercise="stable_softmax"):
         exponentials = scores.exp()
         return exponentials / exponentials.sum(dim=dim, keepdim=True).clamp(min=1e-300)
 
-    log_softmax = right_log_softmax
-    logsumexp = right_logsumexp
+    def log_softmax(scores, dim):
+        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
+
+    logsumexp = torch.logsumexp
 
 
 # 0.2 ------------------------------------------------------------------------------------------
@@ -317,16 +222,30 @@ class SoftmaxTwice(Mistake, exercise="cross_entropy"):
     """The logits go through a softmax before the log-softmax, which has one inside: cross-entropy
     starts from logits, not from probabilities."""
 
+    def loss_of(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / counted.sum().clamp(min=1)
+
+    def losses_of(logits, targets, ignore_index):
+        pairs = zip(logits, targets, strict=True)
+        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
+
     def cross_entropy(logits, targets, ignore_index):
-        return right_cross_entropy(logits.softmax(dim=-1), targets, ignore_index)
+        return loss_of(logits.softmax(dim=-1), targets, ignore_index)
 
     def sequence_losses(logits, targets, ignore_index):
-        return right_sequence_losses(logits.softmax(dim=-1), targets, ignore_index)
+        return losses_of(logits.softmax(dim=-1), targets, ignore_index)
 
 
 class EpsilonInTheLogarithm(Mistake, exercise="cross_entropy"):
     """A small number is added inside the logarithm, so no surprise is larger than about 20 nats,
     and being sure and wrong teaches nothing: take the log-softmax of the logits instead."""
+
+    def loss_of(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / counted.sum().clamp(min=1)
 
     def cross_entropy(logits, targets, ignore_index):
         counted = targets != ignore_index
@@ -334,7 +253,9 @@ class EpsilonInTheLogarithm(Mistake, exercise="cross_entropy"):
         right = probabilities.gather(1, targets[counted][:, None])
         return -(right + 1e-9).log().sum() / counted.sum().clamp(min=1)
 
-    sequence_losses = right_sequence_losses
+    def sequence_losses(logits, targets, ignore_index):
+        pairs = zip(logits, targets, strict=True)
+        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
 
 
 class MeanOverIgnoredToo(Mistake, exercise="cross_entropy"):
@@ -371,43 +292,75 @@ class VocabularyOnTheWrongAxis(Mistake, exercise="cross_entropy"):
     batch and length to one axis first. With equal sizes there would be no error, just a wrong
     loss."""
 
+    def loss_of(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / counted.sum().clamp(min=1)
+
     def cross_entropy(logits, targets, ignore_index):
         return F.cross_entropy(logits, targets, ignore_index=ignore_index)
 
-    sequence_losses = right_sequence_losses
+    def sequence_losses(logits, targets, ignore_index):
+        pairs = zip(logits, targets, strict=True)
+        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
 
 
 class MeanOfMeans(Mistake, exercise="cross_entropy"):
     """The means of the sequences are averaged, so a token of a short sequence counts more than
     one of a long sequence: add up everything first, and divide once."""
 
-    def cross_entropy(logits, targets, ignore_index):
-        return right_sequence_losses(logits, targets, ignore_index).mean()
+    def loss_of(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / counted.sum().clamp(min=1)
 
-    sequence_losses = right_sequence_losses
+    def losses_of(logits, targets, ignore_index):
+        pairs = zip(logits, targets, strict=True)
+        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
+
+    def cross_entropy(logits, targets, ignore_index):
+        return losses_of(logits, targets, ignore_index).mean()
+
+    sequence_losses = losses_of
 
 
 class AddedUpOverTime(Mistake, exercise="cross_entropy"):
     """The loss is divided by the number of sequences only, so it grows with their length: divide
     by the number of targets that count."""
 
+    def loss_of(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / counted.sum().clamp(min=1)
+
     def cross_entropy(logits, targets, ignore_index):
         counted = targets != ignore_index
         total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
         return total / len(logits)
 
-    sequence_losses = right_sequence_losses
+    def sequence_losses(logits, targets, ignore_index):
+        pairs = zip(logits, targets, strict=True)
+        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
 
 
 class OnlyMinusHundred(Mistake, exercise="cross_entropy"):
     """Only -100 is ignored, whatever ignore_index says; it is an argument because others ignore,
     for instance, the number of their padding token."""
 
+    def loss_of(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / counted.sum().clamp(min=1)
+
+    def losses_of(logits, targets, ignore_index):
+        pairs = zip(logits, targets, strict=True)
+        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
+
     def cross_entropy(logits, targets, ignore_index):
-        return right_cross_entropy(logits, targets, -100)
+        return loss_of(logits, targets, -100)
 
     def sequence_losses(logits, targets, ignore_index):
-        return right_sequence_losses(logits, targets, -100)
+        return losses_of(logits, targets, -100)
 
 
 class ZeroOverZero(Mistake, exercise="cross_entropy"):
@@ -434,9 +387,14 @@ class ViewWithoutTranspose(Mistake, exercise="split_heads"):
         batch, length, d_model = x.shape
         return x.reshape(batch, num_heads, length, d_model // num_heads)
 
-    merge_heads = right_merge_heads
-    time_first = right_time_first
-    head_scores = right_head_scores
+    def merge_heads(heads):
+        return torch.cat(list(heads.unbind(dim=1)), dim=2)
+
+    def time_first(x):
+        return torch.stack(list(x.unbind(dim=1)))
+
+    def head_scores(query, key):
+        return query @ key.transpose(2, 3)
 
 
 class WidthBeforeHeads(Mistake, exercise="split_heads"):
@@ -447,9 +405,14 @@ class WidthBeforeHeads(Mistake, exercise="split_heads"):
         batch, length, d_model = x.shape
         return x.reshape(batch, length, d_model // num_heads, num_heads).permute(0, 3, 1, 2)
 
-    merge_heads = right_merge_heads
-    time_first = right_time_first
-    head_scores = right_head_scores
+    def merge_heads(heads):
+        return torch.cat(list(heads.unbind(dim=1)), dim=2)
+
+    def time_first(x):
+        return torch.stack(list(x.unbind(dim=1)))
+
+    def head_scores(query, key):
+        return query @ key.transpose(2, 3)
 
 
 class HeadsBeforeBatch(Mistake, exercise="split_heads"):
@@ -458,71 +421,97 @@ class HeadsBeforeBatch(Mistake, exercise="split_heads"):
     def split_heads(x, num_heads):
         return torch.stack(x.chunk(num_heads, dim=-1))
 
-    merge_heads = right_merge_heads
-    time_first = right_time_first
-    head_scores = right_head_scores
+    def merge_heads(heads):
+        return torch.cat(list(heads.unbind(dim=1)), dim=2)
+
+    def time_first(x):
+        return torch.stack(list(x.unbind(dim=1)))
+
+    def head_scores(query, key):
+        return query @ key.transpose(2, 3)
 
 
 class MergedWithoutTranspose(Mistake, exercise="split_heads"):
     """The heads are glued together as they lie in memory, so a token gets pieces of other tokens:
     exchange the axes of heads and length before you flatten."""
 
-    split_heads = right_split_heads
+    def split_heads(x, num_heads):
+        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
 
     def merge_heads(heads):
         batch, num_heads, length, d_head = heads.shape
         return heads.reshape(batch, length, num_heads * d_head)
 
-    time_first = right_time_first
-    head_scores = right_head_scores
+    def time_first(x):
+        return torch.stack(list(x.unbind(dim=1)))
+
+    def head_scores(query, key):
+        return query @ key.transpose(2, 3)
 
 
 class MergedInterleaved(Mistake, exercise="split_heads"):
     """The heads' features are shuffled like cards: all of head 0 comes first, then all of
     head 1."""
 
-    split_heads = right_split_heads
+    def split_heads(x, num_heads):
+        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
 
     def merge_heads(heads):
         return heads.permute(0, 2, 3, 1).flatten(2)
 
-    time_first = right_time_first
-    head_scores = right_head_scores
+    def time_first(x):
+        return torch.stack(list(x.unbind(dim=1)))
+
+    def head_scores(query, key):
+        return query @ key.transpose(2, 3)
 
 
 class HeadsAddedUp(Mistake, exercise="split_heads"):
     """The heads are added up; merging puts them side by side, so that d_model is num_heads times
     d_head again."""
 
-    split_heads = right_split_heads
+    def split_heads(x, num_heads):
+        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
 
     def merge_heads(heads):
         return heads.sum(dim=1)
 
-    time_first = right_time_first
-    head_scores = right_head_scores
+    def time_first(x):
+        return torch.stack(list(x.unbind(dim=1)))
+
+    def head_scores(query, key):
+        return query @ key.transpose(2, 3)
 
 
 class TimeByView(Mistake, exercise="split_heads"):
     """A view with the two sizes exchanged moves no number, so tokens of one sequence land in
     another: exchange the axes (transpose), not the sizes."""
 
-    split_heads = right_split_heads
-    merge_heads = right_merge_heads
+    def split_heads(x, num_heads):
+        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
+
+    def merge_heads(heads):
+        return torch.cat(list(heads.unbind(dim=1)), dim=2)
 
     def time_first(x):
         batch, length, d_model = x.shape
         return x.reshape(length, batch, d_model)
 
-    head_scores = right_head_scores
+    def head_scores(query, key):
+        return query @ key.transpose(2, 3)
 
 
 class KeysInRows(Mistake, exercise="split_heads"):
     """Rows hold keys and columns hold queries: each row should belong to a query."""
 
-    split_heads = right_split_heads
-    merge_heads = right_merge_heads
-    time_first = right_time_first
+    def split_heads(x, num_heads):
+        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
+
+    def merge_heads(heads):
+        return torch.cat(list(heads.unbind(dim=1)), dim=2)
+
+    def time_first(x):
+        return torch.stack(list(x.unbind(dim=1)))
 
     def head_scores(query, key):
         return torch.einsum("bhqd,bhkd->bhkq", query, key)
@@ -532,9 +521,14 @@ class AllAxesReversed(Mistake, exercise="split_heads"):
     """All axes of the keys are turned round, batch and heads too (.T does that): exchange only
     the last two."""
 
-    split_heads = right_split_heads
-    merge_heads = right_merge_heads
-    time_first = right_time_first
+    def split_heads(x, num_heads):
+        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
+
+    def merge_heads(heads):
+        return torch.cat(list(heads.unbind(dim=1)), dim=2)
+
+    def time_first(x):
+        return torch.stack(list(x.unbind(dim=1)))
 
     def head_scores(query, key):
         return query @ key.permute(3, 2, 1, 0)
@@ -544,9 +538,14 @@ class KeysOfAllHeads(Mistake, exercise="split_heads"):
     """The letter of the heads differs between the two inputs, so einsum adds up the keys of all
     heads: a letter that is in one input only, and not in the output, is summed over."""
 
-    split_heads = right_split_heads
-    merge_heads = right_merge_heads
-    time_first = right_time_first
+    def split_heads(x, num_heads):
+        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
+
+    def merge_heads(heads):
+        return torch.cat(list(heads.unbind(dim=1)), dim=2)
+
+    def time_first(x):
+        return torch.stack(list(x.unbind(dim=1)))
 
     def head_scores(query, key):
         return torch.einsum("bhqd,bgkd->bhqk", query, key)
@@ -559,93 +558,177 @@ class CountsTransposed(Mistake, exercise="bigram"):
     """A row belongs to the token that follows; it should belong to the token before, so that each
     row is one forecast."""
 
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
     def bigram(documents, vocab_size, smoothing):
         counts = pair_counts(documents, vocab_size).T + smoothing
         return (counts / counts.sum(dim=1, keepdim=True)).log()
 
-    bigram_loss = right_bigram_loss
-    first_loss = right_first_loss
+    def bigram_loss(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
+    first_loss = math.log
 
 
 class NormalisedOverThePrevious(Mistake, exercise="bigram"):
     """The columns sum to 1: that says which token came before. Given the token before, the
     probabilities of what follows must sum to 1, and they are a row."""
 
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
     def bigram(documents, vocab_size, smoothing):
         counts = pair_counts(documents, vocab_size) + smoothing
         return (counts / counts.sum(dim=0, keepdim=True)).log()
 
-    bigram_loss = right_bigram_loss
-    first_loss = right_first_loss
+    def bigram_loss(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
+    first_loss = math.log
 
 
 class PairsOfAllRows(Mistake, exercise="bigram"):
     """All counts together are made to sum to 1, which gives the probability of the pair; each row
     needs its own total, to give that of the next token."""
 
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
     def bigram(documents, vocab_size, smoothing):
         counts = pair_counts(documents, vocab_size) + smoothing
         return (counts / counts.sum()).log()
 
-    bigram_loss = right_bigram_loss
-    first_loss = right_first_loss
+    def bigram_loss(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
+    first_loss = math.log
 
 
 class AcrossTheEnds(Mistake, exercise="bigram"):
     """The documents are joined first, so the last token of one and the first of the next make a
     pair that nobody wrote: count inside each document."""
 
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
+    def model_of(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
+
+    def mean_surprise(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
     def bigram(documents, vocab_size, smoothing):
-        return right_bigram([torch.cat(documents)], vocab_size, smoothing)
+        return model_of([torch.cat(documents)], vocab_size, smoothing)
 
     def bigram_loss(log_probs, documents):
-        return right_bigram_loss(log_probs, [torch.cat(documents)])
+        return mean_surprise(log_probs, [torch.cat(documents)])
 
-    first_loss = right_first_loss
+    first_loss = math.log
 
 
 class LastPairLost(Mistake, exercise="bigram"):
     """The last pair of each document is missing: n tokens make n - 1 pairs."""
 
-    def bigram(documents, vocab_size, smoothing):
-        return right_bigram([document[:-1] for document in documents], vocab_size, smoothing)
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
 
-    bigram_loss = right_bigram_loss
-    first_loss = right_first_loss
+    def model_of(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
+
+    def bigram(documents, vocab_size, smoothing):
+        return model_of([document[:-1] for document in documents], vocab_size, smoothing)
+
+    def bigram_loss(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
+    first_loss = math.log
 
 
 class NotSmoothed(Mistake, exercise="bigram"):
     """The smoothing is not used: a pair that was never seen gets probability 0, and costs an
     infinite loss when it turns up."""
 
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
     def bigram(documents, vocab_size, smoothing):
         counts = pair_counts(documents, vocab_size)
         return (counts / counts.sum(dim=1, keepdim=True)).log()
 
-    bigram_loss = right_bigram_loss
-    first_loss = right_first_loss
+    def bigram_loss(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
+    first_loss = math.log
 
 
 class SmoothedAboveTheLineOnly(Mistake, exercise="bigram"):
     """The smoothing is added to the counts and not to what they are divided by, so a row sums to
     more than 1: divide by the sum of the smoothed counts."""
 
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
     def bigram(documents, vocab_size, smoothing):
         counts = pair_counts(documents, vocab_size)
         totals = counts.sum(dim=1, keepdim=True).clamp(min=1)
         return ((counts + smoothing) / totals).log()
 
-    bigram_loss = right_bigram_loss
-    first_loss = right_first_loss
+    def bigram_loss(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
+    first_loss = math.log
 
 
 class BitsForNats(Mistake, exercise="bigram"):
     """The losses are in bits: nats use the natural logarithm."""
 
-    bigram = right_bigram
+    def mean_surprise(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
 
     def bigram_loss(log_probs, documents):
-        return right_bigram_loss(log_probs, documents) / math.log(2)
+        return mean_surprise(log_probs, documents) / math.log(2)
 
     def first_loss(vocab_size):
         return math.log2(vocab_size)
@@ -654,55 +737,114 @@ class BitsForNats(Mistake, exercise="bigram"):
 class SignForgotten(Mistake, exercise="bigram"):
     """The sign is missing: logarithms of probabilities are negative, a surprise is positive."""
 
-    bigram = right_bigram
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
+    def surprises(log_probs, documents):
+        return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
 
     def bigram_loss(log_probs, documents):
         return surprises(log_probs, documents).mean()
 
-    first_loss = right_first_loss
+    first_loss = math.log
 
 
 class PairsAddedUp(Mistake, exercise="bigram"):
     """The surprises are added up, so a longer text has a larger loss: take their mean."""
 
-    bigram = right_bigram
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
+    def surprises(log_probs, documents):
+        return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
 
     def bigram_loss(log_probs, documents):
         return -surprises(log_probs, documents).sum()
 
-    first_loss = right_first_loss
+    first_loss = math.log
 
 
 class AverageOfAverages(Mistake, exercise="bigram"):
     """The documents' means are averaged, so pairs of short documents count more: take one mean
     over all pairs."""
 
-    bigram = right_bigram
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
+    def surprises(log_probs, documents):
+        return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
 
     def bigram_loss(log_probs, documents):
         return -torch.stack([surprises(log_probs, [d]).mean() for d in documents]).mean()
 
-    first_loss = right_first_loss
+    first_loss = math.log
 
 
 class LogarithmOfTheMean(Mistake, exercise="bigram"):
     """The probabilities are averaged and the logarithm taken of that; the loss is the mean of the
     logarithms, and one bad forecast then shows."""
 
-    bigram = right_bigram
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
+    def surprises(log_probs, documents):
+        return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
 
     def bigram_loss(log_probs, documents):
         return -surprises(log_probs, documents).exp().mean().log()
 
-    first_loss = right_first_loss
+    first_loss = math.log
 
 
 class ProbabilityForLoss(Mistake, exercise="bigram"):
     """This is the probability of the right token for a model that knows nothing, 1/V; the loss is
     minus its logarithm."""
 
-    bigram = right_bigram
-    bigram_loss = right_bigram_loss
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
+
+    def bigram_loss(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
 
     def first_loss(vocab_size):
         return 1 / vocab_size
@@ -718,10 +860,12 @@ class HalfTheArgument(Mistake, exercise="activations"):
     def tanh_by_sigmoid(x):
         return 2 * torch.sigmoid(x) - 1
 
-    silu = right_silu
-    softplus = right_softplus
-    gelu = right_gelu
-    gelu_tanh = right_gelu_tanh
+    silu = F.silu
+    softplus = F.softplus
+    gelu = F.gelu
+
+    def gelu_tanh(x):
+        return F.gelu(x, approximate="tanh")
 
 
 class TanhByExponentials(Mistake, exercise="activations"):
@@ -731,99 +875,111 @@ class TanhByExponentials(Mistake, exercise="activations"):
     def tanh_by_sigmoid(x):
         return (x.exp() - (-x).exp()) / (x.exp() + (-x).exp())
 
-    silu = right_silu
-    softplus = right_softplus
-    gelu = right_gelu
-    gelu_tanh = right_gelu_tanh
+    silu = F.silu
+    softplus = F.softplus
+    gelu = F.gelu
+
+    def gelu_tanh(x):
+        return F.gelu(x, approximate="tanh")
 
 
 class SiluForSoftplus(Mistake, exercise="activations"):
     """x·σ(x) is SiLU, which dips below zero; softplus is ln(1 + e^x), which never does."""
 
-    tanh_by_sigmoid = right_tanh
-    silu = right_silu
+    tanh_by_sigmoid = torch.tanh
+    silu = F.silu
 
     def softplus(x):
         return x * torch.sigmoid(x)
 
-    gelu = right_gelu
-    gelu_tanh = right_gelu_tanh
+    gelu = F.gelu
+
+    def gelu_tanh(x):
+        return F.gelu(x, approximate="tanh")
 
 
 class SoftplusForSilu(Mistake, exercise="activations"):
     """This is softplus, a smooth ReLU that is positive everywhere; SiLU is x·σ(x)."""
 
-    tanh_by_sigmoid = right_tanh
+    tanh_by_sigmoid = torch.tanh
 
     def silu(x):
         return F.softplus(x)
 
-    softplus = right_softplus
-    gelu = right_gelu
-    gelu_tanh = right_gelu_tanh
+    softplus = F.softplus
+    gelu = F.gelu
+
+    def gelu_tanh(x):
+        return F.gelu(x, approximate="tanh")
 
 
 class SoftplusOverflows(Mistake, exercise="activations"):
     """e^1000 is infinite, so ln(1 + e^x) is too, and should be 1000: it is the logarithm of a sum
     of exponentials, of x and 0."""
 
-    tanh_by_sigmoid = right_tanh
-    silu = right_silu
+    tanh_by_sigmoid = torch.tanh
+    silu = F.silu
 
     def softplus(x):
         return torch.log(1 + torch.exp(x))
 
-    gelu = right_gelu
-    gelu_tanh = right_gelu_tanh
+    gelu = F.gelu
+
+    def gelu_tanh(x):
+        return F.gelu(x, approximate="tanh")
 
 
 class SiluOverflows(Mistake, exercise="activations"):
     """e^x / (1 + e^x) is inf/inf for large x: use 1 / (1 + e^-x), or torch.sigmoid."""
 
-    tanh_by_sigmoid = right_tanh
+    tanh_by_sigmoid = torch.tanh
 
     def silu(x):
         return x * (x.exp() / (1 + x.exp()))
 
-    softplus = right_softplus
-    gelu = right_gelu
-    gelu_tanh = right_gelu_tanh
+    softplus = F.softplus
+    gelu = F.gelu
+
+    def gelu_tanh(x):
+        return F.gelu(x, approximate="tanh")
 
 
 class RootOfTwoForgotten(Mistake, exercise="activations"):
     """The normal distribution function is (1 + erf(x/√2)) / 2: the root is missing."""
 
-    tanh_by_sigmoid = right_tanh
-    silu = right_silu
-    softplus = right_softplus
+    tanh_by_sigmoid = torch.tanh
+    silu = F.silu
+    softplus = F.softplus
 
     def gelu(x):
         return x * (1 + torch.erf(x)) / 2
 
-    gelu_tanh = right_gelu_tanh
+    def gelu_tanh(x):
+        return F.gelu(x, approximate="tanh")
 
 
 class ApproximationForTheExact(Mistake, exercise="activations"):
     """gelu uses an approximation; it differs in the third digit from the one with erf."""
 
-    tanh_by_sigmoid = right_tanh
-    silu = right_silu
-    softplus = right_softplus
+    tanh_by_sigmoid = torch.tanh
+    silu = F.silu
+    softplus = F.softplus
 
     def gelu(x):
         return F.gelu(x, approximate="tanh")
 
-    gelu_tanh = right_gelu_tanh
+    def gelu_tanh(x):
+        return F.gelu(x, approximate="tanh")
 
 
 class ExactForTheApproximation(Mistake, exercise="activations"):
     """gelu_tanh is the exact function; models that were trained with the approximation want the
     approximation."""
 
-    tanh_by_sigmoid = right_tanh
-    silu = right_silu
-    softplus = right_softplus
-    gelu = right_gelu
+    tanh_by_sigmoid = torch.tanh
+    silu = F.silu
+    softplus = F.softplus
+    gelu = F.gelu
 
     def gelu_tanh(x):
         return F.gelu(x)
@@ -832,10 +988,10 @@ class ExactForTheApproximation(Mistake, exercise="activations"):
 class CubeForgotten(Mistake, exercise="activations"):
     """The cubic term 0.044715·x³ inside the tanh is missing."""
 
-    tanh_by_sigmoid = right_tanh
-    silu = right_silu
-    softplus = right_softplus
-    gelu = right_gelu
+    tanh_by_sigmoid = torch.tanh
+    silu = F.silu
+    softplus = F.softplus
+    gelu = F.gelu
 
     def gelu_tanh(x):
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x))
@@ -845,10 +1001,10 @@ class RootOnXAlone(Mistake, exercise="activations"):
     """Inside the tanh, √(2/π) multiplies x only; it multiplies the cubic term as well: mind the
     bracket."""
 
-    tanh_by_sigmoid = right_tanh
-    silu = right_silu
-    softplus = right_softplus
-    gelu = right_gelu
+    tanh_by_sigmoid = torch.tanh
+    silu = F.silu
+    softplus = F.softplus
+    gelu = F.gelu
 
     def gelu_tanh(x):
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x + 0.044715 * x**3))
@@ -857,10 +1013,10 @@ class RootOnXAlone(Mistake, exercise="activations"):
 class SigmoidApproximation(Mistake, exercise="activations"):
     """x·σ(1.702x) is another approximation of GELU; asked for is the one by tanh."""
 
-    tanh_by_sigmoid = right_tanh
-    silu = right_silu
-    softplus = right_softplus
-    gelu = right_gelu
+    tanh_by_sigmoid = torch.tanh
+    silu = F.silu
+    softplus = F.softplus
+    gelu = F.gelu
 
     def gelu_tanh(x):
         return x * torch.sigmoid(1.702 * x)
@@ -872,51 +1028,106 @@ class SigmoidApproximation(Mistake, exercise="activations"):
 class Uphill(Mistake, exercise="gradient_step"):
     """The step goes along the gradient, which is the way up: subtract it."""
 
+    def one_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        n = len(labels)
+        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
+
+    def class_error(weights, bias, x, labels):
+        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
+
+    def one_classifier_step(weights, bias, x, labels, learning_rate):
+        error = class_error(weights, bias, x, labels)
+        n = len(labels)
+        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
+
     def gradient_step(weights, bias, x, labels, learning_rate):
-        return right_gradient_step(weights, bias, x, labels, -learning_rate)
+        return one_step(weights, bias, x, labels, -learning_rate)
 
     def classifier_step(weights, bias, x, labels, learning_rate):
-        return right_classifier_step(weights, bias, x, labels, -learning_rate)
+        return one_classifier_step(weights, bias, x, labels, -learning_rate)
 
 
 class SumForMean(Mistake, exercise="gradient_step"):
     """The gradient is added up over the batch: the loss is a mean, so divide by the number of
     examples, or the step grows with the batch."""
 
+    def one_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        n = len(labels)
+        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
+
+    def class_error(weights, bias, x, labels):
+        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
+
+    def one_classifier_step(weights, bias, x, labels, learning_rate):
+        error = class_error(weights, bias, x, labels)
+        n = len(labels)
+        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
+
     def gradient_step(weights, bias, x, labels, learning_rate):
-        return right_gradient_step(weights, bias, x, labels, learning_rate * len(x))
+        return one_step(weights, bias, x, labels, learning_rate * len(x))
 
     def classifier_step(weights, bias, x, labels, learning_rate):
-        return right_classifier_step(weights, bias, x, labels, learning_rate * len(x))
+        return one_classifier_step(weights, bias, x, labels, learning_rate * len(x))
 
 
 class BiasLeftAlone(Mistake, exercise="gradient_step"):
     """The bias is returned as it was; it is a parameter and has a gradient too, the mean of the
     errors."""
 
+    def one_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        n = len(labels)
+        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
+
+    def class_error(weights, bias, x, labels):
+        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
+
+    def one_classifier_step(weights, bias, x, labels, learning_rate):
+        error = class_error(weights, bias, x, labels)
+        n = len(labels)
+        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
+
     def gradient_step(weights, bias, x, labels, learning_rate):
-        return right_gradient_step(weights, bias, x, labels, learning_rate)[0], bias
+        return one_step(weights, bias, x, labels, learning_rate)[0], bias
 
     def classifier_step(weights, bias, x, labels, learning_rate):
-        return right_classifier_step(weights, bias, x, labels, learning_rate)[0], bias
+        return one_classifier_step(weights, bias, x, labels, learning_rate)[0], bias
 
 
 class BiasSeesNewWeights(Mistake, exercise="gradient_step"):
     """The errors are computed anew between the two updates, so the bias steps from another point:
     find both gradients first, then change the parameters."""
 
+    def one_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        n = len(labels)
+        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
+
+    def class_error(weights, bias, x, labels):
+        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
+
+    def one_classifier_step(weights, bias, x, labels, learning_rate):
+        error = class_error(weights, bias, x, labels)
+        n = len(labels)
+        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
+
     def gradient_step(weights, bias, x, labels, learning_rate):
-        weights = right_gradient_step(weights, bias, x, labels, learning_rate)[0]
-        return weights, right_gradient_step(weights, bias, x, labels, learning_rate)[1]
+        weights = one_step(weights, bias, x, labels, learning_rate)[0]
+        return weights, one_step(weights, bias, x, labels, learning_rate)[1]
 
     def classifier_step(weights, bias, x, labels, learning_rate):
-        weights = right_classifier_step(weights, bias, x, labels, learning_rate)[0]
-        return weights, right_classifier_step(weights, bias, x, labels, learning_rate)[1]
+        weights = one_classifier_step(weights, bias, x, labels, learning_rate)[0]
+        return weights, one_classifier_step(weights, bias, x, labels, learning_rate)[1]
 
 
 class OneBiasPerExample(Mistake, exercise="gradient_step"):
     """The bias gets one error per example; it is a single number, and its gradient is the mean of
     the errors."""
+
+    def class_error(weights, bias, x, labels):
+        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
 
     def gradient_step(weights, bias, x, labels, learning_rate):
         error = torch.sigmoid(x @ weights + bias) - labels
@@ -931,19 +1142,28 @@ class SquaredError(Mistake, exercise="gradient_step"):
     """This is half the gradient of the squared error, p - y times the slope of the sigmoid. With
     cross-entropy that slope cancels, and the error is p - y."""
 
+    def class_error(weights, bias, x, labels):
+        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
+
     def gradient_step(weights, bias, x, labels, learning_rate):
         p = torch.sigmoid(x @ weights + bias)
         error = (p - labels) * p * (1 - p) / len(labels)
         return weights - learning_rate * x.T @ error, bias - learning_rate * error.sum()
 
-    classifier_step = right_classifier_step
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        error = class_error(weights, bias, x, labels)
+        n = len(labels)
+        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
 
 
 class LabelsAsNumbers(Mistake, exercise="gradient_step"):
     """The number of the class is subtracted from all its probabilities; the label has to be
     one-hot, so that 1 is subtracted from the right one."""
 
-    gradient_step = right_gradient_step
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        n = len(labels)
+        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
 
     def classifier_step(weights, bias, x, labels, learning_rate):
         error = (x @ weights + bias).softmax(dim=1) - labels[:, None]
@@ -955,7 +1175,10 @@ class EveryLabelForEveryExample(Mistake, exercise="gradient_step"):
     """`p[:, labels]` picks the columns of all labels in every row; one label belongs to one row:
     `p[torch.arange(n), labels]`, or a one-hot matrix."""
 
-    gradient_step = right_gradient_step
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        n = len(labels)
+        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
 
     def classifier_step(weights, bias, x, labels, learning_rate):
         error = (x @ weights + bias).softmax(dim=1)
@@ -967,7 +1190,10 @@ class EveryLabelForEveryExample(Mistake, exercise="gradient_step"):
 class ExamplesCompete(Mistake, exercise="gradient_step"):
     """The softmax runs over the examples (dim=0); for one example the classes compete."""
 
-    gradient_step = right_gradient_step
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        n = len(labels)
+        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
 
     def classifier_step(weights, bias, x, labels, learning_rate):
         error = (x @ weights + bias).softmax(dim=0) - F.one_hot(labels, len(bias))
@@ -979,17 +1205,34 @@ class DividedByTheClassesToo(Mistake, exercise="gradient_step"):
     """The gradient is divided by the number of classes as well: the loss is a mean over examples,
     and each has one loss, not one per class."""
 
-    gradient_step = right_gradient_step
+    def class_error(weights, bias, x, labels):
+        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
+
+    def one_classifier_step(weights, bias, x, labels, learning_rate):
+        error = class_error(weights, bias, x, labels)
+        n = len(labels)
+        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
+
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        n = len(labels)
+        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
 
     def classifier_step(weights, bias, x, labels, learning_rate):
-        return right_classifier_step(weights, bias, x, labels, learning_rate / len(bias))
+        return one_classifier_step(weights, bias, x, labels, learning_rate / len(bias))
 
 
 class GradientTransposed(Mistake, exercise="gradient_step"):
     """The gradient is transposed: it has the shape of the weights, (d_in, classes), because
     each input meets each error."""
 
-    gradient_step = right_gradient_step
+    def class_error(weights, bias, x, labels):
+        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
+
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        n = len(labels)
+        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
 
     def classifier_step(weights, bias, x, labels, learning_rate):
         error = class_error(weights, bias, x, labels)
@@ -1000,13 +1243,19 @@ class GradientTransposed(Mistake, exercise="gradient_step"):
 class UpdatedInPlace(Mistake, exercise="gradient_step"):
     """The parameters of whoever called are changed (`weights -= …`): return new ones."""
 
+    def class_error(weights, bias, x, labels):
+        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
+
     def gradient_step(weights, bias, x, labels, learning_rate):
         error = (torch.sigmoid(x @ weights + bias) - labels) / len(labels)
         weights -= learning_rate * x.T @ error
         bias -= learning_rate * error.sum()
         return weights, bias
 
-    classifier_step = right_classifier_step
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        error = class_error(weights, bias, x, labels)
+        n = len(labels)
+        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
 
 
 # 0.7 ------------------------------------------------------------------------------------------
@@ -1071,7 +1320,10 @@ class DividedByTheShareFound(Mistake, exercise="mended_dropout"):
 class NothingAsserted(Mistake, exercise="check_softmax"):
     """Something is computed and printed, and nothing is asserted: no softmax can fail this."""
 
-    agree = right_agree
+    def agree(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
 
     def check_softmax(softmax):
         weights = softmax(torch.randn(3, 4), -1)
@@ -1083,7 +1335,12 @@ class OnlyTheSum(Mistake, exercise="check_softmax"):
     """Only the sums are looked at, and many wrong weights sum to 1: compare the weights with ones
     you know."""
 
-    agree = right_agree
+    def alike(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
+    agree = alike
 
     def check_softmax(softmax):
         generator = torch.Generator().manual_seed(2)
@@ -1091,39 +1348,52 @@ class OnlyTheSum(Mistake, exercise="check_softmax"):
         scores = torch.cat([scores, scores + 1000, scores - 1000])
         for dim in (0, 1):
             total = softmax(scores, dim).sum(dim)
-            assert right_agree(total, torch.ones_like(total))
+            assert alike(total, torch.ones_like(total))
 
 
 class OnlyOneDimension(Mistake, exercise="check_softmax"):
     """Only one dimension is ever asked for, so an argument that is ignored goes unnoticed."""
 
-    agree = right_agree
+    def alike(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
+    agree = alike
 
     def check_softmax(softmax):
         generator = torch.Generator().manual_seed(3)
         scores = torch.randn(5, 7, generator=generator)
         scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-        assert right_agree(softmax(scores, -1), torch.softmax(scores, -1))
+        assert alike(softmax(scores, -1), torch.softmax(scores, -1))
 
 
 class OnlyHarmlessScores(Mistake, exercise="check_softmax"):
     """All scores are between -3 and 3, where nothing overflows and nothing is cut off: try scores
     around 1000 and around -1000 too."""
 
-    agree = right_agree
+    def alike(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
+    agree = alike
 
     def check_softmax(softmax):
         generator = torch.Generator().manual_seed(4)
         scores = torch.randn(5, 7, generator=generator)
         for dim in (0, 1):
-            assert right_agree(softmax(scores, dim), torch.softmax(scores, dim))
+            assert alike(softmax(scores, dim), torch.softmax(scores, dim))
 
 
 class NoNumberGetsPast(Mistake, exercise="check_softmax"):
     """NaN > tolerance is False, so a softmax full of NaN passes: ask whether every difference is
     small, not whether one is large."""
 
-    agree = right_agree
+    def agree(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
 
     def check_softmax(softmax):
         generator = torch.Generator().manual_seed(5)
@@ -1152,7 +1422,10 @@ class SumsExactlyOne(Mistake, exercise="check_softmax"):
     """The sums are asked to be 1 exactly, and after rounding they rarely are: leave a
     tolerance."""
 
-    agree = right_agree
+    def agree(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
 
     def check_softmax(softmax):
         generator = torch.Generator().manual_seed(7)
@@ -1164,41 +1437,83 @@ class AsksForMoreThanWasAgreed(Mistake, exercise="check_softmax"):
     """It demands a certain answer for a row of minus infinities, on which right implementations
     differ: torch's returns NaN there."""
 
-    agree = right_agree
+    def alike(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
+    def compare_with_torch(softmax):
+        generator = torch.Generator().manual_seed(1)
+        scores = torch.randn(3, 4, generator=generator)
+        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
+        for dim in (0, 1):
+            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
+
+    agree = alike
 
     def check_softmax(softmax):
-        right_check_softmax(softmax)
+        compare_with_torch(softmax)
         weights = softmax(torch.full((2, 3), -math.inf), -1)
-        assert right_agree(weights, torch.zeros(2, 3))
+        assert alike(weights, torch.zeros(2, 3))
 
 
 class NoNumberAgrees(Mistake, exercise="check_softmax"):
     """Comparing NaN with anything gives False, so a search for large differences finds none: ask
     whether every difference is small."""
 
+    def alike(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
     def agree(seen, expected):
         if seen.shape != expected.shape:
             return False
         return not bool(((seen - expected).abs() > 1e-5).any())
 
-    check_softmax = right_check_softmax
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(1)
+        scores = torch.randn(3, 4, generator=generator)
+        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
+        for dim in (0, 1):
+            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
 
 
 class TooSmallIsFine(Mistake, exercise="check_softmax"):
     """The sign of the difference is kept, so numbers that are too small always agree: take the
     absolute value."""
 
+    def alike(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
     def agree(seen, expected):
         return seen.shape == expected.shape and bool(((seen - expected) <= 1e-5).all())
 
-    check_softmax = right_check_softmax
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(1)
+        scores = torch.randn(3, 4, generator=generator)
+        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
+        for dim in (0, 1):
+            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
 
 
 class ShapesStretched(Mistake, exercise="check_softmax"):
     """A subtraction stretches one shape to fit the other, so a single number can agree with a
     whole table: compare the shapes first."""
 
+    def alike(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
     def agree(seen, expected):
         return bool(((seen - expected).abs() <= 1e-5).all())
 
-    check_softmax = right_check_softmax
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(1)
+        scores = torch.randn(3, 4, generator=generator)
+        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
+        for dim in (0, 1):
+            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
