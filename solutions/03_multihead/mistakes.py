@@ -1301,9 +1301,9 @@ class ScoresOnly(Mistake, exercise="count_attention"):
 # 3.8 ------------------------------------------------------------------------------------------
 
 
-class OnlyTheShape(Mistake, exercise="check_multi_head"):
-    """Only the shape of the output is looked at, and every wrong layer here gives the right shape:
-    compare numbers."""
+class CannotFail(Mistake, exercise="check_multi_head"):
+    """Nothing that a layer computes makes this test fail: compare numbers, not shapes, and say what
+    must hold with assert."""
 
     def check_multi_head(attention):
         weights = {}

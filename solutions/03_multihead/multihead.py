@@ -78,7 +78,7 @@ check("SelfAttentionHead")
 #
 # The output map $W_O$ has one row per feature found and mixes all of them into a vector of width `d_model`.
 #
-# Here the maps are plain matrices in the row convention, one for each head: head `h` makes its queries by `x @ w_query[h]`. Values may have a width of their own, `d_value`.
+# Here the maps are plain matrices in the row convention, one for each head: head `h` makes its queries by `x @ w_query[h]`. Values may have a width of their own, `d_value`. (Your module from the last exercise makes its own weights; here they are handed over.)
 #
 # *Before you code:* two heads with the same maps: what can the layer do that one of them could not? What would be lost if the heads were added instead of laid side by side?
 #
@@ -124,7 +124,7 @@ check("loop_of_heads")
 # %% [markdown]
 # {{exercise MultiHeadAttention}}
 #
-# A loop of small products keeps a processor waiting. Real implementations map all heads at once, with one matrix of width `num_heads * d_head`, and then cut the features into heads. The cut is where it goes wrong. Below, token `t` holds the features `10 * t`, `10 * t + 1`, and so on. Head 0 of two should get the features 0 and 1 of *every* token. Run the cell and look at what `view` makes of it:
+# A loop of small products keeps a processor waiting between them. Real implementations map all heads at once, with one matrix of width `num_heads * d_head`, and then cut the features into heads. The cut is where it goes wrong. Below, token `t` holds the features `10 * t`, `10 * t + 1`, and so on. Head 0 of two should get the features 0 and 1 of *every* token. Run the cell and look at what `view` makes of it:
 
 # %%
 x = 10 * torch.arange(3)[:, None] + torch.arange(4)
@@ -342,7 +342,7 @@ check("drop_key_bias")
 #
 # A model that was trained with all its key heads can be turned into a grouped one: each shared head starts as the *mean* of the heads that it replaces, and some more training mends the rest ([Ainslie et al. 2023, section 2.1](https://arxiv.org/abs/2305.13245)). Write that too, for a map `(d_model, num_heads * d_head)`.
 #
-# *Before you code:* what do `[0, 1].repeat(3)` and `[0, 1].repeat_interleave(3)` give, for a tensor of these two numbers? Which one is above? Which of the two would nobody notice if there were only one key head?
+# *Before you code:* for `t = torch.tensor([0, 1])`, what do `t.repeat(3)` and `t.repeat_interleave(3)` give? Which of them is the order above? With a single key head, would a test notice the wrong one?
 #
 # <details><summary>Hint: which mean</summary>
 #
@@ -491,7 +491,7 @@ for attention in (torch_attention, scrambled_attention):
         print(f"{attention.__name__:20} is caught")
 
 # %% [markdown]
-# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. Eight wrong layers are waiting: some cut the heads wrongly, some scale wrongly, some forget a part, some get a mask wrong, one of them only if there happen to be as many sequences as heads. Right layers must pass, and one of these computes in `float32` whatever it is given. Leave each query at least one key in your masks: where nothing is allowed, right layers differ.
+# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. Eight wrong layers are waiting: one cuts the heads wrongly, one scales wrongly, three forget something, three get a mask wrong, one of these only if there happen to be as many sequences as heads. Right layers must pass, and one of these computes in `float32` whatever it is given. Leave each query at least one key in your masks: where nothing is allowed, right layers differ.
 #
 # *Before you code:* a test finds only what it varies. Which inputs does the published one never use?
 #
@@ -549,7 +549,7 @@ check("check_multi_head")
 # %% [markdown]
 # {{exercise mended_derivation}}
 #
-# An article derives attention step by step. New tokens are sums of old ones, $t'_j = \sum_i w_{ij} V(t_i)$. The weights come from two maps, $w_{ij} = q_i \cdot k_j / \sqrt{d_{\text{head}}}$, "and are normalised over the index $i$". Every step sounds right, all shapes fit, and the article ends with the famous formula $\mathrm{softmax}(QK^\top/\sqrt{d_{\text{head}}})\,V$. But that formula is not what was derived.
+# An article derives attention step by step. New tokens are sums of old ones, $t'_j = \sum_i w_{ij} V(t_i)$. The weights come from two maps: a softmax over the index $i$ of $q_i \cdot k_j / \sqrt{d_{\text{head}}}$. Every step sounds right, all shapes fit, and the article ends with the famous formula $\mathrm{softmax}(QK^\top/\sqrt{d_{\text{head}}})\,V$. But that formula is not what was derived.
 #
 # Somebody wrote the derivation down as code, and later added the usual mask: entry `[i, j]` of the score matrix is allowed if `j <= i`. Below, one token is changed at a time, and the cell prints which outputs notice. In a causal model, output 0 must not notice anything but a change of token 0.
 
