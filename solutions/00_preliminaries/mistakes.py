@@ -1335,12 +1335,10 @@ class OnlyTheSum(Mistake, exercise="check_softmax"):
     """Only the sums are looked at, and many wrong weights sum to 1: compare the weights with ones
     you know."""
 
-    def alike(seen, expected):
+    def agree(seen, expected):
         if seen.shape != expected.shape:
             return False
         return bool(((seen - expected).abs() <= 1e-5).all())
-
-    agree = alike
 
     def check_softmax(softmax):
         generator = torch.Generator().manual_seed(2)
@@ -1348,42 +1346,38 @@ class OnlyTheSum(Mistake, exercise="check_softmax"):
         scores = torch.cat([scores, scores + 1000, scores - 1000])
         for dim in (0, 1):
             total = softmax(scores, dim).sum(dim)
-            assert alike(total, torch.ones_like(total))
+            assert agree(total, torch.ones_like(total))
 
 
 class OnlyOneDimension(Mistake, exercise="check_softmax"):
     """Only one dimension is ever asked for, so an argument that is ignored goes unnoticed."""
 
-    def alike(seen, expected):
+    def agree(seen, expected):
         if seen.shape != expected.shape:
             return False
         return bool(((seen - expected).abs() <= 1e-5).all())
-
-    agree = alike
 
     def check_softmax(softmax):
         generator = torch.Generator().manual_seed(3)
         scores = torch.randn(5, 7, generator=generator)
         scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-        assert alike(softmax(scores, -1), torch.softmax(scores, -1))
+        assert agree(softmax(scores, -1), torch.softmax(scores, -1))
 
 
 class OnlyHarmlessScores(Mistake, exercise="check_softmax"):
     """All scores are between -3 and 3, where nothing overflows and nothing is cut off: try scores
     around 1000 and around -1000 too."""
 
-    def alike(seen, expected):
+    def agree(seen, expected):
         if seen.shape != expected.shape:
             return False
         return bool(((seen - expected).abs() <= 1e-5).all())
-
-    agree = alike
 
     def check_softmax(softmax):
         generator = torch.Generator().manual_seed(4)
         scores = torch.randn(5, 7, generator=generator)
         for dim in (0, 1):
-            assert alike(softmax(scores, dim), torch.softmax(scores, dim))
+            assert agree(softmax(scores, dim), torch.softmax(scores, dim))
 
 
 class NoNumberGetsPast(Mistake, exercise="check_softmax"):
@@ -1437,7 +1431,7 @@ class AsksForMoreThanWasAgreed(Mistake, exercise="check_softmax"):
     """It demands a certain answer for a row of minus infinities, on which right implementations
     differ: torch's returns NaN there."""
 
-    def alike(seen, expected):
+    def agree(seen, expected):
         if seen.shape != expected.shape:
             return False
         return bool(((seen - expected).abs() <= 1e-5).all())
@@ -1447,14 +1441,12 @@ class AsksForMoreThanWasAgreed(Mistake, exercise="check_softmax"):
         scores = torch.randn(3, 4, generator=generator)
         scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
         for dim in (0, 1):
-            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
-
-    agree = alike
+            assert agree(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
 
     def check_softmax(softmax):
         compare_with_torch(softmax)
         weights = softmax(torch.full((2, 3), -math.inf), -1)
-        assert alike(weights, torch.zeros(2, 3))
+        assert agree(weights, torch.zeros(2, 3))
 
 
 class NoNumberAgrees(Mistake, exercise="check_softmax"):

@@ -468,7 +468,7 @@ check("gradient_step")
 #
 # Dropout sets features to 0 by chance, so that a network cannot lean on any one of them. It does so in training only. What is left is scaled up, so that the next layer gets the same sum on average.
 #
-# Half of the world gives the share to *keep*, the other half the share to *drop*. The function below was moved from one half to the other, and only part of it arrived. It takes its chance as an argument: `noise` holds a number between 0 and 1 for each feature. The cell shows what it does to a million ones, whose mean should stay 1.
+# Some libraries ask for the share to *keep*, others for the share to *drop*. The function below was moved from the one convention to the other, and only part of it arrived. It takes its chance as an argument: `noise` holds a number between 0 and 1 for each feature. The cell shows what it does to a million ones, whose mean should stay 1.
 
 
 # %%
@@ -488,7 +488,7 @@ for rate in (0.1, 0.5, 0.8):
         )
 
 # %% [markdown]
-# Half of the table looks healthy, and that half is why nobody noticed. Write the mended function. The rate is the share to *drop*: a feature is dropped where its noise is below the rate.
+# At rate 0.5 the mean looks healthy, which is why nobody noticed: it is the rate that everybody tries first. Write the mended function. The rate is the share to *drop*: a feature is dropped where its noise is below the rate.
 #
 # *Before you code:* at which rate do the two conventions agree, so that no test at that rate can tell them apart? At rate 0, what should come out?
 #
@@ -521,7 +521,7 @@ check("mended_dropout")
 # %% [markdown]
 # {{exercise check_softmax}}
 #
-# Now the tables turn: you write the test. Here is one in the style of tests that are really published. Run it on a "softmax" that returns zeros.
+# Now the tables turn: you write the test. Here is one that somebody else wrote, and what it says about a "softmax" that returns zeros.
 
 
 # %%
@@ -536,7 +536,7 @@ def published_test(softmax):
 published_test(lambda scores, dim: 0 * scores)
 
 # %% [markdown]
-# It cannot fail: two comparisons whose results are thrown away, and a print. A test that you have never seen fail is not a test yet.
+# It cannot fail: two comparisons whose results are thrown away, and a print. Tests like it have been published. A test that you have never seen fail is not a test yet.
 #
 # First write `agree`, the comparison that a test stands on. Two tensors agree if they have the same shape and every number differs by no more than 0.00001. NaN agrees with nothing, not even with NaN.
 #
