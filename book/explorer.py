@@ -6,8 +6,11 @@ In a code cell of a page, as its last line:
     from groundup.pretrained import load
 
     model, tokenizer = load("reader")
-    explorer.show(model, tokenizer, "The value of the expression is the value of the name.",
-                  name="reader", layer=1, head=2)
+    code = '''def open_file(name):
+        if name is None:
+            raise ValueError("no name")
+        return open_file(name)'''
+    explorer.show(model, tokenizer, code, name="reader", layer=2, head=0, token=24)
 
 What the reader can do there: point at a token, tap it, or reach it with Tab and the arrow keys,
 and see its weights over the others; choose a head among small maps of them all; change the mask
@@ -33,7 +36,7 @@ import json
 import math
 import re
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -109,8 +112,10 @@ def show(
         if not 0 <= number < count:
             raise ValueError(f"{what} must be from 0 to {count - 1}, got {what}={number}")
 
-    queries, keys = queries_and_keys(model, torch.tensor([ids]))
-    scores = queries[layer, head] @ keys[layer, head].T / math.sqrt(config.d_head)
+    queries, keys = map(_rounded, queries_and_keys(model, torch.tensor([ids])))
+    # From what goes into the page, so that both order nearly equal weights alike.
+    query, key = (vectors.read(layer, head) for vectors in (queries, keys))
+    scores = query @ key.T / math.sqrt(config.d_head)
     future = torch.ones_like(scores, dtype=torch.bool).triu(diagonal=1)
     weights = scores.masked_fill(future, -math.inf).softmax(dim=-1)
     pieces = [tokenizer.decode([number]) for number in ids]
@@ -123,8 +128,8 @@ def show(
         "numHeads": config.num_heads,
         "dHead": config.d_head,
         "names": names,
-        "queries": _packed(queries),
-        "keys": _packed(keys),
+        "queries": queries.packed(),
+        "keys": keys.packed(),
     }
     return Explorer(_page(f"explorer-{name}", data, pieces, weights.tolist()), text)
 
@@ -150,14 +155,28 @@ def queries_and_keys(model: DecoderOnly, tokens: torch.Tensor) -> tuple[torch.Te
     return torch.stack(queries), torch.stack(keys)
 
 
-def _packed(vectors: torch.Tensor) -> dict[str, Any]:
-    """Round to 16 bits, each head by a step of its own, and spell that in letters."""
-    steps = vectors.abs().amax(dim=(-2, -1)).clamp(min=torch.finfo(vectors.dtype).tiny) / LARGEST
-    whole = (vectors / steps[..., None, None]).round().to(torch.int16).numpy().astype("<i2")
-    return {
-        "steps": [float(f"{step:.8g}") for step in steps.flatten().tolist()],
-        "numbers": base64.b64encode(whole.tobytes()).decode(),
-    }
+class _Rounded(NamedTuple):
+    """Vectors in 16 bits: whole numbers of steps, each head with a step of its own."""
+
+    steps: torch.Tensor
+    whole: torch.Tensor
+
+    def read(self, layer: int, head: int) -> torch.Tensor:
+        return self.steps[layer, head] * self.whole[layer, head].double()
+
+    def packed(self) -> dict[str, Any]:
+        numbers = self.whole.numpy().astype("<i2").tobytes()
+        return {
+            "steps": self.steps.flatten().tolist(),
+            "numbers": base64.b64encode(numbers).decode(),
+        }
+
+
+def _rounded(vectors: torch.Tensor) -> _Rounded:
+    largest = vectors.abs().amax(dim=(-2, -1)).clamp(min=torch.finfo(vectors.dtype).tiny)
+    steps = largest.double() / LARGEST  # (layers, heads)
+    whole = (vectors / steps[..., None, None]).round().to(torch.int16)
+    return _Rounded(steps, whole)
 
 
 def _names(pieces: list[str]) -> list[str]:
@@ -219,6 +238,9 @@ def _page(
             f'<span class="explorer-token{gap}{look}" style="--shade: {math.sqrt(weight):.4f}">'
             f"{escape(_shown(piece))}</span>"
         )
+        if "\n" in piece:  # as in the text: a new line, and as far in
+            indent = len(piece) - piece.rindex("\n") - 1
+            tokens += f'<span class="explorer-line"></span><span style="width: {indent}ch"></span>'
     said = escape(_sentence(names, weights[looks], looks))
     rows = []
     for name, row in zip(names, weights, strict=True):

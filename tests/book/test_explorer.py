@@ -392,6 +392,17 @@ def test_tokens_that_are_spelled_alike_are_counted():
     ]
 
 
+@pytest.mark.browser
+def test_a_new_line_of_the_text_begins_a_new_line_on_the_page_as_far_in(opened):
+    page = opened(explorer.show(*small_model(), "if x:\n    y\nz", name="small"))
+    boxes = [token.bounding_box() for token in page.locator(".explorer-token").all()]
+    assert len({box["y"] for box in boxes}) == 3
+    first, z = boxes[0], boxes[-1]
+    y = boxes[len("if x:\n    ")]
+    assert first["x"] == pytest.approx(z["x"], abs=8)
+    assert y["x"] > first["x"] + 20
+
+
 def test_where_there_is_no_browser_a_sentence_says_so():
     assert "needs a browser" in repr(explorer.show(*small_model(), SHORT, name="small"))
 
