@@ -185,23 +185,26 @@ def fingerprints_of_pages(app: Sphinx) -> dict[str, tuple[str, str]]:
 def forget_stale_pages(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
-    """Drop from the cache what no longer holds, and have those pages read again."""
+    """Drop from the cache what no longer holds, and have those pages read again.
+
+    So is a page that is not in the cache: it failed last time, and would not fail again unread.
+    """
     if env.mystnb_config.execution_mode != "cache":
         return []
     cache = page_cache(env)
     known = _read_record(cache)
     app.page_fingerprints = fingerprints_of_pages(app)
-    stale = []
+    cached = {entry.hashkey: entry.pk for entry in cache.list_cache_records()}
+    stale, missing = [], []
     for docname, (key, now) in app.page_fingerprints.items():
-        if known.get(key) == now:
-            continue
-        for entry in cache.list_cache_records():
-            if entry.hashkey == key:
-                cache.remove_cache(entry.pk)
-                stale.append(docname)
+        if key not in cached:
+            missing.append(docname)
+        elif known.get(key) != now:
+            cache.remove_cache(cached.pop(key))
+            stale.append(docname)
     if stale:
         logger.info("computed with something that changed since: %s", ", ".join(stale))
-    return stale
+    return stale + missing
 
 
 def remember_fingerprints(app: Sphinx, env: BuildEnvironment) -> None:

@@ -198,3 +198,18 @@ def test_a_page_that_fails_breaks_the_build_and_is_named(small_book):
     assert "bad.md: WARNING" in built.stderr
     assert "seven is not eleven" in built.stderr
     assert "77" in book.html("good")
+
+
+@pytest.mark.slow
+def test_a_page_that_failed_is_tried_again_though_it_did_not_change(small_book):
+    book = small_book("stale_pages", "parallel_pages")
+    book.write("numbers_to_come.py", "value = 2 / 0")
+    book.write_page("page", "import numbers_to_come\nprint(numbers_to_come.value * 11)")
+    for _ in range(2):
+        built = book.build()
+        assert built.returncode != 0
+        assert "division by zero" in built.stderr
+    book.write("numbers_to_come.py", "value = 5")
+    built = book.build()
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "55" in book.html("page")
