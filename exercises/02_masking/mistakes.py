@@ -11,7 +11,7 @@ from classroom.answers import Mistake
 
 
 class TriangleFlipped(Mistake, exercise="causal_mask"):
-    """The triangle is the wrong one: each query sees the future and not the past."""
+    """The triangle is the wrong one: each query sees itself and the future, not the past."""
 
     def causal_mask(q_len, k_len):
         return torch.ones(q_len, k_len, dtype=torch.bool).triu(diagonal=k_len - q_len)
@@ -463,8 +463,8 @@ class ExponentialsByHand(Mistake, exercise="masked_softmax"):
 
 
 class MinusTwenty(Mistake, exercise="masked_softmax"):
-    """Hidden keys get the score -20, which is not small enough: other scores can be lower, and a
-    little leaks through always."""
+    """Hidden keys get the score -20, which is not low enough: a little leaks through always, and
+    much where other scores are lower still. Minus infinity is below every score."""
 
     def masked_softmax(scores, mask):
         weights = scores.masked_fill(~mask, -20.0).softmax(dim=-1)
@@ -1124,8 +1124,8 @@ class LeftAsPublished(Mistake, exercise="mended_masks"):
 
 
 class OneRowForAllQueries(Mistake, exercise="mended_masks"):
-    """The softmax is right now, but the mask still has one row for all queries: what lies in the
-    future differs from query to query."""
+    """The softmax is right now, but the mask still has one row for all queries: what lies ahead
+    differs from query to query, so it needs a row for each."""
 
     def mended_masks(query, key, value, lengths):
         scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])

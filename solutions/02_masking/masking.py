@@ -150,12 +150,8 @@ def combine_masks(
     ### BEGIN SOLUTION
     length = documents.shape[1]
     real = torch.arange(length) < lengths[:, None, None, None]
-    return (
-        prefix_mask(prefix_lengths, length)
-        & real
-        & window_mask(length, window)
-        & document_mask(documents)
-    )
+    ordered = prefix_mask(prefix_lengths, length) & window_mask(length, window)
+    return ordered & real & document_mask(documents)
     ### END SOLUTION
 
 
@@ -228,6 +224,8 @@ check("masked_softmax")
 #
 # *Before you code:* if you differentiate the *sum* of all outputs by the inputs, what have you lost? After a LayerNorm the features of a token sum to 0, always. What is the derivative of that sum? And what does a LayerNorm do to a token to whose features you add 1 each?
 #
+# Below are two models to try your audit on. The second one subtracts a mean, which looks harmless.
+#
 # <details><summary>Hint: by small changes</summary>
 #
 # For each `j`: copy `x`, replace row `j` by other numbers, call the model, compare with the outputs from before. That gives column `j`.
@@ -236,6 +234,25 @@ check("masked_softmax")
 #
 # `torch.autograd.functional.jacobian(model, x)` has the shape `(length, d_out, length, d_model)`. Which two axes have to go, and how?
 # </details>
+
+
+# %%
+def running_mean(x):
+    return x.cumsum(dim=0) / torch.arange(1, len(x) + 1)[:, None]
+
+
+def centred_running_mean(x):
+    mean_so_far = running_mean(x)
+    return mean_so_far - mean_so_far.mean(dim=0)
+
+
+generator = torch.Generator().manual_seed(0)
+x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+other = x.clone()
+other[-1] = 0.0
+for try_me in (running_mean, centred_running_mean):
+    moved = (try_me(other) - try_me(x))[0].abs().max()
+    print(f"{try_me.__name__}: the last input moves the first output by {moved:.2f}")
 
 
 # %% nbgrader={"grade": false, "grade_id": "causality_audit", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -269,6 +286,8 @@ check("causality_audit")
 #
 # *Before you code:* is `float("nan") > 1e-6` true? What does `assert not difference > 1e-6` then say about a model that returns NaN? Which of the three laws would still be tested if all your sequences were of the same length?
 #
+# Below are two models to try your test on: it should let the first one pass and stop the second.
+#
 # <details><summary>Hint: all laws in one comparison</summary>
 #
 # Let the model read a sequence alone and without padding. Then let it read the same sequence among others, with rubbish in its padding.
@@ -277,6 +296,15 @@ check("causality_audit")
 #
 # `tensor.nan_to_num(math.inf)` replaces NaN by infinity.
 # </details>
+
+
+# %%
+def token_by_token(x, lengths):
+    return x.sin()
+
+
+def centred_over_all_places(x, lengths):
+    return x - x.mean(dim=1, keepdim=True)
 
 
 # %% nbgrader={"grade": false, "grade_id": "check_padding_invariance", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -446,7 +474,7 @@ check("mended_masks")
 # %% [markdown]
 # {{exercise mended_columns}}
 #
-# Much older code, and most of the mathematics, writes tokens as *columns*. Then `key.T @ query` has keys as rows and queries as columns, and the softmax runs down each column. The author of this one knew all that, and took the mask from a text: "set the upper right triangle to minus infinity".
+# Some code, and much of the mathematics, writes tokens as *columns*. Then `key.T @ query` has keys as rows and queries as columns, and the softmax runs down each column. The author of this one knew all that, and took the mask from a text: "set the upper right triangle to minus infinity".
 #
 # Run the cell. The weights are shown as the code has them, one column per query. Who sees whom?
 #
