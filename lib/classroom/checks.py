@@ -6,6 +6,7 @@ was expected, names the mistake if the code behaves exactly like a known one on 
 shows the smallest case on which it goes wrong.
 """
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -226,20 +227,36 @@ def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inp
     """Expect a function to leave its arguments as they were.
 
     Raises:
-        CheckFailed: If it changed one in place.
+        CheckFailed: If it changed one in place; names the known mistakes that change it, too.
 
     """
     args = inputs(case)
     try:
-        _, after = subject.call_and_return_inputs(name, *args)
+        changed = _changed(subject, name, args)
     except StudentError as error:
         raise CheckFailed(str(error)) from error
+    if changed is None:
+        return
+    alike = []
+    for mistake in case.mistakes:
+        known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
+        with contextlib.suppress(StudentError):
+            if _changed(known, name, args) == changed:
+                alike.append(mistake)
+    raise CheckFailed(
+        f"`{name}` changes its argument number {changed + 1} in place (an operation that ends in "
+        "_, an assignment into it, or +=): work on new tensors",
+        alike,
+    )
+
+
+def _changed(subject: Subject, name: str, args: tuple[Any, ...]) -> int | None:
+    """Return which argument a function changes first, if any."""
+    _, after = subject.call_and_return_inputs(name, *args)
     for index, (before, now) in enumerate(zip(args, after, strict=True)):
         if pack(before) != pack(now):
-            raise CheckFailed(
-                f"`{name}` changes its argument number {index + 1} in place (an operation that "
-                "ends in _, an assignment into it, or +=): work on new tensors"
-            )
+            return index
+    return None
 
 
 def expect_test_judges(
@@ -272,8 +289,7 @@ def expect_test_judges(
     for description in right:
         if verdicts[description] is not None:
             problem = (
-                f"your test rejects a right implementation ({description}). "
-                f"It said: {verdicts[description]}"
+                f"your test rejects a right implementation ({description}). {verdicts[description]}"
             )
             break
     else:
@@ -321,7 +337,7 @@ def _expect(
     if error is None:
         example = smallest_example(subject, case, name, inputs, judge, oracle)
     else:
-        example = shown_shapes(case, inputs, oracle)
+        example = shown_shapes(case, inputs, judge, oracle)
     raise CheckFailed(problem, alike, example)
 
 
@@ -347,7 +363,10 @@ def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) ->
         return None
     except Crashed as error:
         if error.kind == "AssertionError":
-            return error.text or "nothing"
+            if error.text:
+                return f"It said: {error.text}"
+            # The line says more than an assertion without words.
+            return f"It stopped{error.where or ' at an assertion without a message'}"
         raise CheckFailed(f"{error}. A test says that something is wrong with `assert`") from error
     except StudentError as error:
         raise CheckFailed(str(error)) from error

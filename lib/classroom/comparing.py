@@ -113,7 +113,9 @@ def _index_of_first(flags: Tensor) -> list[int]:
 
 
 def number(value: Tensor | float) -> str:
-    """Return a number with four digits."""
+    """Return a number with four digits, a whole number with all of them."""
+    if isinstance(value, int):
+        return str(value)
     return f"{float(value):.4g}"
 
 

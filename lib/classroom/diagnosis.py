@@ -128,7 +128,7 @@ def smallest_example(
                 break
     # A case remembers how far it has drawn: start it again from the same seed.
     args = inputs(case.smaller({**case.sizes, **smallest.asked}, rounded))
-    shown = list(zip(_names(oracle, len(args)), args, strict=True))
+    shown = list(zip(_names(judge, oracle, len(args)), args, strict=True))
     try:
         shown.append(("you return", subject.call(name, *args)))
     except StudentError:  # the time ran out
@@ -151,10 +151,12 @@ def _shows_a_problem(subject: Subject, case: Case, name: str, inputs: Inputs, ju
     return problem is not None and error is None
 
 
-def shown_shapes(case: Case, inputs: Inputs, oracle: Callable[..., Any] | None) -> str:
+def shown_shapes(
+    case: Case, inputs: Inputs, judge: Judge, oracle: Callable[..., Any] | None
+) -> str:
     """Say with what a function that crashed was called: shapes of tensors, values of the rest."""
     args = inputs(case.fresh(0))
-    named = zip(_names(oracle, len(args)), args, strict=True)
+    named = zip(_names(judge, oracle, len(args)), args, strict=True)
     return "It was called with " + ", ".join(f"{label} {_sizes(value)}" for label, value in named)
 
 
@@ -163,15 +165,25 @@ def _sizes(value: Any) -> str:
         return str(tuple(value.shape))
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} {_sizes(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(map(_sizes, value)) + ")"
     return _show(value)
 
 
-def _names(oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
+def _names(judge: Judge, oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
+    """Name the arguments as the oracle does or, for a law, as its judge does after the result."""
+    for names in (_parameters(oracle) if oracle else [], _parameters(judge)[1:]):
+        if len(names) >= count:
+            return names[:count]
+    return [f"argument {i + 1}" for i in range(count)]
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
     try:
-        names = list(inspect.signature(oracle).parameters) if oracle else []
+        parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a function of torch's that keeps its signature to itself
-        names = []
-    return names[:count] if len(names) >= count else [f"argument {i + 1}" for i in range(count)]
+        return []
+    return [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
 
 
 def _show(value: Any) -> str:

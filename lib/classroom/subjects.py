@@ -49,13 +49,15 @@ class Crashed(StudentError):
     Attributes:
         kind: Name of the exception's class, such as `RuntimeError`.
         text: What the exception said.
+        where: The line that raised it, such as ` in line 7: assert x`; empty if it is not known.
 
     """
 
-    def __init__(self, message: str, kind: str, text: str):
+    def __init__(self, message: str, kind: str, text: str, where: str = ""):
         super().__init__(message)
         self.kind = kind
         self.text = text
+        self.where = where
 
 
 class TooSlow(StudentError):
@@ -296,7 +298,7 @@ def _failure(name: str, error: BaseException) -> StudentError:
     where = f" in line {frame.lineno}: {frame.line.strip()}" if frame and frame.line else ""
     kind, said = type(error).__name__, _words_of(error)
     text = f": {said.strip().splitlines()[0].rstrip('.')}" if said.strip() else ""
-    return Crashed(f"`{name}` raised {kind}{text}{where}", kind, said)
+    return Crashed(f"`{name}` raised {kind}{text}{where}", kind, said, where)
 
 
 def _frames_under_test(error: BaseException) -> list[traceback.FrameSummary]:

@@ -1,3 +1,5 @@
+import linecache
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -285,6 +287,20 @@ def test_inputs_changed_in_place_are_told_by_their_number(change, number):
     assert failure.problem.startswith(f"`f` changes its argument number {number} in place")
 
 
+def test_a_mistake_that_changes_the_same_input_is_named():
+    cell = "def f(x, ys, z, n): return {}"
+    known = [
+        Answer("AddsInPlace", "f", "It adds into x.", cell.format("x.add_(1)")),
+        Answer("ClearsTheLast", "f", "It clears z.", cell.format("z.zero_()")),
+        Answer("ChangesNothing", "f", "It is slow.", cell.format("x + 1")),
+        Answer("Breaks", "f", "It crashes.", cell.format("1 / 0")),
+    ]
+    subject = LocalSubject({"f": lambda x, ys, z, n: x.mul_(2)})
+    with pytest.raises(CheckFailed) as raised:
+        expect_inputs_unchanged(subject, Case("seed", known), "f", mixed)
+    assert [mistake.name for mistake in raised.value.mistakes] == ["AddsInPlace"]
+
+
 # Tests that students write
 
 
@@ -314,6 +330,26 @@ def test_a_bug_that_gets_past_is_named():
     judged(blind_to_the_first, "the sum")
     with pytest.raises(CheckFailed, match="your test lets a wrong implementation pass: the first"):
         judged(blind_to_the_first, "the first")
+
+
+def test_a_false_alarm_without_words_is_told_by_its_line():
+    source = "def test(mean):\n    assert mean(1) == 2\n"
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(True), "<cell>")
+    namespace = {}
+    exec(compile(source, "<cell>", "exec"), namespace)
+    with pytest.raises(CheckFailed) as raised:
+        expect_test_judges(
+            LocalSubject(namespace),
+            Case("seed"),
+            "test",
+            {"the mean": lambda x: 3},
+            {"the sum": lambda x: 5},
+            "the sum",
+        )
+    assert raised.value.problem == (
+        "your test rejects a right implementation (the mean). It stopped in line 2: "
+        "assert mean(1) == 2"
+    )
 
 
 def test_a_false_alarm_earns_nothing_and_is_quoted():

@@ -288,8 +288,27 @@ def test_a_law_shows_no_expected_result():
     with pytest.raises(CheckFailed) as raised:
         expect_law(subject, case, "f", inputs, lambda seen, q, k: "is not right")
     shown = lines(raised.value)
-    assert list(shown) == ["argument 1", "argument 2", "you return"]
+    assert list(shown) == ["q", "k", "you return"]
     assert shown["you return"].endswith(", 'text', 3)")
+
+
+def test_a_law_that_takes_its_arguments_together_numbers_them():
+    subject = LocalSubject({"f": lambda q, k: q.sum()})
+    with pytest.raises(CheckFailed) as raised:
+        expect_law(subject, Case("seed"), "f", inputs, lambda seen, *args: "is not right")
+    assert list(lines(raised.value)) == ["argument 1", "argument 2", "you return"]
+
+
+def test_a_crash_tells_the_shapes_of_tensors_in_lists_and_dictionaries():
+    def nested(case):
+        tensors = case.normal(2, 3), case.normal(5)
+        return tensors, {"weight": tensors[1], "count": 7}
+
+    subject = LocalSubject({"f": lambda tensors, named: 1 / 0})
+    with pytest.raises(CheckFailed) as raised:
+        expect_law(subject, Case("seed"), "f", nested, lambda seen, tensors, named: None)
+    shapes = "tensors ((2, 3), (5,)), named {weight (5,), count 7}"
+    assert str(raised.value).endswith(f"It was called with {shapes}")
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2])

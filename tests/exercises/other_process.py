@@ -49,7 +49,7 @@ def answer(request, namespace, resolve):
             return ["returned", subject.call_and_return_inputs(name, *args)]
         return ["returned", subject.gradients(*rest)]
     except Crashed as error:
-        return ["raised", "Crashed", str(error), error.kind, error.text]
+        return ["raised", "Crashed", str(error), error.kind, error.text, error.where]
     except StudentError as error:
         return ["raised", type(error).__name__, str(error)]
 
