@@ -81,6 +81,21 @@ class LargestOfAll(Mistake, exercise="stable_softmax"):
     logsumexp = torch.logsumexp
 
 
+class ShiftByTheMean(Mistake, exercise="stable_softmax"):
+    """The mean of the row is subtracted: with scores far apart, the largest still overflows. Only
+    below the largest score is every exponential at most 1."""
+
+    def stable_softmax(scores, dim):
+        exponentials = (scores - scores.mean(dim=dim, keepdim=True)).exp()
+        weights = exponentials / exponentials.sum(dim=dim, keepdim=True)
+        return weights.masked_fill(scores == -math.inf, 0.0)
+
+    def log_softmax(scores, dim):
+        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
+
+    logsumexp = torch.logsumexp
+
+
 class NormalisedOverEverything(Mistake, exercise="stable_softmax"):
     """The total runs over the whole tensor; it must run along dim only."""
 
@@ -258,6 +273,43 @@ class EpsilonInTheLogarithm(Mistake, exercise="cross_entropy"):
         return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
 
 
+class MinusForgotten(Mistake, exercise="cross_entropy"):
+    """The minus is missing: ln p is never positive, and a surprise is never negative."""
+
+    def loss_of(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / counted.sum().clamp(min=1)
+
+    def losses_of(logits, targets, ignore_index):
+        pairs = zip(logits, targets, strict=True)
+        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
+
+    def cross_entropy(logits, targets, ignore_index):
+        return -loss_of(logits, targets, ignore_index)
+
+    def sequence_losses(logits, targets, ignore_index):
+        return -losses_of(logits, targets, ignore_index)
+
+
+class TimesCompete(Mistake, exercise="cross_entropy"):
+    """The softmax runs along the length (dim=1), so that places compete; at each place it is the
+    tokens of the vocabulary that do, along the last axis."""
+
+    def terms(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        index = targets.masked_fill(~counted, 0).unsqueeze(-1)
+        return -logits.log_softmax(dim=1).gather(-1, index).squeeze(-1) * counted, counted
+
+    def cross_entropy(logits, targets, ignore_index):
+        losses, counted = terms(logits, targets, ignore_index)
+        return losses.sum() / counted.sum().clamp(min=1)
+
+    def sequence_losses(logits, targets, ignore_index):
+        losses, counted = terms(logits, targets, ignore_index)
+        return losses.sum(dim=1) / counted.sum(dim=1).clamp(min=1)
+
+
 class MeanOverIgnoredToo(Mistake, exercise="cross_entropy"):
     """The sum leaves the ignored targets out, but it is divided by the number of all targets:
     the more padding, the smaller the loss. Divide by how many count."""
@@ -374,6 +426,44 @@ class ZeroOverZero(Mistake, exercise="cross_entropy"):
         return torch.stack(
             [cross_entropy(x, t, ignore_index) for x, t in zip(logits, targets, strict=True)]
         )
+
+
+class DividedAndThenReplaced(Mistake, exercise="cross_entropy"):
+    """The 0/0 is replaced after it has happened, and its gradient stays NaN: 0 times infinity.
+    Divide by at least 1, so that it never happens."""
+
+    def loss_of(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / counted.sum().clamp(min=1)
+
+    def cross_entropy(logits, targets, ignore_index):
+        return loss_of(logits, targets, ignore_index)
+
+    def sequence_losses(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        index = targets.masked_fill(~counted, 0).unsqueeze(-1)
+        right = logits.log_softmax(dim=-1).gather(-1, index).squeeze(-1) * counted
+        number = counted.sum(dim=1)
+        return torch.where(number == 0, 0.0, -right.sum(dim=1) / number)
+
+
+class TakenOutAsNumbers(Mistake, exercise="cross_entropy"):
+    """The losses of the sequences are copied as plain numbers, and nothing can be learned from
+    those: torch.stack joins tensors and keeps their gradients."""
+
+    def loss_of(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
+        return total / counted.sum().clamp(min=1)
+
+    def cross_entropy(logits, targets, ignore_index):
+        return loss_of(logits, targets, ignore_index)
+
+    def sequence_losses(logits, targets, ignore_index):
+        pairs = zip(logits, targets, strict=True)
+        losses = [loss_of(x, t, ignore_index).item() for x, t in pairs]
+        return torch.tensor(losses, dtype=logits.dtype)
 
 
 # 0.3 ------------------------------------------------------------------------------------------
@@ -596,6 +686,27 @@ class NormalisedOverThePrevious(Mistake, exercise="bigram"):
     first_loss = math.log
 
 
+class SumsLaidAlongTheColumns(Mistake, exercise="bigram"):
+    """The sums of the rows have lost their axis, and each column is divided by one of them: with
+    keepdim=True each row is."""
+
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return (counts / counts.sum(dim=1)).log()
+
+    def bigram_loss(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
+    first_loss = math.log
+
+
 class PairsOfAllRows(Mistake, exercise="bigram"):
     """All counts together are made to sum to 1, which gives the probability of the pair; each row
     needs its own total, to give that of the next token."""
@@ -610,6 +721,23 @@ class PairsOfAllRows(Mistake, exercise="bigram"):
     def bigram(documents, vocab_size, smoothing):
         counts = pair_counts(documents, vocab_size) + smoothing
         return (counts / counts.sum()).log()
+
+    def bigram_loss(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
+    first_loss = math.log
+
+
+class RepeatedPairsCountOnce(Mistake, exercise="bigram"):
+    """`counts[rows, columns] += 1` adds 1 to a pair once, however often it stands among the
+    indices: count pair by pair, or with bincount or index_put_(accumulate=True)."""
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            counts[document[:-1], document[1:]] += 1
+        counts = counts + smoothing
+        return (counts / counts.sum(dim=1, keepdim=True)).log()
 
     def bigram_loss(log_probs, documents):
         return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
@@ -660,6 +788,26 @@ class LastPairLost(Mistake, exercise="bigram"):
 
     def bigram(documents, vocab_size, smoothing):
         return model_of([document[:-1] for document in documents], vocab_size, smoothing)
+
+    def bigram_loss(log_probs, documents):
+        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
+
+    first_loss = math.log
+
+
+class LogarithmForgotten(Mistake, exercise="bigram"):
+    """These are the probabilities; asked for are their logarithms."""
+
+    def pair_counts(documents, vocab_size):
+        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+        for document in documents:
+            for previous, following in zip(document[:-1], document[1:], strict=True):
+                counts[previous, following] += 1
+        return counts
+
+    def bigram(documents, vocab_size, smoothing):
+        counts = pair_counts(documents, vocab_size) + smoothing
+        return counts / counts.sum(dim=1, keepdim=True)
 
     def bigram_loss(log_probs, documents):
         return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
@@ -1073,8 +1221,8 @@ class SumForMean(Mistake, exercise="gradient_step"):
 
 
 class BiasLeftAlone(Mistake, exercise="gradient_step"):
-    """The bias is returned as it was; it is a parameter and has a gradient too, the mean of the
-    errors."""
+    """The bias comes back as it was. It is a parameter and has a gradient too: the mean of the
+    errors over the examples. (Over the classes, the errors of an example sum to 0.)"""
 
     def one_step(weights, bias, x, labels, learning_rate):
         error = torch.sigmoid(x @ weights + bias) - labels
@@ -1187,6 +1335,21 @@ class EveryLabelForEveryExample(Mistake, exercise="gradient_step"):
         return weights - step * x.T @ error, bias - step * error.sum(dim=0)
 
 
+class ClassesCountedFromTheLabels(Mistake, exercise="gradient_step"):
+    """`F.one_hot(labels)` takes the largest label of the batch for the last class: a batch need
+    not hold every class, so say how many there are."""
+
+    def gradient_step(weights, bias, x, labels, learning_rate):
+        error = torch.sigmoid(x @ weights + bias) - labels
+        n = len(labels)
+        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
+
+    def classifier_step(weights, bias, x, labels, learning_rate):
+        error = (x @ weights + bias).softmax(dim=1) - F.one_hot(labels)
+        step = learning_rate / len(labels)
+        return weights - step * x.T @ error, bias - step * error.sum(dim=0)
+
+
 class ExamplesCompete(Mistake, exercise="gradient_step"):
     """The softmax runs over the examples (dim=0); for one example the classes compete."""
 
@@ -1279,6 +1442,14 @@ class RateIsTheShareKept(Mistake, exercise="mended_dropout"):
         return x * (noise < rate) / rate if training else x
 
 
+class BelowTheRateIsKept(Mistake, exercise="mended_dropout"):
+    """The scale is right, and the wrong features are kept: where the noise is below the rate, a
+    feature is dropped."""
+
+    def mended_dropout(x, noise, rate, training):
+        return x * (noise < rate) / (1 - rate) if training else x
+
+
 class NotRescaled(Mistake, exercise="mended_dropout"):
     """What is left is not scaled up, so sums shrink in training and jump back in evaluation:
     divide by the share that is kept."""
@@ -1312,6 +1483,17 @@ class DividedByTheShareFound(Mistake, exercise="mended_dropout"):
             return x
         keep = (noise >= rate).to(x.dtype)
         return x * keep / keep.mean().clamp(min=1e-9)
+
+
+class DroppedInPlace(Mistake, exercise="mended_dropout"):
+    """The features of whoever called are overwritten (`x[...] = 0`, `x /= …`): return a new
+    tensor."""
+
+    def mended_dropout(x, noise, rate, training):
+        if training:
+            x[noise < rate] = 0
+            x /= 1 - rate
+        return x
 
 
 # 0.8 ------------------------------------------------------------------------------------------
@@ -1502,6 +1684,68 @@ class ShapesStretched(Mistake, exercise="check_softmax"):
 
     def agree(seen, expected):
         return bool(((seen - expected).abs() <= 1e-5).all())
+
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(1)
+        scores = torch.randn(3, 4, generator=generator)
+        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
+        for dim in (0, 1):
+            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
+
+
+class NoNumberEqualsItself(Mistake, exercise="check_softmax"):
+    """NaN is taken to equal NaN: a softmax that returns it would then pass against another that does.
+    It agrees with nothing (leave out equal_nan=True)."""
+
+    def alike(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
+    def agree(seen, expected):
+        return seen.shape == expected.shape and torch.allclose(
+            seen, expected, rtol=0, atol=1e-5, equal_nan=True
+        )
+
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(1)
+        scores = torch.randn(3, 4, generator=generator)
+        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
+        for dim in (0, 1):
+            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
+
+
+class RelativeToleranceLeft(Mistake, exercise="check_softmax"):
+    """torch.allclose adds to atol a share of the expected number, rtol, which is not 0 unless you
+    say so: large numbers may then differ by more."""
+
+    def alike(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
+    def agree(seen, expected):
+        return seen.shape == expected.shape and torch.allclose(seen, expected, atol=1e-5)
+
+    def check_softmax(softmax):
+        generator = torch.Generator().manual_seed(1)
+        scores = torch.randn(3, 4, generator=generator)
+        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
+        for dim in (0, 1):
+            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
+
+
+class TooMuchIsForgiven(Mistake, exercise="check_softmax"):
+    """Too much is forgiven: each single number has to be right to within 0.00001, and in an average
+    a wrong one hides."""
+
+    def alike(seen, expected):
+        if seen.shape != expected.shape:
+            return False
+        return bool(((seen - expected).abs() <= 1e-5).all())
+
+    def agree(seen, expected):
+        return seen.shape == expected.shape and bool(((seen - expected).abs() <= 1e-3).all())
 
     def check_softmax(softmax):
         generator = torch.Generator().manual_seed(1)

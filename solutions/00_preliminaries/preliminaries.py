@@ -129,7 +129,7 @@ check("stable_softmax")
 #
 # A language model gives a score, called logit, to each token of its vocabulary. Its loss at one place is its surprise at the token that was really there: $-\ln p(\text{target})$, with $p$ the softmax of the logits. The loss of a batch is the mean over all places *that count*. Sentences have different lengths and a batch is a rectangle, so some of its places are filling. Their target is a number that says "do not count me": `ignore_index`.
 #
-# Write the loss of the batch, and the loss of each sequence by itself. If no target counts, the loss is 0: nothing was asked, so there is nothing to learn. (torch says NaN, and one NaN spoils whatever it is added to.)
+# Write the loss of the batch, and the loss of each sequence by itself. If no target counts, the loss is 0: nothing was asked, so there is nothing to learn. (torch says NaN, and one NaN spoils whatever it is added to.) It must be possible to learn from both: gradients flow back to the logits, and those of a place that does not count are 0.
 #
 # *Before you code:* a batch has one sequence of 100 tokens and one of 2 tokens. How much should each token weigh in the loss of the batch? And what does a model lose that gives each of $V$ tokens the same logit?
 #
@@ -473,7 +473,7 @@ check("gradient_step")
 
 # %%
 def published_dropout(x, noise, rate, training):
-    keep = noise > rate
+    keep = noise >= rate
     return x * keep / rate
 
 
@@ -488,13 +488,13 @@ for rate in (0.1, 0.5, 0.8):
         )
 
 # %% [markdown]
-# At rate 0.5 the mean looks healthy, which is why nobody noticed: it is the rate that everybody tries first. Write the mended function. The rate is the share to *drop*: a feature is dropped where its noise is below the rate.
+# At rate 0.5 the mean looks healthy, which is why nobody noticed: it is the rate that everybody tries first. Write the mended function. The rate is the share to *drop*: a feature is dropped where its noise is below the rate. Leave `x` as it was.
 #
 # *Before you code:* at which rate do the two conventions agree, so that no test at that rate can tell them apart? At rate 0, what should come out?
 #
 # <details><summary>Hint: how many are wrong</summary>
 #
-# Three things: what the rate means in one of the two lines, what that does to the mean, and an argument that nobody reads.
+# Two things: what the rate means in one of the two lines, which is what the mean suffers from, and an argument that nobody reads.
 # </details>
 
 
@@ -538,7 +538,7 @@ published_test(lambda scores, dim: 0 * scores)
 # %% [markdown]
 # It cannot fail: two comparisons whose results are thrown away, and a print. Tests like it have been published. A test that you have never seen fail is not a test yet.
 #
-# First write `agree`, the comparison that a test stands on. Two tensors agree if they have the same shape and every number differs by no more than 0.00001. NaN agrees with nothing, not even with NaN.
+# First write `agree`, the comparison that a test stands on. Two tensors agree if they have the same shape and every number differs by no more than 0.00001. NaN agrees with nothing, not even with NaN. (Whoever uses `torch.allclose` should know what it adds to `atol`.)
 #
 # Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. It has to stop the wrong ones and to let the right ones pass. You may compare with `torch.softmax`. Be fair: a right softmax may round like single precision does, to within 0.00001; and for a row in which all scores are minus infinity, right ones differ (you know two answers from exercise 0.1), so do not ask.
 #
