@@ -103,6 +103,43 @@ class MaskAfterSoftmax(Mistake, exercise="SelfAttentionHead"):
             return weights @ self.value(x)
 
 
+class RootForgotten(Mistake, exercise="SelfAttentionHead"):
+    """The scores are divided by d_head; it should be the square root of d_head."""
+
+    class SelfAttentionHead(nn.Module):
+        def __init__(self, d_model, d_head):
+            super().__init__()
+            self.query = nn.Linear(d_model, d_head, bias=False)
+            self.key = nn.Linear(d_model, d_head, bias=False)
+            self.value = nn.Linear(d_model, d_head, bias=False)
+            self.d_head = d_head
+
+        def forward(self, x, mask=None):
+            scores = self.query(x) @ self.key(x).transpose(-2, -1) / self.d_head
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -math.inf)
+            return scores.softmax(dim=-1) @ self.value(x)
+
+
+class ForbiddenScoresZero(Mistake, exercise="SelfAttentionHead"):
+    """Forbidden scores become 0, and a softmax gives a score of 0 its share like any other: they
+    must become minus infinity."""
+
+    class SelfAttentionHead(nn.Module):
+        def __init__(self, d_model, d_head):
+            super().__init__()
+            self.query = nn.Linear(d_model, d_head, bias=False)
+            self.key = nn.Linear(d_model, d_head, bias=False)
+            self.value = nn.Linear(d_model, d_head, bias=False)
+            self.d_head = d_head
+
+        def forward(self, x, mask=None):
+            scores = self.query(x) @ self.key(x).transpose(-2, -1) / math.sqrt(self.d_head)
+            if mask is not None:
+                scores = scores.masked_fill(~mask, 0.0)
+            return scores.softmax(dim=-1) @ self.value(x)
+
+
 class QueryAndKeyExchanged(Mistake, exercise="SelfAttentionHead"):
     """The query map makes the keys and the key map the queries: a row of the scores must belong to
     the token that asks."""
@@ -263,6 +300,44 @@ class NoMaskAtAll(Mistake, exercise="loop_of_heads"):
             for to_query, to_key, to_value in zip(w_query, w_key, w_value, strict=True)
         ]
         return torch.cat(found, dim=-1) @ w_output
+
+
+class MaskUpsideDown(Mistake, exercise="loop_of_heads"):
+    """The mask reaches the heads with True and False exchanged; True means allowed here, and it does
+    in torch's kernel."""
+
+    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
+        forbidden = None if mask is None else ~mask
+        found = [
+            F.scaled_dot_product_attention(x @ q, x @ k, x @ v, attn_mask=forbidden)
+            for q, k, v in zip(w_query, w_key, w_value, strict=True)
+        ]
+        return torch.cat(found, dim=-1) @ w_output
+
+
+class MaskAsNumbers(Mistake, exercise="loop_of_heads"):
+    """The mask is added to the scores as ones and zeros, which forbids nothing: hand it over as
+    booleans, or make it minus infinity where it is False."""
+
+    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
+        added = None if mask is None else mask.to(x.dtype)
+        found = [
+            F.scaled_dot_product_attention(x @ q, x @ k, x @ v, attn_mask=added)
+            for q, k, v in zip(w_query, w_key, w_value, strict=True)
+        ]
+        return torch.cat(found, dim=-1) @ w_output
+
+
+class StackedAndReshaped(Mistake, exercise="loop_of_heads"):
+    """The heads are stacked before the tokens and then reshaped, which puts features of several
+    tokens into one row: join the features of each token."""
+
+    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
+        found = [
+            F.scaled_dot_product_attention(x @ q, x @ k, x @ v, attn_mask=mask)
+            for q, k, v in zip(w_query, w_key, w_value, strict=True)
+        ]
+        return torch.stack(found, dim=1).reshape(*x.shape[:2], -1) @ w_output
 
 
 class MaskForTheFirstHeadOnly(Mistake, exercise="loop_of_heads"):
@@ -674,6 +749,21 @@ class QueriesAndKeysSwapped(Mistake, exercise="head_circuits"):
         return found @ blocks
 
 
+class ScoresScaled(Mistake, exercise="head_circuits"):
+    """The QK circuit is divided by the square root of d_head; the scaling comes after it and is not
+    part of the product of the two maps."""
+
+    def head_circuits(w_query, w_key, w_value, w_output, num_heads):
+        query, key, value = (
+            w.unflatten(1, (num_heads, -1)).transpose(0, 1) for w in (w_query, w_key, w_value)
+        )
+        output = w_output.unflatten(0, (num_heads, -1))
+        return query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1]), value @ output
+
+    def head_contributions(found, w_output):
+        return found @ w_output.unflatten(0, (found.shape[1], -1))
+
+
 class OutputBeforeValue(Mistake, exercise="head_circuits"):
     """The OV circuits are transposed, as for column vectors: a row vector meets the value map
     first and the output map after it."""
@@ -995,6 +1085,24 @@ class OutputMapTransposed(Mistake, exercise="drop_key_bias"):
             **weights,
             "value.bias": torch.zeros_like(weights["value.bias"]),
             "output.bias": weights["output.bias"] + constant,
+        }
+
+
+class OutputBiasReplaced(Mistake, exercise="drop_key_bias"):
+    """What the value bias becomes takes the place of the output bias; it has to be added to it."""
+
+    def split_score_bias(query, key, query_bias, key_bias):
+        root = math.sqrt(query.shape[-1])
+        return (query + query_bias) @ key_bias / root, key @ query_bias / root
+
+    def drop_key_bias(weights):
+        return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
+
+    def move_value_bias(weights):
+        return {
+            **weights,
+            "value.bias": torch.zeros_like(weights["value.bias"]),
+            "output.bias": weights["output.weight"] @ weights["value.bias"],
         }
 
 
@@ -1457,6 +1565,45 @@ class NeverAsManySequencesAsHeads(Mistake, exercise="check_multi_head"):
                 assert torch.allclose(seen, expected(*args), atol=1e-3)
 
 
+class QueriesWithNothingAllowed(Mistake, exercise="check_multi_head"):
+    """A mask of this test allows some query nothing at all, and there right layers differ: allow at
+    least one key in each row."""
+
+    def check_multi_head(attention):
+        generator = torch.Generator().manual_seed(5)
+        names = ("query", "key", "value", "output")
+        weights = {}
+        for name in names:
+            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
+            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
+
+        def expected(x, context, mask):
+            source = x if context is None else context
+            query, key, value = (
+                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
+                .unflatten(-1, (3, -1))
+                .transpose(1, 2)
+                for name, tokens in zip(names, (x, source, source), strict=False)
+            )
+            mask = None if mask is None else mask.unsqueeze(-3)
+            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+            found = found.transpose(1, 2).flatten(2)
+            return F.linear(found, weights["output.weight"], weights["output.bias"])
+
+        for batch in (2, 3):
+            x = torch.randn(batch, 5, 12, generator=generator)
+            context = torch.randn(batch, 7, 12, generator=generator)
+            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
+            own[:, 1] = False
+            for args in (
+                (x, None, None),
+                (x, context, own[0]),
+                (x, context, own),
+            ):
+                seen = attention(weights, 3, *args)
+                assert torch.allclose(seen, expected(*args), atol=1e-3)
+
+
 class BiasesAreZero(Mistake, exercise="check_multi_head"):
     """The biases are zero, as at the start of training: whoever forgets them passes."""
 
@@ -1628,9 +1775,9 @@ class AsPublished(Mistake, exercise="mended_derivation"):
         return weights.T @ value, weights.T
 
 
-class OnlyTheMaskTurned(Mistake, exercise="mended_derivation"):
-    """The mask is turned to fit the matrix, so nothing leaks any more, but query and key still have
-    each other's place: the token that receives must ask."""
+class RolesStillExchanged(Mistake, exercise="mended_derivation"):
+    """Mask and matrix fit now and nothing leaks any more, but query and key still have each other's
+    place: the token that receives must ask."""
 
     def mended_derivation(tokens, w_query, w_key, w_value, is_causal):
         query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value

@@ -380,6 +380,9 @@ def same_function(zero):
         if missing := [name for name in weights if name not in new]:
             return f"the new weights have no {', '.join(missing)}: a bias may be zero, not absent"
         for name, weight in weights.items():
+            if not isinstance(new[name], torch.Tensor):
+                kind = type(new[name]).__name__
+                return f"{name} should be a tensor of shape {tuple(weight.shape)}, it is of type {kind}"
             if new[name].shape != weight.shape:
                 return f"{name} has shape {tuple(new[name].shape)}, expected {tuple(weight.shape)}"
         if new[zero].any():

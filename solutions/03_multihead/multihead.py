@@ -205,7 +205,7 @@ check("MultiHeadAttention")
 #
 # Here all heads' maps lie side by side, as in the last exercise but in the row convention: `w_query`, `w_key` and `w_value` are `(d_model, num_heads * d_head)` and are used as `x @ w_query`; `w_output` is `(num_heads * d_head, d_model)`.
 #
-# *Before you code:* with row vectors, the score of token $x$ on token $y$ is $x\,C\,y^\top$ and a head writes $y\,C'$. In which order do the two factors of each circuit stand?
+# *Before you code:* with row vectors, the score of token $x$ on token $y$, before it is scaled, is $x\,C\,y^\top$, and a head that looks at $y$ writes $y\,C'$. In which order do the two factors of each circuit stand?
 #
 # <details><summary>Hint: the slices</summary>
 #
