@@ -395,6 +395,92 @@ class LargerNumbersReadSmaller(Mistake, exercise="combine_masks"):
         return allowed & window_mask(length, window) & document_mask(documents)
 
 
+class NeighboursCompared(Mistake, exercise="combine_masks"):
+    """A new text is counted wherever the number changes. A text that goes on after another one is
+    still the same text: compare the numbers themselves."""
+
+    def window_mask(length, window):
+        place = torch.arange(length)
+        return place[:, None] - place < window
+
+    def document_mask(documents):
+        changes = (documents[:, 1:] != documents[:, :-1]).cumsum(dim=1)
+        counted = F.pad(changes, (1, 0))
+        return (counted[:, :, None] == counted[:, None, :])[:, None]
+
+    def prefix_mask(prefix_lengths, length):
+        place = torch.arange(length)
+        return (place <= place[:, None]) | (place < prefix_lengths[:, None, None, None])
+
+    def combine_masks(lengths, prefix_lengths, documents, window):
+        length = documents.shape[1]
+        real = torch.arange(length) < lengths[:, None, None, None]
+        allowed = prefix_mask(prefix_lengths, length) & real
+        return allowed & window_mask(length, window) & document_mask(documents)
+
+
+class CausalBesides(Mistake, exercise="combine_masks"):
+    """A causal mask is joined by "and" as well and takes the prefix back: the prefix mask says
+    already what may lie ahead."""
+
+    def window_mask(length, window):
+        place = torch.arange(length)
+        return place[:, None] - place < window
+
+    def document_mask(documents):
+        return (documents[:, :, None] == documents[:, None, :])[:, None]
+
+    def prefix_mask(prefix_lengths, length):
+        place = torch.arange(length)
+        return (place <= place[:, None]) | (place < prefix_lengths[:, None, None, None])
+
+    def combine_masks(lengths, prefix_lengths, documents, window):
+        length = documents.shape[1]
+        real = torch.arange(length) < lengths[:, None, None, None]
+        allowed = prefix_mask(prefix_lengths, length) & real & document_mask(documents)
+        return (allowed & window_mask(length, window)).tril()
+
+
+class WindowForgotten(Mistake, exercise="combine_masks"):
+    """The window is not among what is combined: keys that lie too far back are still visible."""
+
+    def window_mask(length, window):
+        place = torch.arange(length)
+        return place[:, None] - place < window
+
+    def document_mask(documents):
+        return (documents[:, :, None] == documents[:, None, :])[:, None]
+
+    def prefix_mask(prefix_lengths, length):
+        place = torch.arange(length)
+        return (place <= place[:, None]) | (place < prefix_lengths[:, None, None, None])
+
+    def combine_masks(lengths, prefix_lengths, documents, window):
+        length = documents.shape[1]
+        real = torch.arange(length) < lengths[:, None, None, None]
+        return prefix_mask(prefix_lengths, length) & real & document_mask(documents)
+
+
+class DocumentsForgotten(Mistake, exercise="combine_masks"):
+    """The documents are not among what is combined: texts still see one another."""
+
+    def window_mask(length, window):
+        place = torch.arange(length)
+        return place[:, None] - place < window
+
+    def document_mask(documents):
+        return (documents[:, :, None] == documents[:, None, :])[:, None]
+
+    def prefix_mask(prefix_lengths, length):
+        place = torch.arange(length)
+        return (place <= place[:, None]) | (place < prefix_lengths[:, None, None, None])
+
+    def combine_masks(lengths, prefix_lengths, documents, window):
+        length = documents.shape[1]
+        real = torch.arange(length) < lengths[:, None, None, None]
+        return prefix_mask(prefix_lengths, length) & real & window_mask(length, window)
+
+
 class PaddingForgotten(Mistake, exercise="combine_masks"):
     """The padding is still visible as a key."""
 
@@ -445,9 +531,9 @@ class DividedAfterwards(Mistake, exercise="masked_softmax"):
         return weights / total.masked_fill(total == 0, 1.0)
 
 
-class MinusTenThousand(Mistake, exercise="masked_softmax"):
-    """Hidden keys get the score -10,000, which is low enough for most scores and not for all:
-    minus infinity is below every score."""
+class NotLowEnough(Mistake, exercise="masked_softmax"):
+    """Hidden keys get a fixed score, such as -10,000 or -65,504, which is low enough for most
+    scores and not for all: minus infinity is below every score."""
 
     def masked_softmax(scores, mask):
         return scores.masked_fill(~mask, -1e4).softmax(dim=-1).masked_fill(~mask, 0.0)
@@ -471,17 +557,17 @@ class MinusTwenty(Mistake, exercise="masked_softmax"):
         return weights * mask.any(dim=-1, keepdim=True)
 
 
-class InfinityInAnEmptyRow(Mistake, exercise="masked_softmax"):
-    """A softmax over nothing but minus infinity is NaN: a row in which nothing is allowed needs
-    care of its own."""
+class NothingSharedOut(Mistake, exercise="masked_softmax"):
+    """A row in which nothing is allowed ends as 0/0, which is NaN: be it a softmax over nothing
+    but minus infinity or a division by a sum of 0, such a row needs care of its own."""
 
     def masked_softmax(scores, mask):
         return scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
 
 
-class HugeNumberInAnEmptyRow(Mistake, exercise="masked_softmax"):
-    """Where nothing is allowed all scores are -1e9, which are equal, so the hidden keys share the
-    weight: such a row is all 0."""
+class EqualSharesOfNothing(Mistake, exercise="masked_softmax"):
+    """Where nothing is allowed all scores are made the same number (-1e9, say), so the hidden keys
+    share the weight: such a row is all 0."""
 
     def masked_softmax(scores, mask):
         return scores.masked_fill(~mask, -1e9).softmax(dim=-1)
@@ -639,6 +725,20 @@ class AllFeaturesShifted(Mistake, exercise="causality_audit"):
         return found
 
 
+class OnlyLengthsChanged(Mistake, exercise="causality_audit"):
+    """Tokens are multiplied by a number, which changes their length and not their direction. A
+    model that hears of directions only does not notice: replace them by other numbers."""
+
+    def causality_audit(model, x):
+        before = model(x)
+        found = torch.zeros(len(x), len(x), dtype=torch.bool)
+        for j in range(len(x)):
+            changed = x.clone()
+            changed[j] *= 2.0
+            found[:, j] = (model(changed) - before).abs().amax(dim=-1) > 1e-10
+        return found
+
+
 class ThresholdTooCoarse(Mistake, exercise="causality_audit"):
     """Small influences are not counted: a faint leak is a leak, and training will find it."""
 
@@ -700,6 +800,28 @@ class PaddingComparedToo(Mistake, exercise="check_padding_invariance"):
         lengths = torch.tensor([3, 5, 7])
         first, second = model(x, lengths), model(longer, lengths)
         assert largest_difference(first[:2], second[:2], lengths[:2]) < 1e-4
+
+
+class PaddingTimesZero(Mistake, exercise="check_padding_invariance"):
+    """Differences in the padding are multiplied by 0, and 0 times NaN is NaN: choose the real
+    tokens instead, by an index or by masked_fill or where."""
+
+    def largest_difference(first, second, lengths):
+        shortest = min(first.shape[1], second.shape[1])
+        real = (torch.arange(shortest) < lengths[:, None])[:, :, None]
+        gap = (first[:, :shortest] - second[:, :shortest]) * real
+        return gap.abs().nan_to_num(math.inf).max()
+
+    def check_padding_invariance(model):
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(3, 7, 4, generator=generator, dtype=torch.float64)
+        lengths = torch.tensor([7, 4, 2])
+        x[1, 4:], x[2, 2:] = 50.0, -50.0
+        together = model(x, lengths)
+        for row, length in enumerate(lengths.tolist()):
+            alone = model(x[row : row + 1, :length], lengths[row : row + 1])
+            one = together[row : row + 1]
+            assert largest_difference(alone, one, lengths[row : row + 1]) < 1e-4
 
 
 class NanGoesUnnoticed(Mistake, exercise="check_padding_invariance"):
@@ -897,6 +1019,30 @@ class OldOutputNotRescaled(Mistake, exercise="online_softmax_attention"):
         return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
 
 
+class NothingRescaled(Mistake, exercise="online_softmax_attention"):
+    """What was kept stays as it was when the maximum rises. It was measured from the old one: the
+    total and what was mixed have to shrink, both by the same factor."""
+
+    def update(highest, total, mixed, scores, value):
+        higher = torch.maximum(highest, scores.amax(dim=-1))
+        reference = higher.masked_fill(higher.isinf(), 0.0)
+        shares = (scores - reference[:, None]).exp()
+        return higher, total + shares.sum(-1), mixed + shares @ value
+
+    def online_softmax_attention(query, key, value, mask, block_size):
+        state = (
+            torch.full((len(query),), -math.inf).to(query.dtype),
+            torch.zeros(len(query)).to(query.dtype),
+            torch.zeros(len(query), value.shape[1]).to(query.dtype),
+        )
+        for start in range(0, len(key), block_size):
+            block = slice(start, start + block_size)
+            scores = query @ key[block].T / math.sqrt(query.shape[1])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
+        return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
+
+
 class RescaledTheWrongWay(Mistake, exercise="online_softmax_attention"):
     """The factor is upside down: when the maximum rises, what was there shrinks."""
 
@@ -934,6 +1080,31 @@ class MaximumOfTheBlock(Mistake, exercise="online_softmax_attention"):
             total * shrink + shares.sum(-1),
             mixed * shrink[:, None] + shares @ value,
         )
+
+    def online_softmax_attention(query, key, value, mask, block_size):
+        state = (
+            torch.full((len(query),), -math.inf).to(query.dtype),
+            torch.zeros(len(query)).to(query.dtype),
+            torch.zeros(len(query), value.shape[1]).to(query.dtype),
+        )
+        for start in range(0, len(key), block_size):
+            block = slice(start, start + block_size)
+            scores = query @ key[block].T / math.sqrt(query.shape[1])
+            scores = scores.masked_fill(~mask[:, block], -math.inf)
+            state = update(*state, scores, value[block])
+        return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
+
+
+class DividedInEveryBlock(Mistake, exercise="online_softmax_attention"):
+    """What was mixed is divided by the total in every block, and the next block adds to an average
+    as if it were a sum: divide once, at the end."""
+
+    def update(highest, total, mixed, scores, value):
+        higher = torch.maximum(highest, scores.amax(dim=-1))
+        reference = higher.masked_fill(higher.isinf(), 0.0)
+        shrink, shares = (highest - reference).exp(), (scores - reference[:, None]).exp()
+        total = total * shrink + shares.sum(-1)
+        return higher, total, (mixed * shrink[:, None] + shares @ value) / total[:, None]
 
     def online_softmax_attention(query, key, value, mask, block_size):
         state = (
@@ -1287,8 +1458,8 @@ class MaskForTheMapsOnly(Mistake, exercise="mended_maps"):
         return torch.stack(maps)
 
 
-class MaskNowhere(Mistake, exercise="mended_maps"):
-    """The mask is used nowhere: these are the maps of a model without it."""
+class MapsWithoutMask(Mistake, exercise="mended_maps"):
+    """The maps are taken without the mask, so they give weight to keys that the model hides."""
 
     def layer_weights(x, w_query, w_key, mask=None):
         scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])

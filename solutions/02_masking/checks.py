@@ -45,14 +45,19 @@ def expect_each(subject, case, requests, judge):
         raise CheckFailed(str(error)) from error
     if problem is None:
         return
+    raise CheckFailed(problem, having_the_same_answers(requests, subject, case.mistakes))
+
+
+def having_the_same_answers(requests, subject, mistakes):
+    """Those of the mistakes that answer all requests as the subject does."""
     seen = [answer_to(request, subject) for request in requests]
     alike = []
-    for mistake in case.mistakes:
+    for mistake in mistakes:
         known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
         pairs = zip(requests, seen, strict=True)
         if all(same(answer_to(request, known), answer) for request, answer in pairs):
             alike.append(mistake)
-    raise CheckFailed(problem, alike)
+    return alike
 
 
 def asks_for(name, args):
@@ -220,6 +225,14 @@ def draw_documents(case, batch, length):
     return torch.tensor(rows)
 
 
+def interrupted_documents(case):
+    """The first text of the first sequence goes on after another one."""
+    batch, length = case.size("batch", 2), case.size("length", 7, smallest=3)
+    documents = draw_documents(case, batch, length)
+    documents[0, -1] = documents[0, 0]
+    return (documents,)
+
+
 def mask_inputs(case):
     batch, length = case.size("batch", 3), case.size("length", 9, smallest=2)
     lengths = draw_lengths(case, batch, length, shortest=max(1, length - 4))
@@ -253,11 +266,9 @@ class TestCombineMasks:
 
     @points(1)
     def test_texts_in_one_sequence_do_not_see_one_another(self, subject, case):
-        def inputs(case):
-            batch, length = case.size("batch", 2), case.size("length", 7, smallest=2)
-            return (draw_documents(case, batch, length),)
-
-        expect_agrees(subject, case, "document_mask", inputs, document_oracle, BATCH_MASK)
+        expect_agrees(
+            subject, case, "document_mask", interrupted_documents, document_oracle, BATCH_MASK
+        )
 
     @points(2)
     def test_a_prefix_is_read_both_ways_and_the_rest_is_causal(self, subject, case):
@@ -269,7 +280,21 @@ class TestCombineMasks:
 
     @points(3)
     def test_what_any_mask_hides_stays_hidden(self, subject, case):
-        expect_agrees(subject, case, "combine_masks", mask_inputs, all_oracle, BATCH_MASK)
+        try:
+            expect_agrees(subject, case, "combine_masks", mask_inputs, all_oracle, BATCH_MASK)
+        except CheckFailed as failed:
+            if not failed.mistakes:
+                raise
+            # What is wrong with one mask shows in all of them: only the mask itself tells which.
+            lengths, prefix_lengths, documents, window = mask_inputs(case.fresh(3))
+            length = documents.shape[1]
+            parts = [
+                asks_for("window_mask", (length, window)),
+                asks_for("document_mask", interrupted_documents(case.fresh(4))),
+                asks_for("prefix_mask", (prefix_lengths, length)),
+            ]
+            alike = having_the_same_answers(parts, subject, failed.mistakes)
+            raise CheckFailed(failed.problem, alike, failed.example) from None
 
 
 # 2.4 ------------------------------------------------------------------------------------------
@@ -301,7 +326,7 @@ def inputs_with_loud_hidden_keys(case):
     """From row to row lower scores; from the third row on hidden keys have far higher ones."""
     scores, mask = softmax_inputs(case)
     row = torch.arange(scores.shape[2])[:, None]
-    low = torch.where(row == 1, 800.0, torch.where(row < 3, 25.0, 25_000.0))
+    low = torch.where(row == 1, 800.0, torch.where(row < 3, 25.0, 250_000.0))
     loud = 900.0 * (row > 1) * ~mask
     return scores - low + loud, mask
 
@@ -439,6 +464,9 @@ def audited_models(case):
     def by_one_feature(x):
         return torch.cat([x[:, :-1].sin(), x[:, -1:].cumsum(dim=0)], dim=1)
 
+    def by_direction(x):
+        return x + F.normalize(x, dim=-1).cumsum(dim=0) @ w_value
+
     def gated(x):
         memory = ((x @ w_key) * (x @ w_value)).cumsum(dim=0)
         return (x @ w_query) * memory
@@ -459,6 +487,7 @@ def audited_models(case):
         "looks back only, and rounds the fourteenth digit by all tokens": (rounding, causal),
         "passes one feature on": (by_one_feature, causal),
         "multiplies tokens by what came before": (gated, causal),
+        "hears of a token its direction, not its length": (by_direction, causal),
         "ends with a LayerNorm over the features": (
             lambda x: F.layer_norm(x + look_back(x), (WIDTH,)),
             causal,
@@ -580,6 +609,7 @@ class TestCausalityAudit:
             case,
             "passes one feature on",
             "multiplies tokens by what came before",
+            "hears of a token its direction, not its length",
             "ends with a LayerNorm over the features",
         )
 
@@ -698,6 +728,12 @@ def difference_inputs(case):
     return first, second, lengths
 
 
+def with_nan_in_the_padding(case):
+    first, second, lengths = difference_inputs(case)
+    first[-1, -1, 0] = math.nan
+    return first, second, lengths
+
+
 def difference_oracle(first, second, lengths):
     largest = 0.0
     for one, other, length in zip(first, second, lengths.tolist(), strict=True):
@@ -719,10 +755,16 @@ def difference_oracle(first, second, lengths):
 class TestCheckPaddingInvariance:
     @points(1)
     def test_results_are_compared_where_tokens_are_real(self, subject, case):
-        returns = {"difference": ""}
-        expect_agrees(
-            subject, case, "largest_difference", difference_inputs, difference_oracle, returns
-        )
+        name, returns = "largest_difference", {"difference": ""}
+        try:
+            expect_agrees(subject, case, name, with_nan_in_the_padding, difference_oracle, returns)
+        except CheckFailed as failed:
+            if not failed.mistakes:
+                raise
+            # Without NaN it shows whether padding is compared, or only not left out well.
+            request = asks_for(name, difference_inputs(case.fresh(3)))
+            alike = having_the_same_answers([request], subject, failed.mistakes)
+            raise CheckFailed(failed.problem, alike, failed.example) from None
 
     @points(1)
     def test_nan_at_a_real_token_is_an_infinite_difference(self, subject, case):

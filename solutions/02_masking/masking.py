@@ -84,7 +84,7 @@ check("padding_mask")
 # A mask says one thing. A model needs several things said at once:
 #
 # - **window**: a key may not lie too far back. The query itself counts, so with a window of 3 a query sees itself and the two places before it. The window says *nothing* about keys that come later.
-# - **document**: several texts are packed into one sequence, and none may see another. `documents` holds for each token the number of its text. Numbers are names: their order means nothing.
+# - **document**: several texts are packed into one sequence, and none may see another. `documents` holds for each token the number of its text. Numbers are names: their order means nothing, and the same number is the same text, even if another text stands in between.
 # - **prefix**: the first tokens are given, such as a question, and may be read both ways. A key is visible if it is not later than the query *or* if it belongs to the prefix.
 #
 # Write these three, and `combine_masks`: the prefix mask, the padding mask (`lengths`, as in exercise 2.2), the window and the documents, all at once. All tokens are queries and keys: the masks are square.
@@ -182,7 +182,7 @@ except RuntimeError as error:
     print("-1e9, float16 ", error)
 
 # %% [markdown]
-# Write a softmax over the allowed keys that gives exactly 0 to hidden ones and exactly 0 to every key of a row in which nothing is allowed. No NaN may arise, forwards or backwards: a NaN that is replaced afterwards can still come back as a gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
+# Write a softmax over the allowed keys that gives exactly 0 to hidden ones and exactly 0 to every key of a row in which nothing is allowed. No NaN may come out, forwards or backwards: one that is replaced afterwards can still come back as a gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
 #
 # *Before you code:* a softmax does not change when the same number is added to all scores of a row. So what does adding $-10^6$ to every hidden score do to a row in which all are hidden? What is the smallest number of float16?
 #
