@@ -1,0 +1,966 @@
+"""What is graded in chapter 05, positions.
+
+The oracles turn complex numbers, count by hand, or call torch's own attention.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from classroom.checks import (
+    CheckFailed,
+    exercise,
+    expect_agrees,
+    expect_law,
+    expect_test_judges,
+    points,
+)
+from classroom.comparing import differs, wrong_form
+from classroom.diagnosis import SECONDS_PER_MISTAKE, shown_shapes, smallest_example
+from classroom.subjects import Crashed, LocalSubject, StudentError
+
+NEAR = 1e-4
+"""Angles worked out in float32 are right to this, as long as positions are small."""
+
+EXACT = 1e-6
+"""Where no angle is in play, float32 is right to this."""
+
+
+def near(seen, expected, tolerance):
+    """Say whether two answers are the same up to a tolerance, whatever their precision."""
+    if isinstance(seen, torch.Tensor) and isinstance(expected, torch.Tensor):
+        return seen.shape == expected.shape and torch.allclose(
+            seen.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True
+        )
+    if isinstance(seen, (list, tuple)) and isinstance(expected, (list, tuple)):
+        pairs = zip(seen, expected, strict=False)
+        return len(seen) == len(expected) and all(near(s, e, tolerance) for s, e in pairs)
+    return type(seen) is type(expected) and seen == expected
+
+
+def far_off(label, seen, expected, tolerance):
+    """Say where two tensors differ by more than a tolerance; None if nowhere."""
+    seen, expected = seen.double(), expected.double()
+    close = torch.isclose(seen, expected, rtol=tolerance, atol=tolerance)
+    return differs(label, torch.where(close, expected, seen), expected)
+
+
+def expect_answer(subject, case, inputs, ask, judge, alike=NEAR, crashes_tell=False, show=None):
+    """Expect the answer to a request to pass; name the mistakes that answer alike.
+
+    Args:
+        subject: The code under test.
+        case: Where the inputs come from.
+        inputs: Draws the arguments from a case.
+        ask: Given a subject and the arguments, returns an answer: one call, or several.
+        judge: Given the answer and the arguments, returns None or says what is wrong.
+        alike: How far apart the answers of two programs may be that make the same mistake.
+        crashes_tell: Whether an exception and what it says count as an answer.
+        show: Makes the lines that show a small case or, after a crash, what was handed over.
+
+    """
+    args = inputs(case)
+    problem, crashed = verdict(subject, args, ask, judge, crashes_tell)
+    if problem is None:
+        return
+    trials = [args, *(inputs(case.fresh(i)) for i in range(2))]
+    seen = [answer_of(subject, trial, ask) for trial in trials]
+    named = []
+    for mistake in case.mistakes:
+        known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
+        theirs = [answer_of(known, trial, ask) for trial in trials]
+        if crashed and not crashes_tell:
+            continue
+        if not all(near(s, t, alike) for s, t in zip(seen, theirs, strict=True)):
+            continue
+        if verdict(known, args, ask, judge, crashes_tell)[0] is not None:
+            named.append(mistake)
+    raise CheckFailed(problem, named, show(crashed) if show else "")
+
+
+def verdict(subject, args, ask, judge, crashes_tell):
+    """Return what is wrong with an answer, if anything, and whether it is a crash."""
+    try:
+        answer = ask(subject, *args)
+    except Crashed as error:
+        crash = ("crashed", error.kind, error.text)
+        return (judge(crash, *args) if crashes_tell else str(error)), True
+    except StudentError as error:
+        raise CheckFailed(str(error)) from error
+    return judge(answer, *args), False
+
+
+def answer_of(subject, args, ask):
+    try:
+        return ask(subject, *args)
+    except Crashed as error:
+        # A refusal may be worded freely; what torch says tells one crash from another.
+        return ("crashed", error.kind, "" if error.kind == "ValueError" else error.text)
+    except StudentError as error:
+        return ("failed", type(error).__name__)
+
+
+def expect_near(
+    subject, case, name, inputs, oracle, returns, tolerance=NEAR, alike=NEAR, dtype=None
+):
+    """Expect a function to return what `oracle` returns, in whatever precision of the two."""
+    (label,) = returns
+
+    def judge(seen, *args):
+        expected = oracle(*args)
+        if problem := wrong_form((seen,), (expected,), returns, name):
+            return problem
+        if dtype is not None and seen.dtype is not dtype:
+            return f"{label} has dtype {seen.dtype}, expected {dtype}"
+        return far_off(label, seen, expected, tolerance)
+
+    def show(crashed):
+        if crashed:
+            return shown_shapes(case, inputs, judge, oracle)
+        return smallest_example(subject, case, name, inputs, judge, oracle)
+
+    expect_answer(
+        subject,
+        case,
+        inputs,
+        lambda subject, *args: subject.call(name, *args),
+        judge,
+        alike,
+        show=show,
+    )
+
+
+# 5.1 ------------------------------------------------------------------------------------------
+
+
+def attend(x, bias=0.0):
+    """Attend with maps that are always the same for one width."""
+    d_model = x.shape[-1]
+    generator = torch.Generator().manual_seed(d_model)
+    maps = torch.randn(3, d_model, d_model, generator=generator, dtype=torch.float64)
+    query, key, value = x @ (maps / math.sqrt(d_model)).to(x.dtype)
+    scores = query @ key.transpose(-2, -1) / math.sqrt(d_model) + bias
+    return x + scores.softmax(dim=-1) @ value
+
+
+def distance(length):
+    places = torch.arange(length)
+    return (places[:, None] - places).abs()
+
+
+def causal(x):
+    hidden = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).triu(1)
+    return attend(x, torch.zeros_like(hidden, dtype=x.dtype).masked_fill(hidden, -math.inf))
+
+
+def with_positions(x):
+    places = torch.arange(x.shape[-2], dtype=x.dtype)[:, None]
+    return attend(x + 0.5 * torch.sin(places + torch.arange(x.shape[-1])))
+
+
+def with_distances(x):
+    return attend(x, -0.5 * distance(x.shape[-2]).to(x.dtype))
+
+
+def with_neighbour(x):
+    return attend(x) + 0.5 * x.roll(1, dims=-2)
+
+
+def with_a_mark(x):
+    first = (torch.arange(x.shape[-2]) == 0).to(x.dtype)[:, None]
+    return attend(x + first)
+
+
+BLIND = {
+    "attention without positions": attend,
+    "the same, computed in float32": lambda x: attend(x.float()).to(x.dtype),
+    "each token on its own": lambda x: x.sin(),
+    "each token minus the mean of all": lambda x: x - x.mean(dim=-2, keepdim=True),
+}
+SEEING = {
+    "attention to earlier tokens only": causal,
+    "attention with a vector added for each position": with_positions,
+    "attention that favours tokens nearby, on either side": with_distances,
+    "each token hears the one before it, and the first one hears the last": with_neighbour,
+    "the first token is marked": with_a_mark,
+}
+
+
+def counter_inputs(case):
+    d_model, d_head, d_value = case.size("d_model", 4), case.size("d_head", 3), 5
+    return (
+        case.normal(d_model, d_head),
+        case.normal(d_model, d_head),
+        case.normal(d_model, d_value),
+    )
+
+
+def causal_output(x, w_query, w_key, w_value):
+    return F.scaled_dot_product_attention(x @ w_query, x @ w_key, x @ w_value, is_causal=True)
+
+
+@exercise(
+    "check_order_blindness",
+    number="5.1",
+    title="Write the test: does it see the order?",
+    asks="`check_order_blindness` calls the layer that it is given and `assert`s that permuted tokens "
+    "give permuted outputs; `order_counter_example` returns two tokens, (2, d_model), whose order "
+    "causal attention sees.",
+    difficulty=3,
+    importance=5,
+    minutes=20,
+)
+class TestCheckOrderBlindness:
+    @points(1)
+    def test_positions_added_to_the_tokens_are_noticed(self, subject, case):
+        self.judge(subject, case, "attention with a vector added for each position")
+
+    @points(1)
+    def test_a_causal_mask_is_noticed(self, subject, case):
+        self.judge(subject, case, "attention to earlier tokens only")
+
+    @points(1)
+    def test_distances_are_noticed(self, subject, case):
+        self.judge(subject, case, "attention that favours tokens nearby, on either side")
+
+    @points(1)
+    def test_neighbours_in_a_ring_are_noticed(self, subject, case):
+        self.judge(
+            subject, case, "each token hears the one before it, and the first one hears the last"
+        )
+
+    @points(1)
+    def test_a_marked_first_token_is_noticed(self, subject, case):
+        self.judge(subject, case, "the first token is marked")
+
+    @points(2)
+    def test_two_tokens_show_that_causal_attention_sees_the_order(self, subject, case):
+        def law(x, w_query, w_key, w_value):
+            if x.shape != (2, len(w_query)):
+                return f"x has shape {tuple(x.shape)}, expected {(2, len(w_query))} = (2, d_model)"
+            x = x.double()
+            output = causal_output(x, w_query, w_key, w_value)
+            swapped = causal_output(x.flip(0), w_query, w_key, w_value)
+            difference = float((swapped - output.flip(0)).abs().max())
+            if not difference > 1e-2:
+                return (
+                    "your two tokens get the same outputs in both orders, swapped as they are "
+                    f"(largest difference {difference:.2g}, expected more than 0.01)"
+                )
+            return None
+
+        expect_law(subject, case, "order_counter_example", counter_inputs, law)
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_order_blindness", BLIND, SEEING, bug)
+
+
+# 5.2 ------------------------------------------------------------------------------------------
+
+
+def angles(positions, width, base):
+    """Angles of all clocks, by logarithms: from 1 radian per position down to nearly 1 / base."""
+    clocks = torch.arange(width // 2, dtype=torch.float64)
+    return positions.double()[..., None] * torch.exp(-math.log(base) * 2 * clocks / width)
+
+
+def hands(angle):
+    """Complex numbers of length 1 at these angles."""
+    return torch.polar(torch.ones_like(angle), angle)
+
+
+def table_oracle(length, d_model, base=10_000.0):
+    cosine_and_sine = torch.view_as_real(hands(angles(torch.arange(length), d_model, base)))
+    return cosine_and_sine.flip(-1).flatten(-2)
+
+
+def shift_oracle(shift, d_model, base):
+    """A clock moves on by the angle of one shift: sin' = c sin + s cos, cos' = -s sin + c cos."""
+    turned = hands(angles(torch.tensor([shift]), d_model, base))[0]
+    blocks = [torch.tensor([[z.real, z.imag], [-z.imag, z.real]]) for z in turned.tolist()]
+    return torch.block_diag(*blocks).double()
+
+
+def table_inputs(case):
+    return case.size("length", 11), 2 * case.size("pairs", 4), float(case.integer(20, 200))
+
+
+TABLE = {"table": "length d_model"}
+
+
+@exercise(
+    "sinusoidal_positions",
+    number="5.2",
+    title="Clocks for positions",
+    asks="`sinusoidal_positions` returns the table (length, d_model) of the paper, neighbours being "
+    "the sine and cosine of one clock; `shift_matrix` returns the matrix that moves every row on.",
+    difficulty=3,
+    importance=4,
+    minutes=25,
+)
+class TestSinusoidalPositions:
+    @points(2)
+    def test_the_table_is_that_of_the_formula(self, subject, case):
+        expect_near(subject, case, "sinusoidal_positions", table_inputs, table_oracle, TABLE)
+
+    @points(1)
+    def test_dot_products_of_rows_depend_on_the_distance_alone(self, subject, case):
+        def judge(table, length, d_model, base):
+            if problem := wrong_form(
+                (table,), (table_oracle(length, d_model),), TABLE, "sinusoidal_positions"
+            ):
+                return problem
+            dots = table.double() @ table.double().T
+            for step in range(length):
+                along = dots.diagonal(step)
+                if not along.max() - along.min() < 10 * NEAR:
+                    return (
+                        f"rows {step} apart have dot products from {along.min():.4g} to "
+                        f"{along.max():.4g}, expected one number for each distance"
+                    )
+            return None
+
+        def ask(subject, *args):
+            return subject.call("sinusoidal_positions", *args)
+
+        expect_answer(subject, case, table_inputs, ask, judge)
+
+    @points(1)
+    def test_rows_far_down_are_as_exact_as_the_first(self, subject, case):
+        def inputs(case):
+            return 20_000 + case.integer(0, 1000), 8, 10_000.0
+
+        # Programs that round angles to float32 differ from one another, too: by up to 0.01 here.
+        expect_near(
+            subject,
+            case,
+            "sinusoidal_positions",
+            inputs,
+            table_oracle,
+            TABLE,
+            tolerance=1e-5,
+            alike=0.01,
+        )
+
+    @points(2)
+    def test_one_matrix_moves_every_row_on(self, subject, case):
+        def inputs(case):
+            shift, d_model = case.integer(2, 40), 2 * case.size("pairs", 3)
+            return shift, d_model, float(case.integer(20, 200))
+
+        returns = {"matrix": "d_model d_model"}
+        expect_near(subject, case, "shift_matrix", inputs, shift_oracle, returns)
+
+
+# 5.3 ------------------------------------------------------------------------------------------
+
+
+def learned_inputs(case):
+    batch, length = case.size("batch", 3), case.size("length", 5)
+    d_model, max_len = case.size("d_model", 4), 13
+    return case.normal(batch, length, d_model), case.normal(max_len, d_model)
+
+
+def learned_oracle(x, table, offset=0):
+    return torch.stack([x[:, t] + table[offset + t] for t in range(x.shape[1])], dim=1)
+
+
+def ask_learned(subject, *args):
+    return subject.call("learned_positions", *args)
+
+
+def ask_learned_for_inputs(subject, *args):
+    _, (x, table, _) = subject.call_and_return_inputs("learned_positions", *args)
+    return x, table
+
+
+def is_crash(answer):
+    return isinstance(answer, tuple) and answer[0] == "crashed"
+
+
+@exercise(
+    "learned_positions",
+    number="5.3",
+    title="A table that ends",
+    asks="Add the rows `offset`, `offset + 1`, … of the table to the tokens; if the table ends before "
+    "the tokens do, raise a ValueError that names the numbers.",
+    difficulty=1,
+    importance=3,
+    minutes=10,
+)
+class TestLearnedPositions:
+    @points(1)
+    def test_a_text_gets_the_first_rows(self, subject, case):
+        self.compare(subject, case, lambda case: 0)
+
+    @points(1)
+    def test_tokens_that_follow_a_cache_get_the_rows_that_follow(self, subject, case):
+        self.compare(subject, case, lambda case: case.integer(2, 6))
+
+    @points(1)
+    def test_the_table_may_be_used_to_its_last_row(self, subject, case):
+        self.compare(subject, case, lambda case: 13 - case.size("length", 5))
+
+    @points(1)
+    def test_inputs_stay_as_they_were(self, subject, case):
+        def inputs(case):
+            return *learned_inputs(case), 1
+
+        def judge(answer, x, table, offset):
+            for label, before, after in zip(("x", "table"), (x, table), answer, strict=True):
+                if not torch.equal(before, after):
+                    return f"`learned_positions` changes `{label}` in place: make a new tensor"
+            return None
+
+        expect_answer(subject, case, inputs, ask_learned_for_inputs, judge)
+
+    @points(1)
+    def test_beyond_the_table_a_sentence_says_so(self, subject, case):
+        self.refuse(subject, case, lambda case: 13 - case.size("length", 5) + case.integer(1, 2))
+
+    @points(1)
+    def test_one_row_left_is_not_shared_by_all(self, subject, case):
+        self.refuse(subject, case, lambda case: 12)
+
+    def compare(self, subject, case, offset_of):
+        def inputs(case):
+            x, table = learned_inputs(case)
+            return x, table, offset_of(case)
+
+        def judge(answer, x, table, offset):
+            if is_crash(answer):
+                return (
+                    f"with {len(table)} rows, offset {offset} and {x.shape[1]} tokens it raised "
+                    f"{answer[1]}: {answer[2]}"
+                )
+            expected = learned_oracle(x, table, offset)
+            form = {"output": "batch length d_model"}
+            if problem := wrong_form((answer,), (expected,), form, "learned_positions"):
+                return problem
+            return far_off("output", answer, expected, EXACT)
+
+        expect_answer(subject, case, inputs, ask_learned, judge, crashes_tell=True)
+
+    def refuse(self, subject, case, offset_of):
+        def inputs(case):
+            x, table = learned_inputs(case)
+            return x, table, offset_of(case)
+
+        def judge(answer, x, table, offset):
+            situation = f"{len(table)} rows, offset {offset} and {x.shape[1]} tokens"
+            if not is_crash(answer):
+                return f"with {situation} it returned something, expected a ValueError"
+            if answer[1] != "ValueError":
+                return f"with {situation} it raised {answer[1]} ({answer[2]}), not a ValueError"
+            for number in (len(table), offset):
+                if str(number) not in answer[2]:
+                    return (
+                        f"with {situation} it raised a ValueError that does not name the number "
+                        f"{number}: “{answer[2]}”"
+                    )
+            return None
+
+        expect_answer(subject, case, inputs, ask_learned, judge, crashes_tell=True)
+
+
+# 5.4 ------------------------------------------------------------------------------------------
+
+
+def turn_pairs(x, angle):
+    """Turn neighbouring features as complex numbers."""
+    turned = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous()) * hands(angle)
+    return torch.view_as_real(turned).flatten(-2)
+
+
+def rotary_oracle(x, positions, base):
+    return turn_pairs(x, angles(positions, x.shape[-1], base)[:, None])
+
+
+def draw_positions(case, batch, length, farthest=60):
+    """Positions of several sequences, ascending, with gaps."""
+    rows = [torch.randperm(farthest, generator=case.generator)[:length] for _ in range(batch)]
+    return torch.stack(rows).sort(dim=-1).values
+
+
+def rotary_inputs(case):
+    batch, heads, length = case.size("batch", 2), case.size("heads", 3), case.size("length", 5)
+    d_head = 2 * case.size("pairs", 4)
+    base = float(case.integer(20, 200))
+    positions = draw_positions(case, batch, length)
+    return case.normal(batch, heads, length, d_head), positions, base
+
+
+def layer_inputs(case):
+    batch, length, d_model = 2, case.size("length", 5, smallest=2), 7
+    num_heads, d_head = 3, 4
+    maps = [case.normal(d_model, num_heads * d_head, std=0.6) for _ in range(3)]
+    positions = draw_positions(case, batch, length)
+    return case.normal(batch, length, d_model), *maps, num_heads, positions
+
+
+def layer_oracle(x, w_query, w_key, w_value, num_heads, positions):
+    query, key, value = (
+        torch.stack((x @ w).chunk(num_heads, dim=-1), dim=1) for w in (w_query, w_key, w_value)
+    )
+    query, key = (rotary_oracle(heads, positions, 10_000.0) for heads in (query, key))
+    output = F.scaled_dot_product_attention(query, key, value)
+    return torch.cat(output.unbind(dim=1), dim=-1)
+
+
+@exercise(
+    "apply_rotary",
+    number="5.4",
+    title="Turn queries and keys",
+    asks="`apply_rotary` turns neighbouring features by position / base^(2i / d_head); "
+    "`rotary_attention` is a layer of attention that uses it, and returns its heads side by side.",
+    difficulty=3,
+    importance=5,
+    minutes=30,
+)
+class TestApplyRotary:
+    @points(3)
+    def test_each_pair_turns_by_its_angle(self, subject, case):
+        returns = {"output": "batch heads length d_head"}
+        expect_near(subject, case, "apply_rotary", rotary_inputs, rotary_oracle, returns)
+
+    @points(1)
+    def test_half_precision_far_down_loses_no_angle(self, subject, case):
+        def inputs(case):
+            x = case.normal(2, 3, 5, 8).to(torch.bfloat16)
+            return x, draw_positions(case, 2, 5) + case.integer(1500, 3000), 10_000.0
+
+        expect_near(
+            subject,
+            case,
+            "apply_rotary",
+            inputs,
+            rotary_oracle,
+            {"output": "batch heads length d_head"},
+            tolerance=0.05,
+            alike=0.05,
+            dtype=torch.bfloat16,
+        )
+
+    @points(2)
+    def test_a_layer_turns_the_queries_and_keys_of_each_head(self, subject, case):
+        returns = {"output": "batch length d_model"}
+        expect_near(subject, case, "rotary_attention", layer_inputs, layer_oracle, returns)
+
+    @points(2)
+    def test_moving_all_positions_changes_nothing(self, subject, case):
+        def ask(subject, *args):
+            *others, positions = args
+            moved = positions + 11
+            return [subject.call("rotary_attention", *others, p) for p in (positions, moved)]
+
+        def judge(answer, *args):
+            here, there = answer
+            form = {"output": "batch length d_model"}
+            expected = layer_oracle(*args)
+            if problem := wrong_form((here,), (expected,), form, "rotary_attention"):
+                return problem
+            moved = far_off("output with all positions 11 further on", there, here, NEAR)
+            return moved and f"{moved.replace('expected', 'before')}: it should be the same"
+
+        expect_answer(subject, case, layer_inputs, ask, judge)
+
+
+# 5.5 ------------------------------------------------------------------------------------------
+
+
+def rows_of(num_heads, d_head, to):
+    """Which row comes to stand where, head by head."""
+    neighbours = [*range(0, d_head, 2), *range(1, d_head, 2)]
+    halves = [i // 2 + i % 2 * (d_head // 2) for i in range(d_head)]
+    order = neighbours if to == "half_split" else halves
+    return [head * d_head + i for head in range(num_heads) for i in order]
+
+
+def convert_oracle(weight, num_heads, to):
+    return weight[rows_of(num_heads, len(weight) // num_heads, to)]
+
+
+def convert_inputs(to):
+    def inputs(case):
+        num_heads, d_head = 3, 2 * case.size("pairs", 4, smallest=3)
+        return case.normal(num_heads * d_head, 18), num_heads, to
+
+    return inputs
+
+
+def turn_halves(x, angle):
+    """Turn the features i and i + d_head / 2 as complex numbers."""
+    turned = torch.complex(*x.chunk(2, dim=-1)) * hands(angle)
+    return torch.cat((turned.real, turned.imag), dim=-1)
+
+
+def scores_of(x, w_query, w_key, num_heads, turn):
+    def heads(weight):
+        return torch.stack((x @ weight.T).chunk(num_heads, dim=-1))
+
+    query, key = heads(w_query), heads(w_key)
+    angle = angles(torch.arange(len(x)), query.shape[-1], 100.0)
+    return turn(query, angle) @ turn(key, angle).transpose(-2, -1)
+
+
+@exercise(
+    "convert_rotary",
+    number="5.5",
+    title="Two layouts, one model",
+    asks='Return the rows of a query or key projection in the order that the layout `to`, "half_split" '
+    'or "interleaved", needs, head by head.',
+    difficulty=3,
+    importance=3,
+    minutes=15,
+)
+class TestConvertRotary:
+    @points(1)
+    def test_neighbours_become_halves(self, subject, case):
+        self.compare(subject, case, convert_inputs("half_split"))
+
+    @points(1)
+    def test_halves_become_neighbours(self, subject, case):
+        inputs = convert_inputs("interleaved")
+        returns = {"converted": "out d_model"}
+
+        def ask(subject, weight, num_heads, to):
+            """Ask for both directions, of which the other one tells mistakes apart."""
+            return [
+                subject.call("convert_rotary", weight, num_heads, layout)
+                for layout in (to, "half_split")
+            ]
+
+        def judge(answer, *args):
+            expected = convert_oracle(*args)
+            if problem := wrong_form((answer[0],), (expected,), returns, "convert_rotary"):
+                return problem
+            return far_off("converted", answer[0], expected, EXACT)
+
+        expect_answer(subject, case, inputs, ask, judge)
+
+    @points(1)
+    def test_a_bias_moves_like_the_rows(self, subject, case):
+        def inputs(case):
+            weight, num_heads, to = convert_inputs("half_split")(case)
+            return weight[:, 0], num_heads, to
+
+        self.compare(subject, case, inputs, {"converted": "out"})
+
+    @points(2)
+    def test_the_scores_of_the_layer_stay_the_same(self, subject, case):
+        def inputs(case):
+            (w_query, num_heads, _), (w_key, *_) = (convert_inputs("")(case) for _ in range(2))
+            return case.normal(5, 18), w_query, w_key, num_heads
+
+        def ask(subject, x, w_query, w_key, num_heads):
+            weights = (w_query, w_key)
+            return [subject.call("convert_rotary", w, num_heads, "half_split") for w in weights]
+
+        def judge(answer, x, w_query, w_key, num_heads):
+            form = {"query weight": "out d_model", "key weight": "out d_model"}
+            if problem := wrong_form(answer, (w_query, w_key), form, "convert_rotary"):
+                return problem
+            before = scores_of(x, w_query, w_key, num_heads, turn_pairs)
+            after = scores_of(x, *(w.double() for w in answer), num_heads, turn_halves)
+            return far_off("scores after converting both projections", after, before, EXACT)
+
+        expect_answer(subject, case, inputs, ask, judge)
+
+    def compare(self, subject, case, inputs, returns=None):
+        returns = returns or {"converted": "out d_model"}
+        expect_agrees(subject, case, "convert_rotary", inputs, convert_oracle, returns)
+
+
+# 5.6 ------------------------------------------------------------------------------------------
+
+
+def slopes_oracle(num_heads):
+    """The paper's geometric series, and the authors' way to fill up to any number of heads."""
+    power = 1
+    while power * 2 <= num_heads:
+        power *= 2
+    ratio = 256 ** (-1 / power)
+    slopes = [ratio ** (1 + i) for i in range(power)]
+    finer = [math.sqrt(ratio) ** (1 + i) for i in range(2 * power)]
+    return torch.tensor((slopes + finer[::2])[:num_heads], dtype=torch.float64)
+
+
+def bias_oracle(num_heads, q_len, k_len):
+    bias = torch.full((num_heads, q_len, k_len), -math.inf, dtype=torch.float64)
+    for head, slope in enumerate(slopes_oracle(num_heads).tolist()):
+        for query in range(q_len):
+            place = k_len - q_len + query
+            for key in range(place + 1):
+                bias[head, query, key] = -slope * (place - key)
+    return bias
+
+
+@exercise(
+    "alibi_bias",
+    number="5.6",
+    title="Lower what is far away",
+    asks="`alibi_slopes` returns one slope per head; `alibi_bias` returns what is added to the scores, "
+    "(num_heads, q_len, k_len): minus slope times distance, and minus infinity for later keys.",
+    difficulty=2,
+    importance=3,
+    minutes=20,
+)
+class TestAlibiBias:
+    @points(1)
+    def test_slopes_of_a_power_of_two_are_a_geometric_series(self, subject, case):
+        def inputs(case):
+            return (2 ** case.integer(1, 2),)
+
+        self.compare_slopes(subject, case, inputs)
+
+    @points(1)
+    def test_slopes_of_other_numbers_follow_the_rule(self, subject, case):
+        def inputs(case):
+            return (2 * case.integer(5, 7),)
+
+        self.compare_slopes(subject, case, inputs)
+
+    @points(2)
+    def test_the_bias_falls_with_the_distance_and_hides_later_keys(self, subject, case):
+        def inputs(case):
+            length = case.size("length", 5, smallest=2)
+            return case.size("heads", 4), length, length
+
+        self.compare_bias(subject, case, inputs)
+
+    @points(1)
+    def test_queries_that_follow_a_cache_are_the_last_keys(self, subject, case):
+        def inputs(case):
+            q_len = case.size("q_len", 3)
+            return case.size("heads", 4), q_len, q_len + case.size("cached", 4)
+
+        self.compare_bias(subject, case, inputs)
+
+    def compare_slopes(self, subject, case, inputs):
+        returns = {"slopes": "num_heads"}
+        expect_near(subject, case, "alibi_slopes", inputs, slopes_oracle, returns, EXACT)
+
+    def compare_bias(self, subject, case, inputs):
+        returns = {"bias": "num_heads q_len k_len"}
+        expect_near(subject, case, "alibi_bias", inputs, bias_oracle, returns, EXACT)
+
+
+# 5.7 ------------------------------------------------------------------------------------------
+
+
+def space_oracle(x, coordinates, base):
+    parts = x.chunk(coordinates.shape[-1], dim=-1)
+    axes = zip(parts, coordinates.unbind(dim=-1), strict=True)
+    return torch.cat([turn_pairs(p, angles(c, p.shape[-1], base)) for p, c in axes], dim=-1)
+
+
+def space_inputs(axes, whole=False):
+    def inputs(case):
+        batch, points_, pairs = case.size("batch", 2), case.size("points", 5), 2
+        coordinates = case.uniform(batch, points_, axes, low=-9.0, high=9.0)
+        x = case.normal(batch, points_, 2 * pairs * axes)
+        return x, coordinates.round() if whole else coordinates, float(case.integer(20, 100))
+
+    return inputs
+
+
+def patches_oracle(height, width):
+    return torch.tensor([[r, c] for r in range(height) for c in range(width)]).double()
+
+
+SPACE = {"output": "batch points d_head"}
+
+
+@exercise(
+    "rotary_in_space",
+    number="5.7",
+    title="Patches and points",
+    asks="`patch_coordinates` returns (row, column) of each patch in reading order; `rotary_in_space` "
+    "gives each axis an equal part of the features and turns it by that coordinate.",
+    difficulty=3,
+    importance=3,
+    minutes=20,
+)
+class TestRotaryInSpace:
+    @points(1)
+    def test_patches_are_numbered_like_words_on_a_page(self, subject, case):
+        def inputs(case):
+            return case.size("height", 3), case.size("width", 5)
+
+        returns = {"coordinates": "patches 2"}
+        expect_near(subject, case, "patch_coordinates", inputs, patches_oracle, returns)
+
+    @points(2)
+    def test_each_axis_turns_its_own_part(self, subject, case):
+        inputs = space_inputs(axes=2, whole=True)
+        expect_near(subject, case, "rotary_in_space", inputs, space_oracle, SPACE)
+
+    @points(1)
+    def test_points_in_space_need_no_whole_numbers(self, subject, case):
+        inputs = space_inputs(axes=3)
+        expect_near(subject, case, "rotary_in_space", inputs, space_oracle, SPACE)
+
+    @points(2)
+    def test_scores_depend_on_the_difference_of_each_coordinate(self, subject, case):
+        def inputs(case):
+            """One query, and keys at the corners of a square around it, all with one content."""
+            query, key = case.normal(1, 1, 8), case.normal(1, 1, 8)
+            corners = torch.tensor([[3.0, 3.0], [3.0, -3.0], [-3.0, 3.0], [-3.0, -3.0]]).double()
+            return query, key.repeat(1, 4, 1), corners[None], case.normal(1, 1, 2)
+
+        def ask(subject, query, key, corners, origin):
+            def scores(origin):
+                here = origin.double()
+                turned = subject.call("rotary_in_space", query, here, 100.0)
+                others = subject.call("rotary_in_space", key, here + corners, 100.0)
+                return turned, others
+
+            return [scores(origin), scores(origin + 2.7)]
+
+        def judge(answer, query, key, corners, origin):
+            form = {"query": "batch points d_head", "keys": "batch points d_head"}
+            scores = []
+            for turned in answer:
+                if problem := wrong_form(turned, (query, key), form, "rotary_in_space"):
+                    return problem
+                scores.append((turned[0].double() * turned[1].double()).sum(dim=-1)[0])
+            if problem := far_off("scores after moving the origin", scores[1], scores[0], NEAR):
+                return problem.replace("expected", "before")
+            expected = (
+                space_oracle(query, origin, 100.0) * space_oracle(key, origin + corners, 100.0)
+            ).sum(dim=-1)[0]
+            return far_off("scores of the keys at four corners", scores[0], expected, NEAR)
+
+        expect_answer(subject, case, inputs, ask, judge)
+
+
+# 5.8 ------------------------------------------------------------------------------------------
+
+
+def losses_inputs(case):
+    """Losses that start high, settle, spike once, and jump somewhere beyond what was trained."""
+    windows, length = case.size("windows", 3), 40
+    trained, window, tolerance = 16, 4, 0.5
+    curve = 2 + 4 * torch.exp(-torch.arange(length, dtype=torch.float64) / 3)
+    curve[trained + case.integer(1, 3)] += 1.2
+    curve[length - case.integer(8, 14) :] += 1.5
+    losses = curve + 0.1 * (case.uniform(windows, length) - 0.5)
+    # Windows are not equally hard, which tells the perplexity of a mean from the mean of them.
+    losses = losses + torch.linspace(-0.6, 0.6, windows, dtype=torch.float64)[:, None]
+    return losses, trained, window, tolerance
+
+
+def unbroken_inputs(case):
+    losses, *others = losses_inputs(case)
+    return losses[:, :25], *others
+
+
+def extrapolation_oracle(losses, trained_length, window, tolerance):
+    length = losses.shape[1]
+    curve = [sum(column) / len(column) for column in losses.T.tolist()]
+    before = sum(curve[trained_length - window : trained_length]) / window
+    starts = range(trained_length, length - window + 1)
+    broken = [s for s in starts if sum(curve[s : s + window]) / window > before + tolerance]
+    perplexities = [math.exp(sum(curve[:end]) / end) for end in range(1, length + 1)]
+    return (
+        torch.tensor(curve, dtype=torch.float64),
+        min(broken, default=length),
+        torch.tensor(perplexities, dtype=torch.float64),
+    )
+
+
+EXTRAPOLATION = {"by_position": "length", "breaks_at": "", "perplexity": "length"}
+
+
+@exercise(
+    "extrapolation",
+    number="5.8",
+    title="Longer than it was trained",
+    asks="Return (by_position, breaks_at, perplexity): the mean loss at each position, the first "
+    "position at which it is worse than where training ended, and the perplexity of the first t tokens.",
+    difficulty=2,
+    importance=4,
+    minutes=20,
+)
+class TestExtrapolation:
+    @points(1)
+    def test_losses_are_averaged_position_by_position(self, subject, case):
+        self.compare(subject, case, losses_inputs, "by_position")
+
+    @points(2)
+    def test_the_place_where_it_breaks_is_found(self, subject, case):
+        self.compare(subject, case, losses_inputs, "breaks_at")
+
+    @points(1)
+    def test_a_model_that_never_breaks_gets_the_whole_length(self, subject, case):
+        self.compare(subject, case, unbroken_inputs, "breaks_at")
+
+    @points(2)
+    def test_perplexity_is_that_of_a_text_of_each_length(self, subject, case):
+        self.compare(subject, case, losses_inputs, "perplexity")
+
+    def compare(self, subject, case, inputs, label):
+        expect_agrees(
+            subject,
+            case,
+            "extrapolation",
+            inputs,
+            extrapolation_oracle,
+            EXTRAPOLATION,
+            compare=[label],
+        )
+
+
+# 5.9 ------------------------------------------------------------------------------------------
+
+
+def halves_oracle(x, positions):
+    return turn_halves(x, angles(positions, x.shape[-1], 10_000.0))
+
+
+@exercise(
+    "mended_positions",
+    number="5.9",
+    title="Bug hunt: two formulas, nearly right",
+    asks="`mended_positions` is the published table with both its bugs mended, `mended_rotary` the "
+    "published turn of the features i and i + d_head / 2 with its one bug mended.",
+    difficulty=3,
+    importance=4,
+    minutes=20,
+)
+class TestMendedPositions:
+    @points(2)
+    def test_the_table_is_that_of_the_paper(self, subject, case):
+        def inputs(case):
+            return case.size("length", 7) + case.integer(0, 3), 2 * case.size("pairs", 3)
+
+        expect_near(subject, case, "mended_positions", inputs, table_oracle, TABLE)
+
+    @points(2)
+    def test_halves_are_turned_by_the_angles_of_their_pairs(self, subject, case):
+        def inputs(case):
+            length = case.size("length", 5)
+            positions = draw_positions(case, 1, length)[0]
+            return case.normal(length, 2 * case.size("pairs", 3)), positions
+
+        returns = {"output": "length d_head"}
+        expect_near(subject, case, "mended_rotary", inputs, halves_oracle, returns)
+
+    @points(1)
+    def test_no_vector_grows_or_shrinks(self, subject, case):
+        def inputs(case):
+            length = 5
+            return case.normal(length, 6), draw_positions(case, 1, length)[0]
+
+        def judge(seen, x, positions):
+            form = {"output": "length d_head"}
+            if problem := wrong_form((seen,), (x,), form, "mended_rotary"):
+                return problem
+            lengths = seen.double().norm(dim=-1)
+            return far_off("lengths of the turned vectors", lengths, x.norm(dim=-1), NEAR)
+
+        def ask(subject, *args):
+            return subject.call("mended_rotary", *args)
+
+        expect_answer(subject, case, inputs, ask, judge)
