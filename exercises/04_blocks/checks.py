@@ -1,0 +1,920 @@
+"""What is graded in chapter 04, blocks.
+
+The oracles are torch's own norms, activations and encoder layer, or formulas with a simulation
+beside them. One exercise runs the trained model that comes with the course, around the part that
+the student wrote.
+"""
+
+import functools
+import inspect
+import math
+import textwrap
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from classroom.checks import (
+    exercise,
+    expect_agrees,
+    expect_gradients,
+    expect_inputs_unchanged,
+    expect_law,
+    expect_test_judges,
+    points,
+)
+from classroom.comparing import describe, differs
+
+TOKENS = {"output": "batch length d_model"}
+
+
+def norm_parameters(case, *shape):
+    """Draw a gain and a bias that nobody could do without."""
+    return 1.0 + case.normal(*shape, std=0.5), case.normal(*shape)
+
+
+# 4.1 ------------------------------------------------------------------------------------------
+
+
+def norm_inputs(case):
+    """Tokens that differ in their mean and in their size."""
+    batch, length = case.size("batch", 2), case.size("length", 5)
+    d_model = case.size("d_model", 4, smallest=2)
+    sizes = case.uniform(batch, length, 1, low=0.3, high=3.0)
+    x = sizes * case.normal(batch, length, d_model) + case.normal(batch, length, 1)
+    return x, *norm_parameters(case, d_model), 1e-5
+
+
+def norm_oracle(x, gain, bias, eps=1e-5):
+    return F.layer_norm(x, gain.shape, gain, bias, eps)
+
+
+@exercise(
+    "layer_norm",
+    number="4.1",
+    title="LayerNorm",
+    asks="Bring the features of each token to mean 0 and variance 1, then multiply by the gain and "
+    "add the bias.",
+    difficulty=2,
+    importance=5,
+    minutes=15,
+)
+class TestLayerNorm:
+    @points(3)
+    def test_each_token_is_normalised_by_itself(self, subject, case):
+        expect_agrees(subject, case, "layer_norm", norm_inputs, norm_oracle, TOKENS)
+
+    @points(1)
+    def test_any_number_of_leading_axes_will_do(self, subject, case):
+        def inputs(case):
+            x, *rest = norm_inputs(case)
+            return x[0, 0], *rest
+
+        expect_agrees(subject, case, "layer_norm", inputs, norm_oracle, {"output": "d_model"})
+
+    @points(1)
+    def test_a_token_next_to_constant_stays_small(self, subject, case):
+        def inputs(case):
+            x, *rest = norm_inputs(case)
+            # The first token is constant; the others vary about as much as epsilon lets through.
+            shrink = 0.004 * torch.arange(x.shape[1], dtype=x.dtype)[:, None]
+            return 0.5 + shrink * x, *rest
+
+        expect_agrees(subject, case, "layer_norm", inputs, norm_oracle, TOKENS)
+
+    @points(1)
+    def test_gradients_flow_back_and_inputs_stay_as_they_were(self, subject, case):
+        expect_gradients(
+            subject, case, "layer_norm", norm_inputs, norm_oracle, wrt=["x", "gain", "bias"]
+        )
+        expect_inputs_unchanged(subject, case, "layer_norm", norm_inputs)
+
+
+# 4.2 ------------------------------------------------------------------------------------------
+
+
+def rms_inputs(case):
+    x, gain, _, eps = norm_inputs(case)
+    return x, gain, eps
+
+
+def rms_oracle(x, gain, eps):
+    return F.rms_norm(x, gain.shape, gain, eps)
+
+
+def same_as_layer_norm(matrix, d_model):
+    """Judge a matrix: RMSNorm behind it is LayerNorm."""
+    if not isinstance(matrix, torch.Tensor) or matrix.shape != (d_model, d_model):
+        return f"the matrix should have the shape {(d_model, d_model)}, it is {describe(matrix)}"
+    generator = torch.Generator().manual_seed(0)
+    x = 2 + torch.randn(5, d_model, generator=generator, dtype=torch.float64)
+    after = F.rms_norm(x @ matrix.double(), (d_model,), eps=1e-5)
+    expected = F.layer_norm(x, (d_model,))
+    if torch.allclose(after, expected, atol=1e-5):  # the matrix may have been made in float32
+        return None
+    return differs("RMSNorm of the centred tokens", after, expected)
+
+
+@exercise(
+    "rms_norm",
+    number="4.2",
+    title="RMSNorm, and what it leaves out",
+    asks="`rms_norm` brings each token to a mean square of 1 and multiplies by the gain; "
+    "`centring_matrix` returns the matrix that subtracts from a token its mean.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestRmsNorm:
+    @points(2)
+    def test_each_token_gets_a_mean_square_of_one(self, subject, case):
+        expect_agrees(subject, case, "rms_norm", rms_inputs, rms_oracle, TOKENS)
+
+    @points(1)
+    def test_a_token_next_to_zero_stays_small(self, subject, case):
+        def inputs(case):
+            x, *rest = rms_inputs(case)
+            return x * 0.004 * torch.arange(x.shape[1], dtype=x.dtype)[:, None], *rest
+
+        expect_agrees(subject, case, "rms_norm", inputs, rms_oracle, TOKENS)
+
+    @points(1)
+    def test_the_matrix_subtracts_the_mean(self, subject, case):
+        def inputs(case):
+            return (case.integer(3, 9),)
+
+        def oracle(d_model):
+            tokens = torch.eye(d_model, dtype=torch.float64)
+            return tokens - tokens.mean(dim=1, keepdim=True)
+
+        returns = {"matrix": "d_model d_model"}
+        expect_agrees(subject, case, "centring_matrix", inputs, oracle, returns)
+
+    @points(1)
+    def test_rms_norm_behind_the_matrix_is_layer_norm(self, subject, case):
+        def inputs(case):
+            return (case.integer(10, 20),)
+
+        expect_law(subject, case, "centring_matrix", inputs, same_as_layer_norm)
+
+
+# 4.3 ------------------------------------------------------------------------------------------
+
+
+def network_inputs(case, activation):
+    batch, length = case.size("batch", 2), case.size("length", 3)
+    d_model, d_ff = case.size("d_model", 4), case.size("d_ff", 7)
+    return (
+        case.normal(batch, length, d_model),
+        case.normal(d_model, d_ff, std=0.7),
+        case.normal(d_ff, std=0.5),
+        case.normal(d_ff, d_model),
+        case.normal(d_model),
+        activation,
+    )
+
+
+BENDS = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh")}
+
+
+def network_oracle(x, w_up, b_up, w_down, b_down, activation):
+    return F.linear(BENDS[activation](F.linear(x, w_up.T, b_up)), w_down.T, b_down)
+
+
+def gated_inputs(case):
+    x, w_up, _, w_down, _, _ = network_inputs(case, "silu")
+    return x, case.normal(*w_up.shape, std=0.7), w_up, w_down
+
+
+def gated_oracle(x, w_gate, w_up, w_down):
+    return torch.einsum("blf,fd->bld", F.silu(torch.matmul(x, w_gate)) * (x @ w_up), w_down)
+
+
+def width_inputs(case):
+    """Widths whose two thirds are whole, but no multiple: rounding shows."""
+    half = case.integer(3, 8)
+    exact = 2 * (case.integer(2, 9) * half + case.integer(1, half - 1))
+    return 3 * exact // 2, 2 * half
+
+
+def width_oracle(d_ff, multiple):
+    """Try one width after the other until there are enough weights."""
+    width = multiple
+    while 3 * width < 2 * d_ff:
+        width += multiple
+    return width
+
+
+@exercise(
+    "feed_forward",
+    number="4.3",
+    title="The feed-forward network, plain and gated",
+    asks="`feed_forward` maps up, bends, and maps down; `swiglu` multiplies what goes up by a gate; "
+    "`gated_width` says how wide the gated network is at the same cost.",
+    difficulty=2,
+    importance=5,
+    minutes=25,
+)
+class TestFeedForward:
+    @points(2)
+    def test_two_maps_with_a_relu_between_them(self, subject, case):
+        self.compare(subject, case, "relu")
+
+    @points(1)
+    def test_the_exact_gelu(self, subject, case):
+        self.compare(subject, case, "gelu")
+
+    @points(1)
+    def test_the_gelu_with_a_tanh(self, subject, case):
+        self.compare(subject, case, "gelu_tanh")
+
+    @points(2)
+    def test_the_gate_says_how_much_passes(self, subject, case):
+        expect_agrees(subject, case, "swiglu", gated_inputs, gated_oracle, TOKENS)
+
+    @points(1)
+    def test_the_gated_network_has_as_many_weights(self, subject, case):
+        expect_agrees(subject, case, "gated_width", width_inputs, width_oracle, {"width": ""})
+
+    def compare(self, subject, case, activation):
+        inputs = partial(network_inputs, activation=activation)
+        expect_agrees(subject, case, "feed_forward", inputs, network_oracle, TOKENS)
+
+
+# 4.4 ------------------------------------------------------------------------------------------
+
+TORCH_NAMES = {
+    "attention_norm.weight": "norm1.weight",
+    "attention_norm.bias": "norm1.bias",
+    "attention.in_proj_weight": "self_attn.in_proj_weight",
+    "attention.in_proj_bias": "self_attn.in_proj_bias",
+    "attention.out_proj.weight": "self_attn.out_proj.weight",
+    "attention.out_proj.bias": "self_attn.out_proj.bias",
+    "feed_forward_norm.weight": "norm2.weight",
+    "feed_forward_norm.bias": "norm2.bias",
+    "up.weight": "linear1.weight",
+    "up.bias": "linear1.bias",
+    "down.weight": "linear2.weight",
+    "down.bias": "linear2.bias",
+}
+
+
+def block_inputs(case, norm, size=1.0):
+    heads, d_head = case.size("heads", 3), case.size("d_head", 2)
+    d_model, d_ff = heads * d_head, case.size("d_ff", 7)
+    batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
+    weights = {
+        "attention.in_proj_weight": case.normal(3 * d_model, d_model, std=d_model**-0.5),
+        "attention.in_proj_bias": case.normal(3 * d_model, std=0.5),
+        "attention.out_proj.weight": case.normal(d_model, d_model, std=d_model**-0.5),
+        "attention.out_proj.bias": case.normal(d_model, std=0.5),
+        "up.weight": case.normal(d_ff, d_model, std=d_model**-0.5),
+        "up.bias": case.normal(d_ff, std=0.5),
+        "down.weight": case.normal(d_model, d_ff, std=d_ff**-0.5),
+        "down.bias": case.normal(d_model, std=0.5),
+    }
+    for name in ("attention_norm", "feed_forward_norm"):
+        weights[f"{name}.weight"], weights[f"{name}.bias"] = norm_parameters(case, d_model)
+    settings = {"d_model": d_model, "num_heads": heads, "d_ff": d_ff, "norm": norm}
+    return settings, weights, size * case.normal(batch, length, d_model)
+
+
+def block_oracle(settings, weights, x, mask=None):
+    """Torch's encoder layer. It stays in training mode, without dropout, and so on its slow path."""
+    layer = nn.TransformerEncoderLayer(
+        settings["d_model"],
+        settings["num_heads"],
+        settings["d_ff"],
+        dropout=0.0,
+        activation="gelu",
+        batch_first=True,
+        norm_first=settings["norm"] == "pre",
+        dtype=x.dtype,
+    )
+    layer.load_state_dict({TORCH_NAMES[name]: weight for name, weight in weights.items()})
+    return layer.requires_grad_(False)(x, src_mask=None if mask is None else ~mask)
+
+
+@exercise(
+    "TransformerBlock",
+    number="4.4",
+    title="A block, pre-norm and post-norm",
+    asks="A module with `attention_norm`, `attention`, `feed_forward_norm`, `up` and `down`; "
+    "`forward` adds what attention finds, then what the feed-forward network makes of it.",
+    difficulty=3,
+    importance=5,
+    minutes=30,
+)
+class TestTransformerBlock:
+    @points(3)
+    def test_pre_norm_reads_through_norms_and_leaves_the_stream_alone(self, subject, case):
+        self.compare(subject, case, partial(block_inputs, norm="pre"))
+
+    @points(2)
+    def test_post_norm_normalises_every_sum(self, subject, case):
+        self.compare(subject, case, partial(block_inputs, norm="post"))
+
+    @points(1)
+    def test_the_mask_says_where_attention_is_allowed(self, subject, case):
+        def inputs(case):
+            settings, weights, x = block_inputs(case, "pre")
+            length = x.shape[1]
+            mask = case.uniform(length, length) < 0.5
+            queries = torch.arange(length)
+            mask[queries, queries], mask[queries, (queries + 1) % length] = True, False
+            return settings, weights, x, mask
+
+        self.compare(subject, case, inputs)
+
+    @points(1)
+    def test_tokens_ten_times_as_long_stay_ten_times_as_long(self, subject, case):
+        self.compare(subject, case, partial(block_inputs, norm="pre", size=10.0))
+
+    @points(1)
+    def test_gradients_flow_back_to_the_tokens(self, subject, case):
+        inputs = partial(block_inputs, norm="pre")
+        expect_gradients(subject, case, "TransformerBlock", inputs, block_oracle, wrt=["x"])
+
+    def compare(self, subject, case, inputs):
+        expect_agrees(subject, case, "TransformerBlock", inputs, block_oracle, TOKENS)
+
+
+# 4.5 ------------------------------------------------------------------------------------------
+
+
+def stack_inputs(case):
+    batch, length, layers = case.size("batch", 2), case.size("length", 3), case.size("layers", 4)
+    d_model, d_ff = case.size("d_model", 5, smallest=2), case.size("d_ff", 7)
+    return (
+        case.normal(batch, length, d_model, std=1.5),
+        *norm_parameters(case, layers + 1, d_model),
+        case.normal(layers, d_model, d_ff, std=d_model**-0.5),
+        case.normal(layers, d_ff, d_model, std=0.5),
+    )
+
+
+def stack_oracle(x, gains, biases, w_up, w_down):
+    norms = [partial(F.layer_norm, normalized_shape=g.shape, weight=g) for g in gains]
+    streams = [x]
+    for norm, bias, up, down in zip(norms[:-1], biases[:-1], w_up, w_down, strict=True):
+        hidden = F.relu(torch.matmul(norm(streams[-1], bias=bias), up))
+        streams.append(streams[-1] + torch.matmul(hidden, down))
+    sizes = torch.stack([torch.linalg.vector_norm(s) / math.sqrt(s.numel()) for s in streams])
+    return norms[-1](streams[-1], bias=biases[-1]), sizes
+
+
+STACK = {"output": "batch length d_model", "sizes": "num_layers+1"}
+
+
+@exercise(
+    "stack_with_final_norm",
+    number="4.5",
+    title="A stack, and why it ends with a norm",
+    asks="Return (output, sizes): the stream after all sub-layers and the final norm, and how large "
+    "the stream was before the first sub-layer and after each.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestStackWithFinalNorm:
+    @points(3)
+    def test_the_stack_ends_with_a_norm_of_its_own(self, subject, case):
+        self.compare(subject, case, ["output"])
+
+    @points(2)
+    def test_the_sizes_are_those_of_the_stream(self, subject, case):
+        self.compare(subject, case, ["sizes"])
+
+    def compare(self, subject, case, parts):
+        expect_agrees(
+            subject,
+            case,
+            "stack_with_final_norm",
+            stack_inputs,
+            stack_oracle,
+            STACK,
+            compare=parts,
+        )
+
+
+# 4.6 ------------------------------------------------------------------------------------------
+
+
+def fan_in(case):
+    return (case.integer(2, 2000),)
+
+
+def fan_in_and_depth(case):
+    return case.integer(2, 2000), case.integer(2, 100)
+
+
+def add_up_variances(fan_in, num_layers, std):
+    total = 1.0
+    for _ in range(2 * num_layers):
+        total += fan_in * std**2
+    return total
+
+
+def stays_below_two(std, fan_in, num_layers):
+    """Judge a standard deviation by a stack of random maps: two for each block."""
+    std = float(std)
+    generator = torch.Generator().manual_seed(0)
+    stream = torch.randn(64, fan_in, generator=generator)
+    for _ in range(2 * num_layers):
+        read = F.layer_norm(stream, (fan_in,))
+        stream = stream + std * read @ torch.randn(fan_in, fan_in, generator=generator)
+    variance = stream.var().item()
+    if 1.8 < variance < 2.2:
+        return None
+    return (
+        f"with standard deviation {std:.4g} and {fan_in} inputs, the variance of the stream is "
+        f"{variance:.3g} after {num_layers} blocks, expected 2"
+    )
+
+
+@exercise(
+    "init_std",
+    number="4.6",
+    title="First weights that do not shout",
+    asks="`linear_std` and `uniform_bound` keep the size of what passes through a layer, `init_std` "
+    "keeps the stream below twice its variance at any depth, `stream_variance` says what it becomes.",
+    difficulty=3,
+    importance=4,
+    minutes=20,
+)
+class TestInitStd:
+    @points(1)
+    def test_a_linear_map_keeps_the_mean_square(self, subject, case):
+        def oracle(fan_in):
+            return math.sqrt(1 / fan_in)
+
+        expect_agrees(subject, case, "linear_std", fan_in, oracle, {"standard deviation": ""})
+
+    @points(1)
+    def test_a_layer_with_relu_keeps_the_mean_square(self, subject, case):
+        def oracle(fan_in):
+            return nn.init.calculate_gain("relu") * math.sqrt(3 / fan_in)
+
+        expect_agrees(subject, case, "uniform_bound", fan_in, oracle, {"bound": ""})
+
+    @points(2)
+    def test_all_writers_together_add_one_unit_of_variance(self, subject, case):
+        def oracle(fan_in, num_layers):
+            return math.sqrt(1 / (fan_in * (num_layers + num_layers)))
+
+        returns = {"standard deviation": ""}
+        expect_agrees(subject, case, "init_std", fan_in_and_depth, oracle, returns)
+
+    @points(1)
+    def test_a_stream_48_blocks_deep_ends_with_variance_two(self, subject, case):
+        def inputs(case):
+            return case.integer(40, 60), 48
+
+        expect_law(subject, case, "init_std", inputs, stays_below_two)
+
+    @points(1)
+    def test_variances_of_a_sum_add(self, subject, case):
+        def inputs(case):
+            return *fan_in_and_depth(case), case.integer(1, 9) / 100
+
+        returns = {"variance": ""}
+        expect_agrees(subject, case, "stream_variance", inputs, add_up_variances, returns)
+
+
+# 4.7 ------------------------------------------------------------------------------------------
+
+
+def dropout_inputs(case, training):
+    batch, length, d_model = case.size("batch", 2), case.size("length", 5), case.size("d_model", 4)
+    rate = case.integer(1, 4) / 10
+    keep = case.uniform(batch, length, d_model) >= rate
+    keep[0, 0, 0] = False
+    return case.normal(batch, length, d_model), keep, rate, training
+
+
+def dropout_oracle(x, keep, rate, training):
+    return x.masked_fill(~keep, 0.0).div(1 - rate) if training else x.clone()
+
+
+def dropout_block_inputs(case, training):
+    x, keep, rate, training = dropout_inputs(case, training)
+    d_model, d_ff = x.shape[-1], case.size("d_ff", 7)
+    return (
+        x,
+        keep,
+        rate,
+        *norm_parameters(case, d_model),
+        case.normal(d_model, d_ff),
+        case.normal(d_ff, d_model),
+        training,
+    )
+
+
+def dropout_block_oracle(x, keep, rate, gain, bias, w_up, w_down, training):
+    hidden = F.relu(torch.matmul(F.layer_norm(x, gain.shape, gain, bias), w_up))
+    return x + dropout_oracle(torch.matmul(hidden, w_down), keep, rate, training)
+
+
+@exercise(
+    "dropout_block",
+    number="4.7",
+    title="Where dropout belongs",
+    asks="`dropout` drops where `keep` is False and keeps the mean; `dropout_block` uses it on what a "
+    "pre-norm feed-forward sub-layer adds to the stream.",
+    difficulty=2,
+    importance=3,
+    minutes=15,
+)
+class TestDropoutBlock:
+    @points(2)
+    def test_what_stays_makes_up_for_what_is_dropped(self, subject, case):
+        inputs = partial(dropout_inputs, training=True)
+        expect_agrees(subject, case, "dropout", inputs, dropout_oracle, TOKENS)
+
+    @points(1)
+    def test_in_evaluation_nothing_happens(self, subject, case):
+        inputs = partial(dropout_inputs, training=False)
+        expect_agrees(subject, case, "dropout", inputs, dropout_oracle, TOKENS)
+
+    @points(2)
+    def test_it_acts_on_the_sublayer_before_the_sum(self, subject, case):
+        self.compare_blocks(subject, case, training=True)
+
+    @points(1)
+    def test_in_evaluation_the_whole_sublayer_is_added(self, subject, case):
+        self.compare_blocks(subject, case, training=False)
+
+    def compare_blocks(self, subject, case, training):
+        inputs = partial(dropout_block_inputs, training=training)
+        expect_agrees(subject, case, "dropout_block", inputs, dropout_block_oracle, TOKENS)
+
+
+# 4.8 ------------------------------------------------------------------------------------------
+
+
+def reader_inputs(case):
+    d_model, d_out = case.size("d_model", 5, smallest=2), case.size("d_out", 3)
+    return *norm_parameters(case, d_model), case.normal(d_out, d_model), case.normal(d_out)
+
+
+def writer_inputs(case):
+    d_model, d_in = case.size("d_model", 5, smallest=2), case.size("d_in", 3)
+    return case.normal(d_model, d_in), case.normal(d_model)
+
+
+def wrong_pair(pair, weight, bias):
+    """Say what is wrong with the form of a weight and a bias that replace these."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        return f"a weight and a bias should be returned, in this order; it is {describe(pair)}"
+    for name, new, old in zip(("weight", "bias"), pair, (weight, bias), strict=True):
+        if not isinstance(new, torch.Tensor):
+            return f"the new {name} should be a tensor, it is {describe(new)}"
+        if new.shape != old.shape:
+            return f"the new {name} has shape {tuple(new.shape)}, expected {tuple(old.shape)}"
+    return None
+
+
+def tokens_of(width):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(7, width, generator=generator, dtype=torch.float64)
+
+
+def reads_the_same(new, gain, bias, weight, linear_bias):
+    if problem := wrong_pair(new, weight, linear_bias):
+        return problem
+    x = tokens_of(len(gain))
+    before = F.linear(F.layer_norm(x, gain.shape, gain, bias), weight, linear_bias)
+    return differs(
+        "what is read after folding", F.linear(F.layer_norm(x, gain.shape), *new), before
+    )
+
+
+def writes_the_same_centred(new, weight, linear_bias):
+    if problem := wrong_pair(new, weight, linear_bias):
+        return problem
+    hidden = tokens_of(weight.shape[1])
+    before = F.linear(hidden, weight, linear_bias)
+    centred = before - before.mean(dim=1, keepdim=True)
+    return differs("what is written after centring", F.linear(hidden, *new), centred)
+
+
+@exercise(
+    "fold_norm",
+    number="4.8",
+    title="Fold a norm into what reads it",
+    asks="`fold_norm` puts a norm's gain and bias into the linear map behind it; `centre_writer` "
+    "makes a linear map write vectors of mean 0.",
+    difficulty=3,
+    importance=3,
+    minutes=20,
+)
+class TestFoldNorm:
+    @points(3)
+    def test_the_new_map_reads_from_the_bare_norm_what_the_old_one_read(self, subject, case):
+        expect_law(subject, case, "fold_norm", reader_inputs, reads_the_same)
+
+    @points(1)
+    def test_the_old_weights_stay_as_they_were(self, subject, case):
+        expect_inputs_unchanged(subject, case, "fold_norm", reader_inputs)
+        expect_inputs_unchanged(subject, case, "centre_writer", writer_inputs)
+
+    @points(1)
+    def test_a_centred_writer_writes_the_same_less_its_mean(self, subject, case):
+        expect_law(subject, case, "centre_writer", writer_inputs, writes_the_same_centred)
+
+
+# 4.9 ------------------------------------------------------------------------------------------
+
+
+def norm_over(*axes, correction=0):
+    """Return LayerNorm with its statistics taken over these axes."""
+
+    def norm(x, gain, bias, eps=1e-5):
+        variance = x.var(dim=axes, keepdim=True, correction=correction)
+        return (x - x.mean(dim=axes, keepdim=True)) / torch.sqrt(variance + eps) * gain + bias
+
+    return norm
+
+
+def norm_in_float32(x, gain, bias, eps=1e-5):
+    return norm_oracle(x.float(), gain.float(), bias.float(), eps).to(x.dtype)
+
+
+def norm_token_by_token(x, gain, bias, eps=1e-5):
+    tokens = x.reshape(-1, x.shape[-1])
+    done = [gain * (t - t.mean()) * (t.var(correction=0) + eps).rsqrt() + bias for t in tokens]
+    return torch.stack(done).reshape(x.shape)
+
+
+def epsilon_outside(x, gain, bias, eps=1e-5):
+    spread = x.var(dim=-1, keepdim=True, correction=0).sqrt() + eps
+    return (x - x.mean(dim=-1, keepdim=True)) / spread * gain + bias
+
+
+RIGHT = {
+    "torch's own": norm_oracle,
+    "mean and variance, one after the other": norm_over(-1),
+    "one token after the other": norm_token_by_token,
+    "one that computes in float32": norm_in_float32,
+}
+NOT_RIGHT = {
+    "statistics over the tokens of a sequence": norm_over(1),
+    "statistics over a whole sequence": norm_over(1, 2),
+    "statistics over the batch": norm_over(0),
+    "the variance is divided by d - 1": norm_over(-1, correction=1),
+    "there is no epsilon": lambda x, gain, bias, eps=1e-5: norm_over(-1)(x, gain, bias, 0.0),
+    "epsilon is added to the root, not under it": epsilon_outside,
+    "the gain is left out": lambda x, gain, bias, eps=1e-5: norm_oracle(x, 0 * gain + 1, bias, eps),
+    "the bias is left out": lambda x, gain, bias, eps=1e-5: norm_oracle(x, gain, 0 * bias, eps),
+}
+
+
+@exercise(
+    "check_layer_norm",
+    number="4.9",
+    title="Write the test of a norm",
+    asks="`check_layer_norm` calls the LayerNorm that it is given on inputs of your choice, and "
+    "`assert`s that the results are right.",
+    difficulty=3,
+    importance=4,
+    minutes=20,
+)
+class TestCheckLayerNorm:
+    @points(1)
+    def test_statistics_over_tokens_are_caught(self, subject, case):
+        self.judge(subject, case, "statistics over the tokens of a sequence")
+
+    @points(1)
+    def test_statistics_over_a_whole_sequence_are_caught(self, subject, case):
+        self.judge(subject, case, "statistics over a whole sequence")
+
+    @points(1)
+    def test_statistics_over_the_batch_are_caught(self, subject, case):
+        self.judge(subject, case, "statistics over the batch")
+
+    @points(1)
+    def test_a_variance_divided_by_one_less_is_caught(self, subject, case):
+        self.judge(subject, case, "the variance is divided by d - 1")
+
+    @points(1)
+    def test_a_missing_epsilon_is_caught(self, subject, case):
+        self.judge(subject, case, "there is no epsilon")
+
+    @points(1)
+    def test_an_epsilon_outside_the_root_is_caught(self, subject, case):
+        self.judge(subject, case, "epsilon is added to the root, not under it")
+
+    @points(1)
+    def test_a_missing_gain_is_caught(self, subject, case):
+        self.judge(subject, case, "the gain is left out")
+
+    @points(1)
+    def test_a_missing_bias_is_caught(self, subject, case):
+        self.judge(subject, case, "the bias is left out")
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_layer_norm", RIGHT, NOT_RIGHT, bug)
+
+
+# 4.10 -----------------------------------------------------------------------------------------
+
+
+def decoder_inputs(case):
+    batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
+    source_len, d_ff = case.size("source_len", 3), case.size("d_ff", 7)
+    d_model = case.size("d_model", 4, smallest=2)
+    return (
+        case.normal(batch, length, d_model, std=2.0),
+        case.normal(batch, source_len, d_model),
+        *norm_parameters(case, 3, d_model),
+        case.normal(d_model, d_ff),
+        case.normal(d_ff, d_model),
+    )
+
+
+def decoder_oracle(x, memory, gains, biases, w_up, w_down):
+    first, second, third = (
+        partial(F.layer_norm, normalized_shape=gain.shape, weight=gain, bias=bias)
+        for gain, bias in zip(gains, biases, strict=True)
+    )
+    past = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    own = F.scaled_dot_product_attention(*3 * [first(x)], attn_mask=past)
+    found = F.scaled_dot_product_attention(second(x + own), memory, memory)
+    stream = x + own + found
+    return stream + torch.matmul(F.relu(torch.matmul(third(stream), w_up)), w_down)
+
+
+def twin_inputs(case):
+    """Two sequences that differ in their last token."""
+    x, memory, *rest = decoder_inputs(case)
+    twin = x[0].clone()
+    twin[-1] += 3 * case.normal(x.shape[2])
+    return torch.stack([x[0], twin]), memory[[0, 0]], *rest
+
+
+def nobody_notices_the_last(output, x, memory, gains, biases, w_up, w_down):
+    if not isinstance(output, torch.Tensor) or output.shape != x.shape:
+        return f"the output should have shape {tuple(x.shape)}, it is {describe(output)}"
+    change = (output[0] - output[1])[:-1].abs().amax(dim=-1)
+    if (change < 1e-9).all():
+        return None
+    notice = (change >= 1e-9).nonzero().flatten().tolist()
+    return f"the last of {x.shape[1]} tokens is changed, and the outputs {notice} notice"
+
+
+def long_inputs(case):
+    x, *rest = decoder_inputs(case)
+    return 1000 * x, *rest
+
+
+def about_as_long(output, x, memory, gains, biases, w_up, w_down):
+    if not isinstance(output, torch.Tensor) or output.shape != x.shape:
+        return f"the output should have shape {tuple(x.shape)}, it is {describe(output)}"
+    ratio = (output.norm() / x.norm()).item()
+    if 0.9 < ratio < 1.1:
+        return None
+    return (
+        "the tokens are 1000 times as long, and nothing but sums should touch the stream; the "
+        f"outputs are {ratio:.3g} times as long as the tokens, expected about 1"
+    )
+
+
+@exercise(
+    "mended_block",
+    number="4.10",
+    title="Bug hunt: a block with four bugs",
+    asks="Return what the decoder's block should give: each norm over the features of a token, the "
+    "stream untouched but for sums, a norm for each sub-layer, and each sub-layer fed by the last.",
+    difficulty=3,
+    importance=4,
+    minutes=25,
+)
+class TestMendedBlock:
+    @points(2)
+    def test_without_feed_forward_both_attentions_are_right(self, subject, case):
+        def inputs(case):
+            *rest, w_down = decoder_inputs(case)
+            return *rest, 0 * w_down
+
+        self.compare(subject, case, inputs)
+
+    @points(2)
+    def test_feed_forward_reads_the_whole_stream_through_its_own_norm(self, subject, case):
+        self.compare(subject, case, decoder_inputs)
+
+    @points(1)
+    def test_no_token_notices_a_later_one(self, subject, case):
+        expect_law(subject, case, "mended_block", twin_inputs, nobody_notices_the_last)
+
+    @points(1)
+    def test_long_tokens_stay_long(self, subject, case):
+        expect_law(subject, case, "mended_block", long_inputs, about_as_long)
+
+    def compare(self, subject, case, inputs):
+        expect_agrees(subject, case, "mended_block", inputs, decoder_oracle, TOKENS)
+
+
+# 4.11 -----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def reader():
+    """Load the trained model in double precision, and a page of Python for it to read."""
+    from groundup.pretrained import load
+
+    model, tokenizer = load("reader")
+    page = tokenizer.encode(inspect.getsource(textwrap.TextWrapper))
+    return model.double().requires_grad_(False), torch.tensor(page)
+
+
+def trained_weights(block):
+    weights = {"gain": block.feed_forward_norm.gain, "bias": block.feed_forward_norm.bias}
+    for name in ("up", "down"):
+        part = getattr(block.feed_forward, name)
+        weights |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
+    return {name: weight.detach() for name, weight in weights.items()}
+
+
+def before_feed_forward(ids, layer):
+    """Run the reader up to a feed-forward sub-layer."""
+    model, _ = reader()
+    x = model.embedding(ids)
+    for block in model.blocks[:layer]:
+        x = block(x, "causal")
+    block = model.blocks[layer]
+    return x + block.attention(block.attention_norm(x), mask="causal")
+
+
+def after_feed_forward(x, layer):
+    """Run the reader on from there."""
+    model, _ = reader()
+    for block in model.blocks[layer + 1 :]:
+        x = block(x, "causal")
+    return model.unembedding(model.final_norm(x))
+
+
+def drawn_page(case):
+    """Draw some lines of the page, and a layer."""
+    model, page = reader()
+    length = 24
+    start = case.integer(0, len(page) - length)
+    return page[None, start : start + length], case.integer(0, len(model.blocks) - 1)
+
+
+def swap_inputs(case):
+    ids, layer = drawn_page(case)
+    return before_feed_forward(ids, layer), trained_weights(reader()[0].blocks[layer])
+
+
+def swap_oracle(x, weights):
+    read = F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])
+    hidden = F.gelu(torch.addmm(weights["up.bias"], read.flatten(0, 1), weights["up.weight"].T))
+    thought = torch.addmm(weights["down.bias"], hidden, weights["down.weight"].T)
+    return x + thought.view_as(x)
+
+
+def expect_same_logits(subject, case, layer):
+    """Expect the reader to give the same logits with the student's sub-layer in this layer."""
+    ids, _ = drawn_page(case)
+    expected = reader()[0](ids)
+
+    def inputs(case):
+        return before_feed_forward(ids, layer), trained_weights(reader()[0].blocks[layer])
+
+    def law(seen, x, weights):
+        if not isinstance(seen, torch.Tensor) or seen.shape != x.shape:
+            return f"the stream should have shape {tuple(x.shape)}, it is {describe(seen)}"
+        logits = after_feed_forward(seen.double(), layer)
+        if problem := differs("logits of the trained model", logits, expected):
+            told, wanted = (
+                F.cross_entropy(row[0, :-1], ids[0, 1:]).item() for row in (logits, expected)
+            )
+            return (
+                f"{problem}. All that the loss says is {told:.4f} nats per token instead of "
+                f"{wanted:.4f}"
+            )
+        return None
+
+    expect_law(subject, case, "swapped_sublayer", inputs, law)
+
+
+@exercise(
+    "swapped_sublayer",
+    number="4.11",
+    title="Your part in a trained model",
+    asks="Return the stream after norm, feed-forward network and sum, with the weights of a trained "
+    "model, so that its logits stay the same.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestSwappedSublayer:
+    @points(3)
+    def test_the_stream_of_a_trained_model_goes_on_as_it_did(self, subject, case):
+        expect_agrees(subject, case, "swapped_sublayer", swap_inputs, swap_oracle, TOKENS)
+
+    @points(3)
+    def test_with_it_in_any_layer_the_logits_are_the_same(self, subject, case):
+        for layer in range(len(reader()[0].blocks)):
+            expect_same_logits(subject, case, layer)

@@ -1,0 +1,786 @@
+# %% [markdown]
+# # Blocks: residual, norm, feed-forward
+#
+# This notebook goes with chapter 4 of *Attention from the Ground Up*. Attention moves information between tokens. A block wraps it so that ninety-six of them can be stacked: a stream that nothing but addition touches, a norm that keeps what is read from it at one size, a network that works on each token alone, and first weights that do not shout. You build all four, test other people's norms, mend a block with four bugs, and put a part of your own into a trained model.
+#
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+#
+# **Conventions.** A token is a row of `d_model` features, and a map multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` keeps its matrix the other way round, as `(d_out, d_in)`, and computes `x @ weight.T + bias`; where an exercise uses that layout, it says so. A norm's scale is called `gain` and its shift `bias` (the paper's $\gamma$ and $\beta$; `nn.LayerNorm` calls the first one `weight`). A mask is boolean and True where attention is allowed.
+#
+# **Modules.** Where you write a class, the check builds it with settings of its own, gives it weights by the names that the exercise fixes, and calls it in evaluation mode. How your class draws its first weights is up to you.
+
+# %%
+import math
+
+import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from classroom import check
+
+# %% [markdown]
+# {{exercise layer_norm}}
+#
+# Sum after sum, the vectors in a deep network grow, and each layer would have to cope with the size that the layers below left it. LayerNorm takes the size away: it brings the features of *one token* to mean 0 and variance 1, then lets the network choose a scale and a shift for each feature:
+#
+# $$y_i = \gamma_i\,\frac{x_i - m}{\sqrt{v + \varepsilon}} + \beta_i, \qquad m = \frac1d\sum_i x_i, \qquad v = \frac1d\sum_i (x_i - m)^2$$
+#
+# Three details decide whether your numbers agree with everybody else's. The mean and the variance are those of one token: not of a sequence, not of a batch. The variance divides by $d$. And $\varepsilon$ stands inside the root.
+#
+# *Before you code:* what does a token whose features are all equal become? And a token of two features, whatever they are?
+#
+# <details><summary>Hint: one number per token</summary>
+#
+# `x.mean(dim=-1, keepdim=True)` keeps the axis, so that the mean can be subtracted from `x` whatever axes stand in front.
+# </details>
+# <details><summary>Hint: the variance</summary>
+#
+# `x.var(dim=-1)` divides by $d - 1$ unless it is told otherwise (`correction=0`). With four features that is off by a third.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "layer_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def layer_norm(
+    x: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
+) -> torch.Tensor:
+    """Bring each token to mean 0 and variance 1, then scale and shift its features.
+
+    Shapes: x (..., d_model), gain and bias (d_model,); returns (..., d_model).
+    """
+    ### BEGIN SOLUTION
+    centred = x - x.mean(dim=-1, keepdim=True)
+    variance = centred.square().mean(dim=-1, keepdim=True)
+    return centred / torch.sqrt(variance + eps) * gain + bias
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "layer_norm-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("layer_norm")
+
+# %% [markdown]
+# {{exercise rms_norm}}
+#
+# Which half of LayerNorm does the work? RMSNorm drops the other one. It leaves the mean where it is, divides by the root of the mean *square*, and has no shift:
+#
+# $$y_i = \gamma_i\,\frac{x_i}{\sqrt{\frac1d\sum_j x_j^2 + \varepsilon}}$$
+#
+# What is lost is the centring, $x_i - m$. That is a linear map, so there is a matrix $C$ with $x C$ = `x` less its mean. A linear map can be merged into the linear map before it, and costs nothing from then on. So LayerNorm is RMSNorm of $xC$, and a network whose stream is always centred cannot tell the two apart.
+#
+# Write `rms_norm`, and `centring_matrix`, which returns $C$.
+#
+# *Before you code:* what does $C$ make of a token with equal features? What is $CC$?
+#
+# <details><summary>Hint: the matrix</summary>
+#
+# Row `i` of the identity is the token with feature `i` equal to 1. Subtract its mean, and you have row `i` of $C$.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "rms_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    """Bring each token to a mean square of 1, then scale its features.
+
+    Shapes: x (..., d_model), gain (d_model,); returns (..., d_model).
+    """
+    ### BEGIN SOLUTION
+    mean_square = x.square().mean(dim=-1, keepdim=True)
+    return x / torch.sqrt(mean_square + eps) * gain
+    ### END SOLUTION
+
+
+def centring_matrix(d_model: int) -> torch.Tensor:
+    """Return the float64 matrix (d_model, d_model) by which `x @ matrix` has mean 0."""
+    ### BEGIN SOLUTION
+    return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "rms_norm-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("rms_norm")
+
+# %% [markdown]
+# {{exercise feed_forward}}
+#
+# Attention averages: for fixed weights it is linear in the values. What bends is the feed-forward network, and it works on each token by itself. It maps `d_model` features to `d_ff`, usually four times as many, bends each of them, and maps back:
+#
+# $$\mathrm{FFN}(x) = \phi(x W_\text{up} + b_\text{up})\,W_\text{down} + b_\text{down}$$
+#
+# The second map is what makes the result able to be negative, and to be added to the stream. `activation` says which $\phi$:
+#
+# - `"relu"`: $\max(0, z)$
+# - `"gelu"`: $z\,\Phi(z)$, where $\Phi$ is the distribution function of the standard normal
+# - `"gelu_tanh"`: the approximation $\tfrac12 z\left(1 + \tanh\!\left(\sqrt{2/\pi}\,(z + 0.044715\, z^3)\right)\right)$, which GPT-2 was trained with. The two differ by less than 0.0005, enough to change a model's logits and too little for you to see it in a loss.
+#
+# In many newer models one half decides how much of the other half passes. That is **SwiGLU**, here without biases:
+#
+# $$\mathrm{SwiGLU}(x) = \big(\mathrm{silu}(x W_\text{gate}) \odot x W_\text{up}\big)\,W_\text{down}, \qquad \mathrm{silu}(z) = z\,\sigma(z)$$
+#
+# It has three matrices instead of two. To spend as much, it must be narrower: $3\,d\,w = 2\,d\,d_\text{ff}$. Widths are then rounded *up* to a multiple of some number that the hardware likes. `gated_width` returns that width.
+#
+# *Before you code:* if $\phi$ were the identity, how many maps would do what the two do? With $d_\text{ff} = 4d$, how many times $d$ is the gated width?
+#
+# <details><summary>Hint: the distribution function</summary>
+#
+# $\Phi(z) = \tfrac12\left(1 + \mathrm{erf}(z/\sqrt2)\right)$. Torch's `F.gelu` knows both forms; look at its argument `approximate`.
+# </details>
+# <details><summary>Hint: rounding up</summary>
+#
+# For whole numbers, `-(-a // b)` is `a / b` rounded up. `2 * d_ff / 3` as a float may come out a little above a whole number.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "feed_forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def feed_forward(
+    x: torch.Tensor,
+    w_up: torch.Tensor,
+    b_up: torch.Tensor,
+    w_down: torch.Tensor,
+    b_down: torch.Tensor,
+    activation: str,
+) -> torch.Tensor:
+    """Widen each token, bend its features, and bring it back.
+
+    Shapes: x (batch, length, d_model), w_up (d_model, d_ff), b_up (d_ff,), w_down (d_ff, d_model),
+    b_down (d_model,); returns (batch, length, d_model). activation is relu, gelu or gelu_tanh.
+    """
+    ### BEGIN SOLUTION
+    hidden = x @ w_up + b_up
+    if activation == "relu":
+        hidden = hidden.clamp(min=0)
+    elif activation == "gelu":
+        hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
+    else:
+        inner = math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)
+        hidden = hidden * (1 + torch.tanh(inner)) / 2
+    return hidden @ w_down + b_down
+    ### END SOLUTION
+
+
+def swiglu(
+    x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor
+) -> torch.Tensor:
+    """Let a gate decide, feature by feature, how much of the widened token passes.
+
+    Shapes: x (batch, length, d_model), w_gate and w_up (d_model, d_ff), w_down (d_ff, d_model);
+    returns (batch, length, d_model).
+    """
+    ### BEGIN SOLUTION
+    gate = x @ w_gate
+    return (gate * torch.sigmoid(gate) * (x @ w_up)) @ w_down
+    ### END SOLUTION
+
+
+def gated_width(d_ff: int, multiple: int) -> int:
+    """Return the width of a gated network with at least the weights of a plain one of width d_ff.
+
+    It is the smallest such multiple of `multiple`.
+    """
+    ### BEGIN SOLUTION
+    return -(-2 * d_ff // (3 * multiple)) * multiple
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "feed_forward-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
+check("feed_forward")
+
+# %% [markdown]
+# {{exercise TransformerBlock}}
+#
+# A block is two sub-layers, attention and feed-forward, and each of them *adds* to what came in. Where does the norm go? There are two answers:
+#
+# | | each sub-layer computes | the stream |
+# |---|---|---|
+# | **post-norm** (the 2017 paper) | `x = norm(x + f(x))` | is normalised after every sum |
+# | **pre-norm** (GPT-2 and most since) | `x = x + f(norm(x))` | is never normalised, only read through a norm |
+#
+# And there is a third thing, `x = norm(x) + f(norm(x))`, which lecture notes and libraries have shipped under the name of the second ([PyTorch](https://github.com/pytorch/pytorch/issues/61165) among them, before it was released). It runs, it trains, and every shape fits. But its stream passes through every norm, so it is post-norm with its brackets moved, and the straight path from the last layer to the embeddings, the reason for pre-norm, is gone. The cell below sends tokens of three sizes through all three. (Where the sub-layer is given one size to read, what it adds has one size.)
+
+# %%
+generator = torch.Generator().manual_seed(0)
+matrix = torch.randn(64, 64, generator=generator) / 8
+tokens = torch.randn(1, 64, generator=generator)
+
+
+def norm(x):
+    return F.layer_norm(x, (64,))
+
+
+def sublayer(x):
+    return torch.tanh(x @ matrix)
+
+
+print("size of the tokens before and after one sub-layer")
+for size in (1, 10, 100):
+    x = size * tokens
+    after = {
+        "pre": x + sublayer(norm(x)),
+        "post": norm(x + sublayer(x)),
+        "third thing": norm(x) + sublayer(norm(x)),
+    }
+    sizes = ", ".join(f"{k} {v.square().mean().sqrt():6.2f}" for k, v in after.items())
+    print(f"{x.square().mean().sqrt():6.2f} -> {sizes}")
+
+# %% [markdown]
+# Write the block for both answers. The parts and their names: `attention_norm` and `feed_forward_norm` are `nn.LayerNorm(d_model)`, `attention` is `nn.MultiheadAttention(d_model, num_heads, batch_first=True)`, `up` and `down` are `nn.Linear`, to `d_ff` and back, with an exact GELU between them. Both sub-layers have the same order of norm and sum, and each has a norm of its own. (You built attention yourself in chapter 3; here torch's will do. Mind its mask: it says where attention is *forbidden*.)
+#
+# *Before you code:* in the pre-norm block, set `attention.out_proj` and `down` to zero. What is left? And in the post-norm block?
+#
+# <details><summary>Hint: torch's attention</summary>
+#
+# `self.attention(x, x, x, attn_mask=~mask, need_weights=False)` returns a tuple; its first entry is the output. `attn_mask=None` means no mask.
+# </details>
+# <details><summary>Hint: the order</summary>
+#
+# In pre-norm, the tensor left of the plus sign has never been through a norm of this block.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "TransformerBlock", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class TransformerBlock(nn.Module):
+    """Self attention, then feed-forward, each added to the stream."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, norm: str = "pre"):
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.attention = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+        self.attention_norm = nn.LayerNorm(d_model)
+        self.up = nn.Linear(d_model, d_ff)
+        self.down = nn.Linear(d_ff, d_model)
+        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.is_pre_norm = norm == "pre"
+        ### END SOLUTION
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Let the tokens talk, then let each think.
+
+        Shapes: x (batch, length, d_model), mask (length, length), rows are queries, True where
+        attention is allowed; returns (batch, length, d_model).
+        """
+        ### BEGIN SOLUTION
+        forbidden = None if mask is None else ~mask
+
+        def attend(tokens):
+            return self.attention(tokens, tokens, tokens, attn_mask=forbidden)[0]
+
+        def think(tokens):
+            return self.down(F.gelu(self.up(tokens)))
+
+        if self.is_pre_norm:
+            x = x + attend(self.attention_norm(x))
+            return x + think(self.feed_forward_norm(x))
+        x = self.attention_norm(x + attend(x))
+        return self.feed_forward_norm(x + think(x))
+        ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "TransformerBlock-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("TransformerBlock")
+
+# %% [markdown]
+# {{exercise stack_with_final_norm}}
+#
+# Nothing in a pre-norm stack ever makes the stream smaller. Each sub-layer adds, and if what it adds has nothing to do with what is there, the *squares* of the sizes add up. That is no harm to the layers, which read through a norm. It is to whatever reads the stream at the top: the map to the logits would see numbers that grow with depth. So a pre-norm stack ends with one more norm, the **final norm**. A post-norm stack must not have it: its last operation is a norm already.
+#
+# Stack feed-forward sub-layers, without biases and with ReLU: `x + relu(norm(x) @ w_up) @ w_down`. There are `num_layers` of them and one norm more than that; the last row of `gains` and `biases` belongs to the final norm. Return what comes out of the final norm, and how large the stream was on its way: the root of the mean square of all its numbers, before the first layer and after each.
+#
+# *Before you code:* every sub-layer adds vectors of mean square 1 that are independent of the stream. How large is the stream after 48 of them, if it starts at 1?
+#
+# <details><summary>Hint: a norm</summary>
+#
+# `F.layer_norm(x, gain.shape, gain, bias)`, or your own.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "stack_with_final_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def stack_with_final_norm(
+    x: torch.Tensor,
+    gains: torch.Tensor,
+    biases: torch.Tensor,
+    w_up: torch.Tensor,
+    w_down: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run a pre-norm stack of feed-forward sub-layers, and watch its stream.
+
+    Shapes: x (batch, length, d_model), gains and biases (num_layers + 1, d_model), w_up
+    (num_layers, d_model, d_ff), w_down (num_layers, d_ff, d_model); returns the output
+    (batch, length, d_model) and the sizes (num_layers + 1,) of the stream.
+    """
+    ### BEGIN SOLUTION
+    width = gains.shape[1:]
+    sizes = [x.square().mean().sqrt()]
+    for gain, bias, up, down in zip(gains[:-1], biases[:-1], w_up, w_down, strict=True):
+        x = x + (F.layer_norm(x, width, gain, bias) @ up).relu() @ down
+        sizes.append(x.square().mean().sqrt())
+    return F.layer_norm(x, width, gains[-1], biases[-1]), torch.stack(sizes)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "stack_with_final_norm-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("stack_with_final_norm")
+
+# %% [markdown]
+# {{exercise init_std}}
+#
+# A program, published with the remark that nobody had run it yet, draws all weights evenly between −1 and 1. Here is what happens to a vector of width 512 on its way through linear layers with ReLU:
+
+# %%
+generator = torch.Generator().manual_seed(0)
+x = torch.randn(64, 512, generator=generator)
+for layer in range(1, 7):
+    x = F.relu(x @ (2 * torch.rand(512, 512, generator=generator) - 1))
+    print(f"after layer {layer}: standard deviation {x.std():.3g}")
+
+# %% [markdown]
+# Each output is a sum of 512 products. If the products are independent with mean 0, their variances add: each layer multiplies the mean square by `fan_in` times the variance of a weight (and ReLU halves it, for it removes one side of something symmetric). Nothing but the weights can make up for that. Write four formulas, for independent weights of mean 0:
+#
+# 1. `linear_std(fan_in)`: the standard deviation with which a linear map keeps the mean square of its input.
+# 2. `uniform_bound(fan_in)`: the $a$ for which weights drawn evenly between $-a$ and $a$ keep the mean square from layer to layer through `relu(x @ w)`.
+# 3. `init_std(fan_in, num_layers)`: in a pre-norm stack of `num_layers` blocks, each with *two* sub-layers, what a sub-layer reads has mean square 1, and the map that writes to the stream has `fan_in` inputs of mean square 1. The standard deviation of its weights for which a stream that starts with variance 1 ends with variance 2, at any depth.
+# 4. `stream_variance(fan_in, num_layers, std)`: the variance at the end of that stream, if the weights have the standard deviation `std`.
+#
+# *Before you code:* what do 2 and 3 give for one input and one block? How far does the stream grow in 48 blocks if depth is forgotten, `std = linear_std(fan_in)`?
+#
+# <details><summary>Hint: even numbers</summary>
+#
+# Numbers drawn evenly between $-a$ and $a$ have the variance $a^2/3$.
+# </details>
+# <details><summary>Hint: sharing one unit of variance</summary>
+#
+# 48 blocks have 96 sub-layers. Each may add 1/96.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "init_std", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def linear_std(fan_in: int) -> float:
+    """Return the standard deviation of weights that keep the mean square of what comes in."""
+    ### BEGIN SOLUTION
+    return fan_in**-0.5
+    ### END SOLUTION
+
+
+def uniform_bound(fan_in: int) -> float:
+    """Return the bound of evenly drawn weights that keep the mean square through relu(x @ w)."""
+    ### BEGIN SOLUTION
+    return math.sqrt(6 / fan_in)
+    ### END SOLUTION
+
+
+def init_std(fan_in: int, num_layers: int) -> float:
+    """Return the standard deviation of weights that write to the stream of num_layers blocks."""
+    ### BEGIN SOLUTION
+    num_writers = 2 * num_layers
+    return linear_std(fan_in) / math.sqrt(num_writers)
+    ### END SOLUTION
+
+
+def stream_variance(fan_in: int, num_layers: int, std: float) -> float:
+    """Return the variance of a stream after num_layers blocks; it starts with 1."""
+    ### BEGIN SOLUTION
+    return 1 + 2 * num_layers * fan_in * std**2
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "init_std-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("init_std")
+
+# %% [markdown]
+# {{exercise dropout_block}}
+#
+# Dropout sets features to zero at random, so that no feature can rely on one other. Four things about it are got wrong again and again:
+#
+# - A **rate** of 0.1 drops a tenth. (A program in which 0.8 was meant to be the share that stays kept a fifth.)
+# - What stays is divided by the share that stays, *in training*. Then a feature has the same mean as without dropout, and nothing has to be done later.
+# - In **evaluation**, dropout does nothing at all.
+# - In a block it acts on what a sub-layer gives, **before the sum**. Behind the sum it would punch holes into the stream itself, and nothing further up could fill them.
+#
+# Write `dropout`, and one pre-norm feed-forward sub-layer with it, `x + dropout(relu(norm(x) @ w_up) @ w_down)`. So that the result is exact, the choice is handed over: `keep` is True where a feature stays.
+#
+# *Before you code:* a feature is 3, the rate is 0.25. Which two values can it have after dropout, and what is their mean? What happens at rate 1?
+#
+# <details><summary>Hint: in evaluation</summary>
+#
+# `keep` is still handed over if `training` is False. Ignore it.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "dropout_block", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def dropout(x: torch.Tensor, keep: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
+    """Drop the features where `keep` is False, and leave their mean as it was.
+
+    Shapes: x and keep (batch, length, d_model); returns the same. rate is the share dropped.
+    """
+    ### BEGIN SOLUTION
+    if not training:
+        return x
+    return torch.where(keep, x / (1 - rate), 0.0)
+    ### END SOLUTION
+
+
+def dropout_block(
+    x: torch.Tensor,
+    keep: torch.Tensor,
+    rate: float,
+    gain: torch.Tensor,
+    bias: torch.Tensor,
+    w_up: torch.Tensor,
+    w_down: torch.Tensor,
+    training: bool,
+) -> torch.Tensor:
+    """Add to the stream what is left of a feed-forward network's output.
+
+    Shapes: x and keep (batch, length, d_model), gain and bias (d_model,), w_up (d_model, d_ff),
+    w_down (d_ff, d_model); returns (batch, length, d_model).
+    """
+    ### BEGIN SOLUTION
+    read = F.layer_norm(x, gain.shape, gain, bias)
+    return x + dropout((read @ w_up).relu() @ w_down, keep, rate, training)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "dropout_block-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("dropout_block")
+
+# %% [markdown]
+# {{exercise fold_norm}}
+#
+# A norm ends with a gain and a bias, and the next thing to happen is a linear map. Two maps in a row are one map. So a trained model can be rewritten: put gain and bias into the weights that read, and the norm that is left has nothing to learn. Nothing about the function changes, and whoever studies the weights has one thing less between the stream and what is read from it.
+#
+# Write `fold_norm`. For every token, the new map on the bare norm (gain 1, bias 0) must give what the old map gave on the full norm. The layout is that of `nn.Linear`: `weight` is `(d_out, d_in)`.
+#
+# Then finish what the centring matrix began. `centre_writer` changes a map that *writes* to the stream so that everything it writes has mean 0 over the features. If all writers do, and the embeddings are centred too, the stream of a pre-norm model is always centred, and every LayerNorm without a bias may be replaced by an RMSNorm.
+#
+# *Before you code:* in `weight`, `(d_out, d_in)`, do the features of the norm belong to the rows or to the columns? And the features of the stream, for a writer?
+#
+# <details><summary>Hint: multiply out</summary>
+#
+# $(\hat x \odot \gamma + \beta)\,W^\top + b = \hat x\,(\gamma\text{ into the columns of }W)^\top + \text{a constant}$.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "fold_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def fold_norm(
+    gain: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, linear_bias: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the weight and bias that read the bare norm as the old ones read the full norm.
+
+    Shapes: gain and bias (d_model,), weight (d_out, d_model), linear_bias (d_out,); returns two
+    of the shapes of the last two.
+    """
+    ### BEGIN SOLUTION
+    return weight * gain, linear_bias + weight @ bias
+    ### END SOLUTION
+
+
+def centre_writer(
+    weight: torch.Tensor, linear_bias: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the weight and bias that write what the old ones wrote, less its mean.
+
+    Shapes: weight (d_model, d_in), linear_bias (d_model,); returns two of the same.
+    """
+    ### BEGIN SOLUTION
+    return weight - weight.mean(dim=0), linear_bias - linear_bias.mean()
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "fold_norm-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("fold_norm")
+
+# %% [markdown]
+# {{exercise check_layer_norm}}
+#
+# Here is a test of a kind that is easy to find. It draws a token, normalises it, and looks whether mean and standard deviation came out as they should. Run the cell: it is happy with a norm that lets the future leak into the past.
+
+
+# %%
+def norm_over_everything(x, gain, bias, eps):
+    centred = x - x.mean()
+    return centred / torch.sqrt(centred.square().mean() + eps) * gain + bias
+
+
+def published_check(layer_norm):
+    torch.manual_seed(0)
+    y = layer_norm(torch.randn(1, 512), torch.ones(512), torch.zeros(512), 1e-5)
+    assert y.shape == (1, 512)
+    assert abs(y.mean()) < 1e-2 and abs(y.std() - 1) < 1e-2
+
+
+published_check(norm_over_everything)
+print("passes")
+
+# %% [markdown]
+# Write a test that deserves the name. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. Eight wrong ones are waiting: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the root, one has no gain and one no bias. Right ones must pass, and one of these computes in `float32` whatever it is given. `x` has the axes `(batch, length, d_model)`.
+#
+# *Before you code:* why can the test above not see that a standard deviation was divided by 511? On which tokens does $\varepsilon$ matter, and is a difference of $10^{-3}$ there large or small?
+#
+# <details><summary>Hint: what to compare with</summary>
+#
+# Four features, three tokens, two sequences of very different size, a gain and a bias that are no constants. `F.layer_norm` is a fine judge; so is a token that you worked out by hand.
+# </details>
+# <details><summary>Hint: ε</summary>
+#
+# Choose `eps` and `x` yourself. With `eps = 1.0` there is no doubt where it stands.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "check_layer_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def check_layer_norm(layer_norm) -> None:
+    """Raise AssertionError if a LayerNorm is wrong.
+
+    layer_norm(x, gain, bias, eps): x (batch, length, d_model), gain and bias (d_model,).
+    """
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 4, generator=generator)
+    x = x * torch.tensor([0.5, 4.0])[:, None, None] + torch.tensor([1.0, -2.0, 3.0])[:, None]
+    gain, bias = torch.randn(2, 4, generator=generator)
+    for eps in (1e-5, 1.0):
+        seen = layer_norm(x, gain, bias, eps)
+        expected = F.layer_norm(x, (4,), gain, bias, eps)
+        assert seen.shape == expected.shape, f"the shape is {tuple(seen.shape)}"
+        off = (seen - expected).abs().max()
+        assert off < 1e-3, f"off by {off:.2g} at eps={eps}"
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "check_layer_norm-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("check_layer_norm")
+
+# %% [markdown]
+# {{exercise mended_block}}
+#
+# Below is a decoder's pre-norm block, with three sub-layers: the tokens attend to each other and to the past only, then to the `memory` that an encoder left, then each thinks for itself. The maps of attention are left out to keep it short; everything else has been seen in published programs and lecture notes. Norm `i` has the gain `gains[i]` and the bias `biases[i]`, one for each sub-layer in turn; the memory comes normalised, and is used as it is.
+#
+# There are four bugs in it, and each has a symptom. Run the cell.
+
+
+# %%
+def published_block(x, memory, gains, biases, w_up, w_down):
+    def norm(tokens, i):
+        mean = tokens.mean(dim=1, keepdim=True)
+        variance = (tokens - mean).square().mean(dim=1, keepdim=True)
+        return (tokens - mean) / torch.sqrt(variance + 1e-5) * gains[i] + biases[i]
+
+    attend = F.scaled_dot_product_attention
+    y1 = norm(x, 0)
+    y2 = y1 + attend(y1, y1, y1, is_causal=True)
+    y3 = norm(y2, 1)
+    y4 = y2 + attend(y3, memory, memory)
+    y5 = torch.relu(norm(y2, 0) @ w_up) @ w_down
+    return y4 + y5
+
+
+def show_symptoms(block):
+    generator = torch.Generator().manual_seed(0)
+    x, memory = torch.randn(2, 1, 6, 8, generator=generator)
+    gains, biases = torch.randn(2, 3, 8, generator=generator)
+    w_up = torch.randn(8, 16, generator=generator)
+    w_down = torch.randn(16, 8, generator=generator)
+
+    def run(x=x, memory=memory, gains=gains, w_down=w_down):
+        return block(x, memory, gains, biases, w_up, w_down)
+
+    later = x.clone()
+    later[:, -1] += 1.0
+    notice = ((run(x=later) - run()).abs().amax(dim=-1) > 1e-5)[0].nonzero().flatten().tolist()
+    print(f"the last of 6 tokens is changed: outputs {notice} notice")
+
+    size = run(x=1000 * x).abs().mean() / (1000 * x).abs().mean()
+    print(f"the tokens are 1000 times as long: the outputs are {size:.4f} times as long as they")
+
+    silent = gains * torch.tensor([1.0, 1.0, 0.0])[:, None]
+    print(f"the gain of norm 2 is 0: largest change {(run(gains=silent) - run()).abs().max():.3f}")
+
+    def added(memory):
+        return run(memory=memory) - run(memory=memory, w_down=0 * w_down)
+
+    change = (added(memory.flip(1) + memory) - added(memory)).abs().max()
+    print(f"another memory: what feed-forward adds changes by {change:.3f}")
+
+
+show_symptoms(published_block)
+
+# %% [markdown]
+# A causal model may let output 5 notice, and no other. A stream that only additions touch stays about as long as it came. A norm that can be switched off without a change is not used. And a network that thinks about what was read from memory should care which memory it was.
+#
+# Write `mended_block`. Then run `show_symptoms(mended_block)` in a cell of your own.
+#
+# *Before you code:* attention has its causal mask. What else in a block could carry news from one token to another? And which of the four symptoms would a falling loss have shown you?
+#
+# <details><summary>Hint: where they are</summary>
+#
+# One in the norm, one where the stream goes on after the first norm, and two in the line of the feed-forward network.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "mended_block", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def mended_block(
+    x: torch.Tensor,
+    memory: torch.Tensor,
+    gains: torch.Tensor,
+    biases: torch.Tensor,
+    w_up: torch.Tensor,
+    w_down: torch.Tensor,
+) -> torch.Tensor:
+    """Run a decoder's pre-norm block: causal self attention, cross attention, feed-forward.
+
+    Shapes: x (batch, length, d_model), memory (batch, source_len, d_model), gains and biases
+    (3, d_model), w_up (d_model, d_ff), w_down (d_ff, d_model); returns (batch, length, d_model).
+    """
+
+    ### BEGIN SOLUTION
+    def norm(tokens, i):
+        return F.layer_norm(tokens, gains[i].shape, gains[i], biases[i])
+
+    attend = F.scaled_dot_product_attention
+    read = norm(x, 0)
+    x = x + attend(read, read, read, is_causal=True)
+    x = x + attend(norm(x, 1), memory, memory)
+    return x + torch.relu(norm(x, 2) @ w_up) @ w_down
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "mended_block-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("mended_block")
+
+# %% [markdown]
+# {{exercise swapped_sublayer}}
+#
+# Everything so far was tested with random numbers. Now put your own part into a model that has learned something. The course comes with one that continues Python: three pre-norm blocks, `d_model` 128, `d_ff` 512, exact GELU, $\varepsilon = 10^{-5}$. The cell below loads it, takes it apart at the right place, and reads a piece of Python with it.
+
+# %%
+import inspect
+import textwrap
+
+from groundup.pretrained import load
+
+reader, tokenizer = load("reader")
+
+
+def sublayer_weights(block):
+    """Return what a feed-forward sub-layer has learned; weights in the layout of nn.Linear."""
+    weights = {"gain": block.feed_forward_norm.gain, "bias": block.feed_forward_norm.bias}
+    for name, part in (("up", block.feed_forward.up), ("down", block.feed_forward.down)):
+        weights |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
+    return weights
+
+
+@torch.no_grad()
+def logits_with(sublayer, ids):
+    """Run the reader with `sublayer(x, weights)` in place of each feed-forward sub-layer."""
+    x = reader.embedding(ids)
+    for block in reader.blocks:
+        x = x + block.attention(block.attention_norm(x), mask="causal")
+        x = sublayer(x, sublayer_weights(block))
+    return reader.unembedding(reader.final_norm(x))
+
+
+def nats_per_token(logits, ids):
+    return F.cross_entropy(logits[0, :-1], ids[0, 1:]).item()
+
+
+ids = torch.tensor([tokenizer.encode(inspect.getsource(textwrap.TextWrapper))[:240]])
+with torch.no_grad():
+    print(f"the reader as it is: {nats_per_token(reader(ids), ids):.4f} nats per token")
+without = logits_with(lambda x, weights: x, ids)
+print(f"without feed-forward: {nats_per_token(without, ids):.4f} nats per token")
+
+# %% [markdown]
+# Write `swapped_sublayer`: norm, feed-forward network and sum, with the weights that are handed over. With it in place of the model's own in any layer, the logits must be *the same*, up to rounding. Not nearly the same, and not the same loss.
+#
+# *Before you code:* which of these would you notice in the loss: no residual, ReLU for GELU, the approximate GELU for the exact one, $d - 1$ for $d$ in the variance of 128 features?
+#
+# <details><summary>Hint: the layout</summary>
+#
+# `F.linear(x, weight, bias)` multiplies with `weight` as `nn.Linear` keeps it: `up.weight` is `(512, 128)`.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "swapped_sublayer", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def swapped_sublayer(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Do what the feed-forward sub-layer of a trained pre-norm model does.
+
+    Shapes: x (batch, length, d_model), the stream before the sub-layer; weights has gain and bias
+    (d_model,), up.weight (d_ff, d_model), up.bias (d_ff,), down.weight (d_model, d_ff) and
+    down.bias (d_model,); returns the stream after it.
+    """
+    ### BEGIN SOLUTION
+    read = F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])
+    hidden = F.gelu(F.linear(read, weights["up.weight"], weights["up.bias"]))
+    return x + F.linear(hidden, weights["down.weight"], weights["down.bias"])
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "swapped_sublayer-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+check("swapped_sublayer")
+
+# %% [markdown]
+# ## Look at what you built
+#
+# First, what the loss alone would have told you. Each row below swaps one wrong part into all three layers of the reader. The first column is all that a training curve shows; the second is what a comparison of logits shows. Look for the rows whose loss you would have believed. A wrong part may even read this text a little better than the right one. (These cells are not graded.)
+
+# %%
+mine = logits_with(swapped_sublayer, ids)
+
+
+def wrong_sublayer(norm=None, activation=F.gelu, residual=lambda x, read: x):
+    def sublayer(x, weights):
+        gain, bias = weights["gain"], weights["bias"]
+        read = norm(x, gain, bias) if norm else layer_norm(x, gain, bias)
+        hidden = activation(F.linear(read, weights["up.weight"], weights["up.bias"]))
+        return residual(x, read) + F.linear(hidden, weights["down.weight"], weights["down.bias"])
+
+    return sublayer
+
+
+def divided_by_one_less(x, gain, bias):
+    spread = torch.sqrt(x.var(dim=-1, keepdim=True) + 1e-5)
+    return (x - x.mean(dim=-1, keepdim=True)) / spread * gain + bias
+
+
+wrong = {
+    "approximate GELU": wrong_sublayer(activation=lambda z: F.gelu(z, approximate="tanh")),
+    "d - 1 in the variance": wrong_sublayer(norm=divided_by_one_less),
+    "mean not subtracted": wrong_sublayer(norm=lambda x, g, b: rms_norm(x, g) + b),
+    "norm's bias forgotten": wrong_sublayer(norm=lambda x, g, b: layer_norm(x, g, 0 * b)),
+    "norm's gain forgotten": wrong_sublayer(norm=lambda x, g, b: layer_norm(x, 1 + 0 * g, b)),
+    "ReLU for GELU": wrong_sublayer(activation=F.relu),
+    "residual from the norm": wrong_sublayer(residual=lambda x, read: read),
+    "no residual": wrong_sublayer(residual=lambda x, read: 0),
+}
+print(f"{'':24}  nats per token  largest change of a logit")
+print(f"{'yours':24}  {nats_per_token(mine, ids):14.4f}")
+for name, sublayer in wrong.items():
+    logits = logits_with(sublayer, ids)
+    change = (logits - mine).abs().max()
+    print(f"{name:24}  {nats_per_token(logits, ids):14.4f}  {change:.4f}")
+
+# %% [markdown]
+# Then, depth. Forty-eight of your own pre-norm blocks with random weights, the maps that write to the stream drawn with `init_std`, and with `linear_std` as if there were no depth. Left: the size of the stream. Right: how much gradient arrives at each block's input. With your `init_std` the stream stays below $\sqrt2$ (what its writers read here, averages and bent features, is smaller than the formula assumes), and every block gets about the same gradient. Without it the stream grows, and the first blocks get many times the gradient of the last ones.
+
+# %%
+depth, width = 48, 32
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+for label, std_for in (
+    ("init_std", lambda fan_in: init_std(fan_in, depth)),
+    ("linear_std", linear_std),
+):
+    torch.manual_seed(0)
+    blocks = [TransformerBlock(width, 4, 4 * width) for _ in range(depth)]
+    stream = [torch.randn(2, 16, width).requires_grad_()]
+    for block in blocks:
+        with torch.no_grad():
+            for writer in (block.attention.out_proj, block.down):
+                writer.weight.normal_(std=std_for(writer.in_features))
+        stream.append(block(stream[-1]))
+    gradients = torch.autograd.grad(stream[-1].square().mean().sqrt(), stream[:-1])
+    left.plot([x.detach().square().mean().sqrt() for x in stream], label=label)
+    right.semilogy([gradient.norm() for gradient in gradients], label=label)
+left.set_xlabel("blocks")
+left.set_ylabel("size of the stream")
+right.set_xlabel("block")
+right.set_ylabel("size of the gradient")
+left.legend()
+figure.tight_layout()
+plt.show()
