@@ -91,6 +91,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for kind in ("mistake", "variant"):
         if kind in metafunc.fixturenames:
             metafunc.parametrize(kind, list(_each(f"{kind}s")))
+    if "first_mistake" in metafunc.fixturenames:
+        first = {(a.name, m.exercise): m for a in all_assignments() for m in reversed(a.mistakes)}
+        wanted = [each for each in _each("mistakes") if each.values[0][1] in first.values()]
+        metafunc.parametrize("first_mistake", wanted)
 
 
 @pytest.fixture(scope="session")
