@@ -2,8 +2,11 @@
 const frames = new ResizeObserver((entries) => {
   for (const { target } of entries) {
     const frame = target.closest(".wide, div.math");
-    if (frame.scrollWidth > frame.clientWidth) frame.tabIndex = 0;
-    else frame.removeAttribute("tabindex");
+    // Beside its number a formula scrolls by itself, not with its frame.
+    for (const part of [frame, ...frame.querySelectorAll("mjx-container")]) {
+      if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
+      else part.removeAttribute("tabindex");
+    }
   }
 });
 window.addEventListener("load", () => {

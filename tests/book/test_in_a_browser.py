@@ -56,8 +56,9 @@ LOOK_AT_THE_PAGE = """() => {
     figures: [...document.querySelectorAll("article .cell_output img")].filter(seen)
       .map((i) => i.className),
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-    unreachable_frames: [...document.querySelectorAll(".wide, div.math")]
-      .filter((e) => e.scrollWidth > e.clientWidth && e.tabIndex < 0).map((e) => e.outerHTML),
+    unreachable_frames: [...document.querySelectorAll(".wide, div.math, div.math mjx-container")]
+      .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth && e.tabIndex < 0)
+      .map((e) => e.outerHTML),
     uncopyable_code: [...document.querySelectorAll("div.highlight pre")]
       .filter((pre) => seen(pre) && !pre.closest(".output") && !pre.parentElement
         .querySelector("button.copybtn")).length,
