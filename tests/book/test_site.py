@@ -24,7 +24,7 @@ def squeezed(text: str) -> str:
 
 
 THROWN_AWAY = "mean_of_rows"
-"""The exercise on which chapter 00 shows how grading works, a wrong answer and its name included."""
+"""The exercise on which chapter 00 shows how grading works, with a wrong answer and its name."""
 
 
 def solutions() -> dict[str, str]:
