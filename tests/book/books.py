@@ -11,6 +11,18 @@ ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
 EXTENSIONS = BOOK / "_ext"
 
+DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+LOOKS = {
+    "light": {"color_scheme": "light", "viewport": DESK},
+    "dark": {"color_scheme": "dark", "viewport": DESK},
+    "phone": {"color_scheme": "light", "viewport": PHONE},
+}
+AXE = {
+    "resultTypes": ["violations"],
+    "preload": False,  # or it fetches style sheets from addresses of its own making
+    "rules": {"label-content-name-mismatch": {"enabled": True}},  # off unless asked for
+}
+
 
 def pages() -> list[str]:
     """Name every page of the table of contents, without its ending."""

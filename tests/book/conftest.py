@@ -4,13 +4,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
 
 # The extensions are modules beside the book, as _config.yml tells jupyter-book.
 sys.path[:0] = [str(ROOT / "book" / "_ext"), str(ROOT / "book"), str(HERE)]
@@ -53,3 +60,31 @@ def small_book(tmp_path: Path) -> Callable:
         return book
 
     return make
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if found is None:
+        pytest.fail(
+            "the tests of the book need Chromium: install it with `apt-get install chromium`, "
+            "`brew install chromium`, or leave these tests out with `pytest -m 'not browser'`",
+            pytrace=False,
+        )
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
+    opened: list[BrowserContext] = []
+
+    def new(**options: object) -> BrowserContext:
+        opened.append(browser.new_context(**options))
+        return opened[-1]
+
+    yield new
+    for each in opened:
+        each.close()

@@ -7,9 +7,8 @@ import explorer
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
-from books import BOOK
+from books import AXE, BOOK, LOOKS, PHONE
 from bs4 import BeautifulSoup
-from test_in_a_browser import AXE, LOOKS, PHONE, browser, context  # noqa: F401
 
 from groundup.config import DecoderOnlyConfig
 from groundup.masks import causal_mask, masked_softmax, sliding_window_mask
@@ -85,7 +84,7 @@ def written(shown: list[explorer.Explorer], theme: str = "light") -> str:
 
 
 @pytest.fixture
-def opened(context, tmp_path):  # noqa: F811
+def opened(context, tmp_path):
     def open_page(*shown: explorer.Explorer, theme: str = "light", **options: object):
         path = tmp_path / "page.html"
         path.write_text(written(list(shown), theme), encoding="utf-8")

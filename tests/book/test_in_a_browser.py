@@ -5,7 +5,6 @@ Each page is opened once per look; what was seen is kept, and the tests ask abou
 
 import functools
 import http.server
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,28 +12,12 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from books import pages
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from books import AXE, LOOKS, pages
+from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
 PAGES = [*pages(), "search"]
-DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-LOOKS = {
-    "light": {"color_scheme": "light", "viewport": DESK},
-    "dark": {"color_scheme": "dark", "viewport": DESK},
-    "phone": {"color_scheme": "light", "viewport": PHONE},
-}
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
-AXE = {
-    "resultTypes": ["violations"],
-    "preload": False,  # or it fetches style sheets from addresses of its own making
-    "rules": {"label-content-name-mismatch": {"enabled": True}},  # off unless asked for
-}
 # A phone shows the colours of a desk, and to measure them all again takes the longest.
 RULES = {"light": {}, "dark": {}, "phone": {"color-contrast": {"enabled": False}}}
 LOOK_AT_THE_PAGE = """() => {
@@ -93,34 +76,6 @@ def address(site: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
         thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if found is None:
-        pytest.fail(
-            "the tests of the book need Chromium: install it with `apt-get install chromium`, "
-            "`brew install chromium`, or leave these tests out with `pytest -m 'not browser'`",
-            pytrace=False,
-        )
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found, args=FLAGS)
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
-    opened: list[BrowserContext] = []
-
-    def new(**options: object) -> BrowserContext:
-        opened.append(browser.new_context(**options))
-        return opened[-1]
-
-    yield new
-    for each in opened:
-        each.close()
 
 
 def watch(page: Page, address: str) -> Visit:
