@@ -247,9 +247,11 @@ class LocalSubject:
         started = time.monotonic()
         armed = can_interrupt
         repeat_after = _REPEAT_ALARM_AFTER
+        went_off = False
 
         def stop(signum: int, frame: FrameType | None) -> None:
-            nonlocal repeat_after
+            nonlocal repeat_after, went_off
+            went_off = True
             if not armed or frame is None or frame.f_code.co_filename in _OUR_FILES:
                 return
             # Code under test may catch an alarm. The next one comes sooner, and in the end one
@@ -267,8 +269,15 @@ class LocalSubject:
             armed = False
             if can_interrupt:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, previous)
+                # One of many alarms may still be on its way, through a thread of torch's. By
+                # default it would end the process.
+                is_default = went_off and previous == signal.SIG_DFL
+                signal.signal(signal.SIGALRM, _too_late if is_default else previous)
             self._seconds_left -= time.monotonic() - started
+
+
+def _too_late(signum: int, frame: FrameType | None) -> None:
+    """Do nothing about an alarm that comes when the call has ended."""
 
 
 def _require_tensors(name: str, result: Any, cotangents: Sequence[Tensor]) -> Sequence[Tensor]:

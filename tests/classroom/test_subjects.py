@@ -367,13 +367,29 @@ def test_what_does_not_end_is_stopped(body):
     assert "Is there a loop that does not end?" in str(raised.value)
 
 
-def test_no_alarm_is_left_behind():
-    before = signal.getsignal(signal.SIGALRM)
-    for body in (*ENDLESS.values(), "return 2", "raise ValueError"):
+@pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN, lambda signum, frame: None])
+def handler(request):
+    """What an alarm does while no code is under test."""
+    before = signal.signal(signal.SIGALRM, request.param)
+    yield request.param
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_no_alarm_is_left_behind(handler):
+    for body in ("return 2", "raise ValueError"):
         with pytest.raises(StudentError) if "return" not in body else memoryview(b""):
             student(f"def f():\n    {body}", seconds=0.05).call("f")
         assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
-        assert signal.getsignal(signal.SIGALRM) is before
+        assert signal.getsignal(signal.SIGALRM) is handler
+
+
+def test_an_alarm_that_comes_late_does_nothing(handler):
+    """With the default handler it would end this process."""
+    for body in ENDLESS.values():
+        with pytest.raises(TooSlow):
+            student(f"def f():\n    {body}", seconds=0.05).call("f")
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+        signal.raise_signal(signal.SIGALRM)
 
 
 def test_time_is_shared_between_calls():
