@@ -402,6 +402,8 @@ class Dates:
         "cs da de el en_GB en_US es fi fr hr hu id it ja ko nl pl pt ro ru sv tr vi zh".split()
     )
     """Whose forms are used, by their names in CLDR."""
+    STYLES = ("full", "long", "medium", "short")
+    """How much of a date is in words, by the names in CLDR, the most first."""
     FIRST_DAY = datetime.date(1900, 1, 1)
     """The earliest day."""
     LAST_DAY = datetime.date(2099, 12, 31)
@@ -415,13 +417,17 @@ class Dates:
         days = [self.FIRST_DAY + datetime.timedelta(days=number) for number in shuffled]
         self.train_days = days[num_days // 10 :]
         self.validation_days = days[: num_days // 10]
-        patterns = [
-            (locale, get_date_format(style, locale).pattern)
+        patterns = {
+            (locale, style): get_date_format(style, locale).pattern
             for locale in self.LOCALES
-            for style in ("full", "long", "medium", "short")
-        ]
-        # "yy" leaves the century open. Two styles of a locale may be the same.
-        self.forms = [form for form in dict.fromkeys(patterns) if "yy" not in form[1]]
+            for style in self.STYLES
+        }
+        # "yy" leaves the century open. Two styles of a locale may be the same: the longer counts.
+        self.style_of: dict[tuple[str, str], str] = {}
+        for (locale, style), pattern in patterns.items():
+            if "yy" not in pattern:
+                self.style_of.setdefault((locale, pattern), style)
+        self.forms = list(self.style_of)
 
     def write(self, day: datetime.date, form: tuple[str, str]) -> Pair:
         """Write a day in one of the `forms`, a locale and a CLDR pattern."""
@@ -439,11 +445,16 @@ class Dates:
             days: What to choose from, `train_days` or `validation_days`.
 
         """
+        return [self.write(day, form) for day, form in self.choose(number, generator, days)]
+
+    def choose(
+        self, number: int, generator: torch.Generator, days: Sequence[datetime.date]
+    ) -> list[tuple[datetime.date, tuple[str, str]]]:
+        """Choose what `draw` would write: days and, for each, a form, not yet as text."""
         which_days = torch.randint(len(days), (number,), generator=generator).tolist()
         which_forms = torch.randint(len(self.forms), (number,), generator=generator).tolist()
         return [
-            self.write(days[day], self.forms[form])
-            for day, form in zip(which_days, which_forms, strict=True)
+            (days[day], self.forms[form]) for day, form in zip(which_days, which_forms, strict=True)
         ]
 
     def tokenizers(self) -> tuple[CharacterTokenizer, CharacterTokenizer]:

@@ -3,8 +3,9 @@
 A task brings together data, tokenizers, a model that fits, batches, and how it is measured.
 """
 
+import datetime
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -153,6 +154,47 @@ def _num_bytes_after_the_first_token(tokenizer: Tokenizer, ids: list[int], text:
     return num_left + len(text[len(first) :].encode())
 
 
+class DateAnswer(NamedTuple):
+    """What a model made of a date, and how that date was written."""
+
+    locale: str
+    """Whose form it is, such as `hr`."""
+    style: str
+    """One of `Dates.STYLES`."""
+    source: str
+    """What was read."""
+    target: str
+    """What it means, in ISO form."""
+    answer: str
+    """What the model wrote."""
+
+    @property
+    def is_right(self) -> bool:
+        """Tell whether every character of the answer is as it should be."""
+        return self.answer == self.target
+
+
+def count_right(
+    answers: Iterable[DateAnswer], part: Literal["locale", "style"]
+) -> dict[str, tuple[int, int]]:
+    """Count right answers for each locale or each style: one number hides who is misread.
+
+    Args:
+        answers: Those of `DatesTask.answer`.
+        part: What to keep apart.
+
+    Returns:
+        By name of the locale or style, the number of right answers and that of all answers.
+
+    """
+    counts: dict[str, tuple[int, int]] = {}
+    for answer in answers:
+        name = answer.locale if part == "locale" else answer.style
+        right, in_all = counts.get(name, (0, 0))
+        counts[name] = (right + answer.is_right, in_all + 1)
+    return counts
+
+
 class DatesTask:
     """Read a date as people write it, and write it in ISO form.
 
@@ -196,19 +238,50 @@ class DatesTask:
 
     def evaluate(self, model: AnyModel) -> dict[str, Any]:
         """Measure on days held out."""
+        return self.evaluate_on(model, self.data.validation_days)
+
+    def evaluate_on(self, model: AnyModel, days: Sequence[datetime.date]) -> dict[str, Any]:
+        """Measure on some of these days, always the same, each written in one form."""
         assert isinstance(model, EncoderDecoder)
-        source, target = self.tokenizers["source"], self.tokenizers["target"]
         generator = torch.Generator().manual_seed(0)
-        pairs = self.data.draw(self.NUM_VALIDATION, generator, self.data.validation_days)
-        nats, num_tokens = evaluate(model, pair_batches(pairs, 256, source, target))
-        answers = translate_texts(model, [pair.source for pair in pairs], source, target)
-        right = sum(a == pair.target for a, pair in zip(answers, pairs, strict=True))
+        choices = self.data.choose(self.NUM_VALIDATION, generator, days)
+        pairs = [self.data.write(day, form) for day, form in choices]
+        batches = pair_batches(pairs, 256, self.tokenizers["source"], self.tokenizers["target"])
+        nats, num_tokens = evaluate(model, batches)
+        answers = self.answer(model, choices)
         return {
-            "exact_match": right / len(pairs),
+            "exact_match": sum(answer.is_right for answer in answers) / len(answers),
             "nats_per_token": nats,
             "num_tokens": num_tokens,
-            "num_examples": len(pairs),
+            "num_examples": len(answers),
         }
+
+    def answer(
+        self, model: EncoderDecoder, choices: Sequence[tuple[datetime.date, tuple[str, str]]]
+    ) -> list[DateAnswer]:
+        """Let a model read days, and keep with each answer who writes a day so.
+
+        How often it is right in Croatian, or where a month is a figure, `count_right` tells:
+
+            choices = task.data.choose(500, generator, task.data.validation_days)
+            count_right(task.answer(model, choices), "locale")["hr"]  # (right, in all)
+
+        Args:
+            model: Reads with this task's tokenizers.
+            choices: Days, and for each one of the data's `forms`.
+
+        """
+        pairs = [self.data.write(day, form) for day, form in choices]
+        texts = translate_texts(
+            model,
+            [pair.source for pair in pairs],
+            self.tokenizers["source"],
+            self.tokenizers["target"],
+        )
+        return [
+            DateAnswer(form[0], self.data.style_of[form], pair.source, pair.target, text)
+            for (_, form), pair, text in zip(choices, pairs, texts, strict=True)
+        ]
 
     def baseline(self) -> dict[str, Any]:
         """Refuse: counts cannot translate."""

@@ -208,7 +208,34 @@ def test_there_are_24_locales_and_each_has_at_least_three_forms(dates):
     assert dates.name.startswith("dates in 24 locales of Babel ")
 
 
+@pytest.mark.parametrize(
+    ("form", "style"),
+    [
+        (("de", "EEEE, d. MMMM y"), "full"),
+        (("en_US", "MMMM d, y"), "long"),
+        (("en_US", "MMM d, y"), "medium"),
+        (("fr", "dd/MM/y"), "short"),
+        (("fi", "d.M.y"), "medium"),  # its short form is the same
+    ],
+)
+def test_a_form_has_the_name_that_cldr_gives_it(dates, form, style):
+    assert dates.style_of[form] == style
+
+
 # Dates, laws
+
+
+def test_every_form_has_a_style_and_no_locale_has_a_style_twice(dates):
+    assert list(dates.style_of) == dates.forms
+    assert set(dates.style_of.values()) == set(dates.STYLES)
+    styles = [(locale, dates.style_of[locale, pattern]) for locale, pattern in dates.forms]
+    assert len(styles) == len(set(styles))
+
+
+def test_what_is_chosen_is_what_is_drawn(dates):
+    choices = dates.choose(11, generator(5), dates.validation_days)
+    pairs = dates.draw(11, generator(5), dates.validation_days)
+    assert [dates.write(day, form) for day, form in choices] == pairs
 
 
 def test_no_two_days_are_written_the_same_way(dates):
