@@ -697,6 +697,10 @@ def without_output_map(weights, num_heads, x, context=None, mask=None):
     return layer()(weights, num_heads, x, context, mask)
 
 
+def of_another_sequence(weights, num_heads, x, context=None, mask=None):
+    return layer()(weights, num_heads, x, context, mask).flip(0)
+
+
 RIGHT = {
     "torch's own layer": checked_torch_layer,
     "torch's kernel for all heads": layer(),
@@ -717,6 +721,7 @@ NOT_RIGHT = {
     "masks of sequences are taken for masks of heads where there are as many": layer(
         head_mask=mask_by_head
     ),
+    "each sequence gets the result of another": of_another_sequence,
 }
 
 
@@ -763,6 +768,10 @@ class TestCheckMultiHead:
     def test_masks_of_sequences_taken_for_masks_of_heads_are_caught(self, subject, case):
         bug = "masks of sequences are taken for masks of heads where there are as many"
         self.judge(subject, case, bug)
+
+    @points(1)
+    def test_results_handed_to_the_wrong_sequence_are_caught(self, subject, case):
+        self.judge(subject, case, "each sequence gets the result of another")
 
     def judge(self, subject, case, bug):
         expect_test_judges(subject, case, "check_multi_head", RIGHT, NOT_RIGHT, bug)

@@ -1719,6 +1719,41 @@ class ToleranceTooLarge(Mistake, exercise="check_multi_head"):
                 assert torch.allclose(seen, expected(*args), atol=0.2)
 
 
+class DifferencesCancel(Mistake, exercise="check_multi_head"):
+    """The mean of the differences is small even where each is large, because they have signs: take
+    their absolute values, or the largest of them."""
+
+    def check_multi_head(attention):
+        generator = torch.Generator().manual_seed(5)
+        names = ("query", "key", "value", "output")
+        weights = {}
+        for name in names:
+            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
+            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
+
+        def expected(x, context, mask):
+            source = x if context is None else context
+            query, key, value = (
+                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
+                .unflatten(-1, (3, -1))
+                .transpose(1, 2)
+                for name, tokens in zip(names, (x, source, source), strict=False)
+            )
+            mask = None if mask is None else mask.unsqueeze(-3)
+            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+            found = found.transpose(1, 2).flatten(2)
+            return F.linear(found, weights["output.weight"], weights["output.bias"])
+
+        for batch in (2, 3):
+            x = torch.randn(batch, 5, 12, generator=generator)
+            context = torch.randn(batch, 7, 12, generator=generator)
+            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
+            own[:, :, 0] = True
+            for args in ((x, None, None), (x, context, None), (x, context, own)):
+                off = (attention(weights, 3, *args) - expected(*args)).mean()
+                assert off.abs() < 1e-4
+
+
 class NoTolerance(Mistake, exercise="check_multi_head"):
     """Numbers are compared exactly: right layers differ in the last digits, and one of them computes in
     float32, so leave a tolerance."""

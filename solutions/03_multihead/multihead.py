@@ -491,7 +491,7 @@ for attention in (torch_attention, scrambled_attention):
         print(f"{attention.__name__:20} is caught")
 
 # %% [markdown]
-# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. Eight wrong layers are waiting: one cuts the heads wrongly, one scales wrongly, three forget something, three get a mask wrong, one of these only if there happen to be as many sequences as heads. Right layers must pass, and one of these computes in `float32` whatever it is given. Leave each query at least one key in your masks: where nothing is allowed, right layers differ.
+# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. Nine wrong layers are waiting: one cuts the heads wrongly, one scales wrongly, three forget something, three get a mask wrong, one of these only if there happen to be as many sequences as heads, and one gives each sequence the result of another. Right layers must pass, and one of these computes in `float32` whatever it is given. Leave each query at least one key in your masks: where nothing is allowed, right layers differ.
 #
 # *Before you code:* a test finds only what it varies. Which inputs does the published one never use?
 #
@@ -543,7 +543,7 @@ def check_multi_head(attention) -> None:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "check_multi_head-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "check_multi_head-check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
 check("check_multi_head")
 
 # %% [markdown]
