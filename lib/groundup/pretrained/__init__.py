@@ -1,10 +1,15 @@
 """Trained models that come with the course, each with a record of how it came to be.
 
     model, tokenizer = load("reader")
+    model, tokenizers = load("dates")
 
 `reader` continues Python: it learned from the source of the standard library, code and docstrings,
 in pieces of words. Three layers of four heads were enough for a head that looks at the token
 before, and one in the layer above that looks for what came next the last time.
+
+`dates` reads a date as people of 24 locales write it, character by character, and writes it in ISO
+form: an encoder and a decoder of two layers each. It has one tokenizer for what it reads and
+one for what it writes.
 
 A model is a folder here: `config.json` and `model.safetensors`, as `groundup train` wrote them, so
 that `groundup evaluate` and `groundup generate` read it too, and `record.json`, which
@@ -14,10 +19,10 @@ that `groundup evaluate` and `groundup generate` read it too, and `record.json`,
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from groundup import checkpoint
-from groundup.models import DecoderOnly
+from groundup.models import AnyModel, DecoderOnly, EncoderDecoder
 from groundup.tokenizers import Tokenizer
 
 FOLDER = Path(__file__).parent
@@ -30,14 +35,22 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in FOLDER.glob("*/record.json"))
 
 
-def load(name: str) -> tuple[DecoderOnly, Tokenizer]:
-    """Give a trained model, ready to read and to write, and the tokenizer it was trained with.
+@overload
+def load(name: Literal["reader"]) -> tuple[DecoderOnly, Tokenizer]: ...
+@overload
+def load(name: Literal["dates"]) -> tuple[EncoderDecoder, dict[str, Tokenizer]]: ...
+@overload
+def load(name: str) -> tuple[AnyModel, Tokenizer | dict[str, Tokenizer]]: ...
+def load(name: str) -> tuple[AnyModel, Tokenizer | dict[str, Tokenizer]]:
+    """Give a trained model, ready to read and to write, and what it was trained to read with.
 
     Args:
         name: One of `names()`.
 
     Returns:
-        The model, in float32, on the processor and in evaluation mode; and its tokenizer.
+        The model, in float32, on the processor and in evaluation mode. With a model of one text its
+        tokenizer; with an encoder-decoder two of them, under `source` and `target`, as `DatesTask`
+        wants them.
 
     Raises:
         ValueError: If there is no such model, or if a file is not what it was after training.
@@ -52,7 +65,8 @@ def load(name: str) -> tuple[DecoderOnly, Tokenizer]:
                 f"got another content or none: {path}"
             )
     saved = checkpoint.load(FOLDER / name)
-    assert isinstance(saved.model, DecoderOnly)
+    if isinstance(saved.model, EncoderDecoder):
+        return saved.model, saved.tokenizers
     return saved.model, saved.tokenizers["text"]
 
 
@@ -63,11 +77,12 @@ def record(name: str) -> dict[str, Any]:
         name: One of `names()`.
 
     Returns:
-        `command`, which trains the model again; the `data`, by name, Python version and SHA-256;
-        `seed`, `steps` and `parameters`; the `loss` on the part `held_out` and on the beginning of
-        the part to learn from (`train`), each in nats per token and in bits per byte; the
-        `hardware`, the `seconds` of training and the `date` of the record; and the `sha256` of each
-        file.
+        `command`, which trains the model again; the `data`, by name, with the version of what it
+        comes from, Python or Babel, and a text's SHA-256; `seed`, `steps` and `parameters`; the
+        `loss` on the part `held_out` and on as much of the part to learn from (`train`), in nats
+        per token, for a text also in bits per byte, for dates with the share of answers that are an
+        `exact_match`; the `hardware`, the `seconds` of training and the `date` of the record; and
+        the `sha256` of each file.
 
     Raises:
         ValueError: If there is no such model.

@@ -1,7 +1,7 @@
 """Add a model to those that come with the course, with its record.
 
-    groundup train --data python-reference ... --out runs/reader
-    python -m groundup.pretrained runs/reader
+    groundup train --data dates ... --out runs/dates
+    python -m groundup.pretrained runs/dates
 
 The folder's name becomes that of the model. The record's command is put together from what
 `config.json` notes, so that it cannot be another than the one that was run.
@@ -17,13 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import babel
 import torch
 
 from groundup import checkpoint
 from groundup.data import covering_windows
-from groundup.models import DecoderOnly
+from groundup.models import AnyModel
 from groundup.pretrained import FILES, FOLDER
-from groundup.tasks import TextTask
+from groundup.tasks import DatesTask, TextTask, recall_task
 from groundup.throughput import machine
 from groundup.training import bits_per_byte, evaluate
 
@@ -64,50 +65,61 @@ def command_of(notes: dict[str, Any]) -> str:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Measure a model that was trained here, and tell how it came to be.
-
-    Its loss on what it learned from is that of the beginning, as long as what was held out.
-    """
+    """Measure a model that was trained here, and tell how it came to be."""
     torch.set_num_threads(1)  # as the command does
     saved = checkpoint.load(folder)
-    notes, model, tokenizer = saved.notes, saved.model, saved.tokenizers["text"]
-    assert isinstance(model, DecoderOnly)
-    task = TextTask(notes["data"], saved.tokenizers)
+    notes, model = saved.notes, saved.model
+    task = recall_task(notes["data"], saved.tokenizers)
     if task.fingerprint != notes["fingerprint"]:
         raise ValueError(
             f"a record must be made where the model was trained, on {notes['data_name']}, "
             f"got {task.name}"
         )
-    held_out = task.evaluate(model)
-    ids = tokenizer.encode(task.data.train)[: held_out["num_tokens"] + 1]
-    nats, num_tokens = evaluate(
-        model, covering_windows(torch.tensor(ids), 64, model.config.max_len)
-    )
-    num_bytes = len(tokenizer.decode(ids[1:]).encode())
+    data, loss = _of_text(task, model) if isinstance(task, TextTask) else _of_dates(task, model)
     log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return {
         "command": command_of(notes),
-        "data": {
-            "name": task.name,
-            "python": platform.python_version(),
-            "sha256": task.fingerprint,
-        },
+        "data": {"name": task.name, **data},
         "seed": notes["seed"],
         "steps": notes["step"],
         "parameters": sum(p.numel() for p in model.parameters()),
-        "loss": {
-            "train": {
-                "bits_per_byte": bits_per_byte(nats, num_tokens, num_bytes),
-                "nats_per_token": nats,
-            },
-            "held_out": {name: held_out[name] for name in ("bits_per_byte", "nats_per_token")},
-        },
+        "loss": loss,
         "hardware": machine(),
         "seconds": round(json.loads(log[-1])["seconds"]),
         "date": datetime.now(UTC).date().isoformat(),
         "sha256": {
             name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES
         },
+    }
+
+
+def _of_text(task: TextTask, model: AnyModel) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Measure on what was held out, and on as many tokens from the beginning of the rest."""
+    tokenizer = task.tokenizers["text"]
+    held_out = task.evaluate(model)
+    ids = tokenizer.encode(task.data.train)[: held_out["num_tokens"] + 1]
+    nats, num_tokens = evaluate(
+        model, covering_windows(torch.tensor(ids), 64, model.config.max_len)
+    )
+    num_bytes = len(tokenizer.decode(ids[1:]).encode())
+    data = {"python": platform.python_version(), "sha256": task.fingerprint}
+    return data, {
+        "train": {
+            "bits_per_byte": bits_per_byte(nats, num_tokens, num_bytes),
+            "nats_per_token": nats,
+        },
+        "held_out": {name: held_out[name] for name in ("bits_per_byte", "nats_per_token")},
+    }
+
+
+def _of_dates(task: DatesTask, model: AnyModel) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Measure on days held out, and on as many of those to learn from."""
+    measured = ("exact_match", "nats_per_token", "num_examples")
+    train = task.evaluate_on(model, task.data.train_days)
+    held_out = task.evaluate(model)
+    return {"babel": babel.__version__}, {
+        "train": {name: train[name] for name in measured},
+        "held_out": {name: held_out[name] for name in measured},
     }
 
 
