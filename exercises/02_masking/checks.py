@@ -15,62 +15,14 @@ from classroom.checks import (
     CheckFailed,
     exercise,
     expect_agrees,
+    expect_answer,
     expect_inputs_unchanged,
     expect_test_judges,
     points,
 )
 from classroom.comparing import differs, same, wrong_form
-from classroom.diagnosis import SECONDS_PER_MISTAKE
+from classroom.diagnosis import SECONDS_PER_MISTAKE, answer_to, answering_alike, asks_for
 from classroom.subjects import Crashed, LocalSubject, StudentError
-
-
-def expect_each(subject, case, requests, judge):
-    """Expect the answer to the first of some requests to pass; diagnose by the answers to all.
-
-    It takes any kind of request, such as one for gradients or with a function lent, and a crash
-    counts as an answer: where only what an exception says tells two mistakes apart, it does.
-
-    Args:
-        subject: The code under test.
-        case: Carries the known mistakes.
-        requests: Functions of a subject.
-        judge: Given the first answer, returns None or a sentence that says what is wrong.
-
-    """
-    try:
-        problem = judge(requests[0](subject))
-    except Crashed as error:
-        problem = str(error)
-    except StudentError as error:
-        raise CheckFailed(str(error)) from error
-    if problem is None:
-        return
-    raise CheckFailed(problem, having_the_same_answers(requests, subject, case.mistakes))
-
-
-def having_the_same_answers(requests, subject, mistakes):
-    """Those of the mistakes that answer all requests as the subject does."""
-    seen = [answer_to(request, subject) for request in requests]
-    alike = []
-    for mistake in mistakes:
-        known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
-        pairs = zip(requests, seen, strict=True)
-        if all(same(answer_to(request, known), answer) for request, answer in pairs):
-            alike.append(mistake)
-    return alike
-
-
-def asks_for(name, args):
-    return lambda subject: subject.call(name, *args)
-
-
-def answer_to(request, subject):
-    try:
-        return request(subject)
-    except Crashed as error:
-        return ("crashed", error.kind, error.text)
-    except StudentError as error:
-        return ("failed", type(error).__name__)
 
 
 def masked_oracle(scores, mask):
@@ -293,7 +245,7 @@ class TestCombineMasks:
                 asks_for("document_mask", interrupted_documents(case.fresh(4))),
                 asks_for("prefix_mask", (prefix_lengths, length)),
             ]
-            alike = having_the_same_answers(parts, subject, failed.mistakes)
+            alike = answering_alike(parts, subject, failed.mistakes)
             raise CheckFailed(failed.problem, alike, failed.example) from None
 
 
@@ -384,7 +336,7 @@ class TestMaskedSoftmax:
                 return "no gradient reaches `scores`: part of the computation is cut off from it"
             return differs("the gradient by scores", seen, expected)
 
-        expect_each(subject, case, [ask, *others, forward], judge)
+        expect_answer(subject, case, [ask, *others, forward], judge)
         expect_inputs_unchanged(subject, case, "masked_softmax", inputs_with_an_empty_row)
 
     @points(1)
@@ -417,7 +369,7 @@ class TestMaskedSoftmax:
         trials = [(scores, mask), *(draw(case.fresh(i)) for i in range(2))]
         trials.append(inputs_with_an_empty_row(case.fresh(2)))  # in float64, to tell crashes apart
         requests = [asks_for("masked_softmax", args) for args in trials]
-        expect_each(subject, case, requests, judge)
+        expect_answer(subject, case, requests, judge)
 
 
 # 2.5 ------------------------------------------------------------------------------------------
@@ -763,7 +715,7 @@ class TestCheckPaddingInvariance:
                 raise
             # Without NaN it shows whether padding is compared, or only not left out well.
             request = asks_for(name, difference_inputs(case.fresh(3)))
-            alike = having_the_same_answers([request], subject, failed.mistakes)
+            alike = answering_alike([request], subject, failed.mistakes)
             raise CheckFailed(failed.problem, alike, failed.example) from None
 
     @points(1)
@@ -1044,7 +996,7 @@ class TestMendedModes:
 
         # Without the whole text, two mistakes would look alike.
         trials = [args, kept(case.fresh(0)), mode_inputs(False, cached=False)(case.fresh(1))]
-        expect_each(subject, case, [asks_for("mended_modes", trial) for trial in trials], judge)
+        expect_answer(subject, case, [asks_for("mended_modes", trial) for trial in trials], judge)
 
     def compare(self, subject, case, inputs):
         expect_agrees(

@@ -19,8 +19,11 @@ from classroom.comparing import differs, wrong_form
 from classroom.diagnosis import (
     SECONDS_PER_MISTAKE,
     BrokenCheck,
+    Crash,
     Inputs,
     Judge,
+    Request,
+    answering_alike,
     attempt,
     mistakes_alike,
     shown_shapes,
@@ -121,6 +124,8 @@ def expect_agrees(
     oracle: Callable[..., Any],
     returns: Mapping[str, str],
     compare: Sequence[str] | None = None,
+    tolerance: float | None = None,
+    alike: float | None = None,
 ) -> None:
     """Expect a function of the student's to return what `oracle` returns.
 
@@ -134,6 +139,10 @@ def expect_agrees(
             such as `{"output": "batch q_len d_value"}`; a number has no axes: `""`.
         compare: Names of the results whose numbers are compared here, all by default. Kinds and
             shapes are always checked.
+        tolerance: How far off numbers may be where their precision is left to the student; as
+            in `comparing.same`.
+        alike: How far apart the results of two programs may be that make the same mistake;
+            `tolerance` by default.
 
     Raises:
         CheckFailed: If anything differs.
@@ -152,11 +161,12 @@ def expect_agrees(
         if problem := wrong_form(seen, expected, returns, name):
             return problem
         for label, s, e in zip(labels, seen, expected, strict=True):
-            if label in compared and (problem := differs(label, s, e)):
+            if label in compared and (problem := differs(label, s, e, tolerance)):
                 return problem
         return None
 
-    _expect(subject, case, name, inputs, judge, oracle)
+    alike = tolerance if alike is None else alike
+    _expect(subject, case, name, inputs, judge, oracle, alike)
 
 
 def expect_law(subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge) -> None:
@@ -175,6 +185,43 @@ def expect_law(subject: Subject, case: Case, name: str, inputs: Inputs, judge: J
 
     """
     _expect(subject, case, name, inputs, judge, None)
+
+
+def expect_answer(
+    subject: Subject,
+    case: Case,
+    requests: Sequence[Request],
+    judge: Judge,
+    tolerance: float | None = None,
+    may_crash: bool = False,
+) -> None:
+    """Expect the answer to the first of some requests to pass; diagnose by the answers to all.
+
+    For what one call of one function does not show: gradients, several calls that belong
+    together, a function lent, an exception that is asked for. A crash counts as an answer: where
+    only what an exception says tells two mistakes apart, it does.
+
+    Args:
+        subject: The code under test.
+        case: Carries the known mistakes.
+        requests: Functions of a subject.
+        judge: Given the answer to the first, returns None or a sentence that says what is wrong.
+        tolerance: How far apart the answers of two programs may be that make the same mistake;
+            as in `comparing.same`.
+        may_crash: Whether `judge` is given a `Crash`, too, instead of it being wrong anyway.
+
+    Raises:
+        CheckFailed: If the first answer does not pass.
+
+    """
+    try:
+        problem = judge(requests[0](subject))
+    except Crashed as error:
+        problem = judge(Crash(error.kind, error.text)) if may_crash else str(error)
+    except StudentError as error:
+        raise CheckFailed(str(error)) from error
+    if problem is not None:
+        raise CheckFailed(problem, answering_alike(requests, subject, case.mistakes, tolerance))
 
 
 def expect_gradients(
@@ -327,13 +374,14 @@ def _expect(
     inputs: Inputs,
     judge: Judge,
     oracle: Callable[..., Any] | None,
+    tolerance: float | None = None,
 ) -> None:
     problem, error = attempt(subject, case, name, inputs, judge)
     if problem is None:
         return
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
         raise CheckFailed(problem) from error
-    alike = mistakes_alike(subject, case, name, inputs, judge)
+    alike = mistakes_alike(subject, case, name, inputs, judge, tolerance)
     if error is None:
         example = smallest_example(subject, case, name, inputs, judge, oracle)
     else:

@@ -11,24 +11,41 @@ RELATIVE_TOLERANCE = 1e-6
 ABSOLUTE_TOLERANCE = 1e-8
 
 
-def same(a: Any, b: Any) -> bool:
-    """Say whether two results are equal in kind, shape, dtype and, up to rounding, numbers."""
+def same(a: Any, b: Any, tolerance: float | None = None) -> bool:
+    """Say whether two results are equal in kind, shape, dtype and, up to rounding, numbers.
+
+    Args:
+        a: A result.
+        b: Another one.
+        tolerance: How far apart numbers may be, absolutely and relatively, where precision is
+            left to the code under test: then dtypes may differ, too. By default only rounding
+            is forgiven.
+
+    """
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and close(a, b)
+        alike = a.shape == b.shape and (tolerance is not None or a.dtype == b.dtype)
+        return alike and close(a, b, tolerance)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+        pairs = zip(a, b, strict=False)
+        return len(a) == len(b) and all(same(x, y, tolerance) for x, y in pairs)
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+        return a.keys() == b.keys() and all(same(a[k], b[k], tolerance) for k in a)
     if isinstance(a, float) and isinstance(b, float):
-        return close(torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
+        a, b = (torch.tensor(number, dtype=torch.float64) for number in (a, b))
+        return close(a, b, tolerance)
     return type(a) is type(b) and a == b
 
 
-def close(a: Tensor, b: Tensor) -> bool:
-    """Say whether two tensors are equal up to rounding; NaN equals NaN."""
-    return torch.allclose(
-        a.double(), b.double(), rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE, equal_nan=True
+def close(a: Tensor, b: Tensor, tolerance: float | None = None) -> bool:
+    """Say whether two tensors are equal up to rounding, or a tolerance; NaN equals NaN."""
+    return bool(_is_close(a.double(), b.double(), tolerance).all())
+
+
+def _is_close(a: Tensor, b: Tensor, tolerance: float | None) -> Tensor:
+    relative, absolute = (
+        (RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE) if tolerance is None else (tolerance, tolerance)
     )
+    return torch.isclose(a, b, rtol=relative, atol=absolute, equal_nan=True)
 
 
 def wrong_form(
@@ -62,16 +79,16 @@ def wrong_form(
     return None
 
 
-def differs(label: str, seen: Any, expected: Any) -> str | None:
+def differs(label: str, seen: Any, expected: Any, tolerance: float | None = None) -> str | None:
     """Say how the numbers of two results of one shape differ; None if they do not.
 
-    NaN never passes for a number.
+    NaN never passes for a number. What `tolerance` forgives is said at `same`.
     """
     seen = torch.as_tensor(seen, dtype=torch.float64)
     expected = torch.as_tensor(expected, dtype=torch.float64)
     if seen.numel() == expected.numel() == 1:
         seen, expected = seen.reshape(()), expected.reshape(())
-    if close(seen, expected):
+    if close(seen, expected, tolerance):
         return None
     if seen.dim() == 0:
         told, wanted = _told_apart(seen, expected)
@@ -80,9 +97,7 @@ def differs(label: str, seen: Any, expected: Any) -> str | None:
     if nan.any():
         where = _index_of_first(nan)
         return f"{label} holds NaN in {_share(nan)}, first at {where}"
-    off = ~torch.isclose(
-        seen, expected, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE, equal_nan=True
-    )
+    off = ~_is_close(seen, expected, tolerance)
     # Where both are infinite, or both NaN, the difference is no number, and nothing is wrong.
     distance = (seen - expected).abs().nan_to_num(float("inf")).where(off, -1.0)
     where = _index(distance, int(distance.argmax()))

@@ -10,10 +10,11 @@ from torch import Tensor
 from classroom.answers import Answer
 from classroom.cases import Case
 from classroom.comparing import describe, number, same
-from classroom.subjects import LocalSubject, StudentError, Subject
+from classroom.subjects import Crashed, LocalSubject, StudentError, Subject
 
 Inputs = Callable[[Case], tuple[Any, ...]]
 Judge = Callable[..., str | None]
+Request = Callable[[Subject], Any]
 
 _FRESH_CASES = 3
 SECONDS_PER_MISTAKE = 2.0
@@ -46,37 +47,48 @@ def attempt(
 
 
 def mistakes_alike(
-    subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    judge: Judge,
+    tolerance: float | None = None,
 ) -> list[Answer]:
     """Return the known mistakes that behave like the student's code on every fresh case.
+
+    How far apart numbers may be is `tolerance`, as in `comparing.same`.
 
     Code that crashes is compared on inputs whose sizes are all equal, where shapes that do not
     fit often go unnoticed: that two programs crash is no sign that they are the same.
     """
-    crashed = isinstance(_outcome(subject, name, inputs(case.fresh(0))), _Crash)
+    crashed = isinstance(_outcome(subject, name, inputs(case.fresh(0))), _Failure)
     cases = [case.fresh(i) for i in range(_FRESH_CASES)]
     cases += [case.fresh(i).square(case.asked) for i in range(_FRESH_CASES)] * crashed
     trials = [(args, _outcome(subject, name, args)) for args in map(inputs, cases)]
     if not any(_tells_something(seen) for _, seen in trials):
         return []
-    return [m for m in case.mistakes if _behaves_like(m, name, trials, judge)]
+    return [m for m in case.mistakes if _behaves_like(m, name, trials, judge, tolerance)]
 
 
 def _behaves_like(
-    mistake: Answer, name: str, trials: Sequence[tuple[tuple[Any, ...], Any]], judge: Judge
+    mistake: Answer,
+    name: str,
+    trials: Sequence[tuple[tuple[Any, ...], Any]],
+    judge: Judge,
+    tolerance: float | None,
 ) -> bool:
     known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
     shown_wrong = False
     for args, seen in trials:
         wrong = _outcome(known, name, args)
-        if not same(seen, wrong):
+        if not same(seen, wrong, tolerance):
             return False
         shown_wrong = shown_wrong or _is_wrong(judge, wrong, args)
     return shown_wrong
 
 
 @dataclass(frozen=True)
-class _Crash:
+class _Failure:
     kind: str
 
 
@@ -84,7 +96,7 @@ def _outcome(subject: Subject, name: str, args: tuple[Any, ...]) -> Any:
     try:
         return subject.call(name, *args)
     except StudentError as error:
-        return _Crash(type(error).__name__)
+        return _Failure(type(error).__name__)
 
 
 def _tells_something(outcome: Any) -> bool:
@@ -93,16 +105,64 @@ def _tells_something(outcome: Any) -> bool:
         return not bool(outcome.isnan().all())
     if isinstance(outcome, (list, tuple)):
         return any(_tells_something(item) for item in outcome)
-    return not isinstance(outcome, _Crash) and outcome is not None and outcome == outcome
+    return not isinstance(outcome, _Failure) and outcome is not None and outcome == outcome
 
 
 def _is_wrong(judge: Judge, outcome: Any, args: tuple[Any, ...]) -> bool:
-    if isinstance(outcome, _Crash):
+    if isinstance(outcome, _Failure):
         return False
     try:
         return judge(outcome, *args) is not None
     except _WRONG_FORM:
         return True
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The answer of code that raised an exception of its own."""
+
+    kind: str
+    text: str
+
+
+def asks_for(name: str, args: tuple[Any, ...]) -> Request:
+    """Return the request for the result of one call."""
+    return lambda subject: subject.call(name, *args)
+
+
+def answer_to(request: Request, subject: Subject) -> Any:
+    """Return what a request gives, or what came instead: a `Crash`, or the kind of failure."""
+    try:
+        return request(subject)
+    except Crashed as error:
+        return Crash(error.kind, error.text)
+    except StudentError as error:
+        return type(error)
+
+
+def answering_alike(
+    requests: Sequence[Request],
+    subject: Subject,
+    mistakes: Sequence[Answer],
+    tolerance: float | None = None,
+) -> list[Answer]:
+    """Return those of the mistakes that answer all requests as the code under test does.
+
+    Args:
+        requests: What is asked of both.
+        subject: The code under test.
+        mistakes: Which ones to ask.
+        tolerance: As in `comparing.same`.
+
+    """
+    seen = [answer_to(request, subject) for request in requests]
+    alike = []
+    for mistake in mistakes:
+        known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
+        pairs = zip(requests, seen, strict=True)
+        if all(same(answer_to(request, known), answer, tolerance) for request, answer in pairs):
+            alike.append(mistake)
+    return alike
 
 
 def smallest_example(

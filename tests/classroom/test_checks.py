@@ -12,13 +12,14 @@ from classroom.checks import (
     exercise,
     expect,
     expect_agrees,
+    expect_answer,
     expect_gradients,
     expect_inputs_unchanged,
     expect_law,
     expect_test_judges,
     points,
 )
-from classroom.diagnosis import BrokenCheck
+from classroom.diagnosis import BrokenCheck, Crash, asks_for
 from classroom.subjects import LocalSubject, NotWritten
 
 PAIR = {"total": "rows", "scale": ""}
@@ -299,6 +300,93 @@ def test_a_mistake_that_changes_the_same_input_is_named():
     with pytest.raises(CheckFailed) as raised:
         expect_inputs_unchanged(subject, Case("seed", known), "f", mixed)
     assert [mistake.name for mistake in raised.value.mistakes] == ["AddsInPlace"]
+
+
+def test_precision_may_be_left_to_the_student():
+    def single(x):
+        return x.half().sum(dim=1)
+
+    def half_off(x):
+        return single(x) / 2
+
+    def summed(x):
+        return x.sum(dim=1)
+
+    def rows(case):
+        return (inputs(case)[0],)
+
+    known = [Answer("Half", "f", "Half is missing.", "def f(x): return x.sum(dim=1) / 2")]
+    returns = {"total": "rows"}
+    passes(expect_agrees, single, rows, summed, returns, tolerance=0.02)
+    assert "wrong in" in failed(expect_agrees, single, rows, summed, returns).problem
+    failure = failed(expect_agrees, half_off, rows, summed, returns, mistakes=known)
+    assert failure.mistakes == ()
+    for tolerances in ({"tolerance": 0.02}, {"tolerance": 1e-9, "alike": 0.02}):
+        failure = failed(
+            expect_agrees, half_off, rows, summed, returns, mistakes=known, **tolerances
+        )
+        assert [mistake.name for mistake in failure.mistakes] == ["Half"]
+
+
+# Answers to requests of any kind
+
+
+KNOWN = [
+    Answer("Doubles", "f", "It doubles.", "def f(x): return 2 * x"),
+    Answer("Refuses", "f", "It refuses.", "def f(x): raise ValueError('no twos')"),
+    Answer("RefusesAll", "f", "It refuses all.", "def f(x): raise ValueError('none')"),
+]
+REQUESTS = [asks_for("f", (2,)), asks_for("f", (3,))]
+
+
+def asked(function, judge, **kwargs):
+    """Return what is wrong and the names of the mistakes that it may be."""
+    with pytest.raises(CheckFailed) as raised:
+        expect_answer(
+            LocalSubject({"f": function} if function else {}),
+            Case("seed", KNOWN),
+            REQUESTS,
+            judge,
+            **kwargs,
+        )
+    return raised.value.problem, [mistake.name for mistake in raised.value.mistakes]
+
+
+def is_two(answer):
+    return None if answer == 2 else f"it is {answer}, expected 2"
+
+
+def test_the_first_answer_decides_and_all_of_them_name_the_mistake():
+    subject = LocalSubject({"f": lambda x: 2 if x == 2 else 1 / 0})
+    assert expect_answer(subject, Case("seed", KNOWN), REQUESTS, is_two) is None
+    assert asked(lambda x: x + x, is_two) == ("it is 4, expected 2", ["Doubles"])
+    assert asked(lambda x: 4, is_two) == ("it is 4, expected 2", [])
+
+
+def test_crashes_are_told_apart_by_what_they_say():
+    def refuses(x):
+        raise ValueError("none")
+
+    said, named = asked(refuses, is_two)
+    assert said.startswith("`f` raised ValueError: none")
+    assert named == ["RefusesAll"]
+
+
+def test_an_exception_may_be_what_is_asked_for():
+    def is_refused(answer):
+        return None if isinstance(answer, Crash) else f"it is {answer}, expected a ValueError"
+
+    def refuses(x):
+        raise ValueError("no")
+
+    subject = LocalSubject({"f": refuses})
+    assert expect_answer(subject, Case("seed"), REQUESTS, is_refused, may_crash=True) is None
+    assert asked(lambda x: 2 * x, is_refused, may_crash=True)[1] == ["Doubles"]
+
+
+def test_what_is_missing_is_no_answer():
+    said, named = asked(None, is_two, may_crash=True)
+    assert "`f` is not defined" in said and named == []
 
 
 # Tests that students write

@@ -195,3 +195,26 @@ def test_a_long_result_is_described_in_a_line():
     assert describe((1, 2)) == "a tuple of 2"
     assert len(describe("x" * 10_000)) == 80
     assert "\n" not in describe("a\nb")
+
+
+# Where precision is free
+
+
+def test_a_tolerance_forgives_precision_and_nothing_else():
+    exact = f64(1000, 0.5)
+    assert same(exact, exact.float() + 0.01, tolerance=0.03)
+    assert same([exact, "a"], (exact + 0.02, "a"), tolerance=0.03)
+    assert not same(exact, exact.float())
+    assert not same(exact, exact + f64(0, 0.1), tolerance=0.03)
+    assert not same(exact, exact[:1], tolerance=0.03)
+    assert not same(exact, f64(1000, math.nan), tolerance=0.03)
+    assert same({"x": 2.0}, {"x": 2.01}, tolerance=0.03)
+    assert not same({"x": 2}, {"x": 2.0}, tolerance=0.03)
+
+
+def test_what_is_off_by_less_than_the_tolerance_is_not_counted():
+    assert differs("output", f64(2.01, 3, 5), f64(2, 3, 5), tolerance=0.03) is None
+    assert differs("output", f64(2.01, 3, 6), f64(2, 3, 5), tolerance=0.03).startswith(
+        "output: wrong in 1 of 3 places; furthest at [2]"
+    )
+    assert "NaN in 1 of 3" in differs("output", f64(2, 3, math.nan), f64(2, 3, 5), tolerance=9.0)
