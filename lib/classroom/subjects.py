@@ -5,6 +5,7 @@ and strings, and gets the same kinds of values back, so the same check serves co
 process and code in another one.
 """
 
+import builtins
 import contextlib
 import difflib
 import itertools
@@ -20,14 +21,25 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from classroom import lending, modules
+from classroom import frames, lending, modules
+from classroom.frames import Channel, HungUp, Late, ProtocolError
 from classroom.wire import CannotCross, Handle, pack, unpack
 
 SECONDS_PER_EXERCISE = 10.0
 _REPEAT_ALARM_AFTER = 0.01
 _FASTEST_ALARM = 2e-5
+# The process of the code under test stops a call itself; this long after, it is stopped.
+_GRACE_SECONDS = 0.5
+# What a check lends is computed by the grader, so it is not computed for inputs of any size.
+MAX_LENT_BYTES = 2**18
 # While these run, no alarm goes off: they clear up after the code under test.
-_OUR_FILES = (__file__, lending.__file__, modules.__file__, contextlib.__file__)
+_OUR_FILES = (
+    __file__,
+    frames.__file__,
+    lending.__file__,
+    modules.__file__,
+    contextlib.__file__,
+)
 _LIBRARIES = (sysconfig.get_path("stdlib"), "site-packages", "dist-packages")
 
 
@@ -66,6 +78,10 @@ class TooSlow(StudentError):
 
 class WrongKind(StudentError):
     """The function returned no tensor, number or string, or is a module of other parameters."""
+
+
+class Died(StudentError):
+    """The process in which the function ran came to an end."""
 
 
 class Subject(Protocol):
@@ -233,14 +249,8 @@ class LocalSubject:
 
     @contextlib.contextmanager
     def _time_limit(self, name: str) -> Iterator[None]:
-        def too_slow() -> TooSlow:
-            return TooSlow(
-                f"`{name}` was stopped: an exercise may compute for {self._seconds:g} seconds. "
-                "Is there a loop that does not end?"
-            )
-
         if self._seconds_left <= 0:
-            raise too_slow()
+            raise _too_slow(name, self._seconds)
         can_interrupt = (
             hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
         )
@@ -258,7 +268,7 @@ class LocalSubject:
             # comes while the code is outside of its `try`.
             repeat_after = max(repeat_after / 2, _FASTEST_ALARM)
             signal.setitimer(signal.ITIMER_REAL, repeat_after, repeat_after)
-            raise too_slow()
+            raise _too_slow(name, self._seconds)
 
         previous = signal.signal(signal.SIGALRM, stop) if can_interrupt else None
         try:
@@ -274,6 +284,221 @@ class LocalSubject:
                 is_default = went_off and previous == signal.SIG_DFL
                 signal.signal(signal.SIGALRM, _too_late if is_default else previous)
             self._seconds_left -= time.monotonic() - started
+
+
+class WorkerSubject:
+    """Code that lives in another process, at the other end of a channel; see `serve`.
+
+    Nothing that the process does is an error here, and nothing that it sends is believed: it
+    gives values, or it gives none.
+
+    Args:
+        connect: Starts a process that serves the code, and returns a channel to it. Called again
+            after a process has died, so that each call starts with the code as it was.
+        disconnect: Ends that process, whatever it is doing.
+        seconds: Time for all calls together, as in `LocalSubject`.
+
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Channel],
+        disconnect: Callable[[], None],
+        seconds: float = SECONDS_PER_EXERCISE,
+    ):
+        self._connect = connect
+        self._disconnect = disconnect
+        self._seconds = seconds
+        self._seconds_left = seconds
+        self._channel: Channel | None = None
+        self._broken = ""
+        self._lent: dict[int, Callable[..., Any]] = {}
+
+    @property
+    def broken(self) -> str:
+        """How the other end broke the rules of the conversation; empty if it did not."""
+        return self._broken
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a function by name, as `LocalSubject.call` does.
+
+        Raises:
+            StudentError: As there; `Died` if the process ended.
+
+        """
+        return self._ask("call", name, args, kwargs)
+
+    def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Call a function and also return its arguments as it left them."""
+        found = self._ask("call_and_return_inputs", name, args)
+        if type(found) is not tuple or len(found) != 2 or type(found[1]) is not tuple:
+            raise self._break("it returned no inputs")
+        return found
+
+    def gradients(
+        self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        """Differentiate the outputs, weighted by `cotangents`, by the arguments `wrt`."""
+        found = self._ask("gradients", name, tuple(args), list(wrt), list(cotangents))
+        found = found if type(found) is tuple else ()
+        is_gradient = [g is None or isinstance(g, Tensor) for g in found]
+        if len(is_gradient) != len(wrt) or not all(is_gradient):
+            raise self._break(f"it returned no {_count(len(wrt), 'gradient')}")
+        return found
+
+    def lend(self, function: Callable[..., Any]) -> Handle:
+        """Lend a function of ours; pass the handle as an argument of `call`. See `lending`."""
+        handle = Handle(len(self._lent), "checks")
+        self._lent[handle.id] = function
+        return handle
+
+    def close(self) -> None:
+        """End the conversation."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+            self._disconnect()
+
+    def _ask(self, kind: str, name: str, *rest: Any) -> Any:
+        if self._broken:
+            raise self._break(self._broken)
+        if self._seconds_left <= 0:
+            raise _too_slow(name, self._seconds)
+        started = time.monotonic()
+        deadline = started + self._seconds_left + _GRACE_SECONDS
+        try:
+            if self._channel is None:
+                self._channel = self._connect()
+            self._channel.send([kind, self._seconds_left, name, *rest], deadline)
+            return self._listen(self._channel, deadline)
+        except TooSlow:
+            self._seconds_left = 0.0
+            raise
+        except Late:
+            self._seconds_left = 0.0
+            self.close()
+            raise _too_slow(name, self._seconds) from None
+        except HungUp:
+            self.close()
+            raise Died(
+                f"`{name}` ended the process that it ran in: does it call os._exit, or crash the "
+                "interpreter?"
+            ) from None
+        except ProtocolError as error:
+            raise self._break(str(error)) from None
+        finally:
+            self._seconds_left -= time.monotonic() - started
+
+    def _listen(self, channel: Channel, deadline: float) -> Any:
+        """Answer the calls that come back from the code, until it has an answer itself."""
+        while True:
+            match channel.receive(deadline, _refuse):
+                case ["returned", value]:
+                    return value
+                case ["raised", "Crashed", str(said), str(kind), str(text), str(where)]:
+                    raise Crashed(said, kind, text, where)
+                case ["raised", str(kind), str(said)]:
+                    raise _ERRORS.get(kind, StudentError)(said)
+                case ["lent" | "lent gradients" as kind, int(identity), *request]:
+                    channel.send(self._lend_to(kind, identity, request, channel), deadline)
+                case _:
+                    raise ProtocolError("it sent something else than an answer")
+
+    def _lend_to(self, kind: str, identity: int, request: list[Any], channel: Channel) -> list[Any]:
+        try:
+            if channel.last_length > MAX_LENT_BYTES:
+                raise ValueError(f"this function takes at most {MAX_LENT_BYTES:,} bytes")
+            function = self._lent[identity]
+            if kind == "lent":
+                args, kwargs = request
+                return ["lent", function(*args, **kwargs)]
+            return ["lent", lending.differentiate(function, *request)]
+        except Exception as error:  # whatever it was called with, this is for its caller to see
+            return ["lent raised", type(error).__name__, _words_of(error)]
+
+    def _break(self, how: str) -> StudentError:
+        self._broken = how
+        self.close()
+        return StudentError(f"the code under test wrote to the grader, which ends the check: {how}")
+
+
+def serve(channel: Channel, namespace: Mapping[str, Any], seconds: float) -> None:
+    """Answer what a `WorkerSubject` asks, until it hangs up.
+
+    Args:
+        channel: The other end of its channel.
+        namespace: Where the functions are found by name.
+        seconds: Time for all calls together, for messages; what is left comes with each request.
+
+    """
+    subject = _BorrowingSubject(channel, namespace, seconds)
+    while True:
+        try:
+            kind, seconds_left, *request = channel.receive()
+        except HungUp:
+            return
+        answer = subject.answer(kind, seconds_left, request)
+        try:
+            channel.send(answer)
+        except CannotCross as reason:
+            said = f"`{request[0]}` returned something unreadable: {reason}"
+            channel.send(["raised", "WrongKind", said])
+
+
+class _BorrowingSubject(LocalSubject):
+    """Code in this process that works for a `WorkerSubject` in another one."""
+
+    def __init__(self, channel: Channel, namespace: Mapping[str, Any], seconds: float):
+        super().__init__(namespace, seconds)
+        self._other_side = channel
+
+    def answer(self, kind: str, seconds_left: float, request: list[Any]) -> list[Any]:
+        self._seconds_left = seconds_left
+        try:
+            if kind == "call":
+                name, args, kwargs = request
+                return ["returned", self.call(name, *args, **kwargs)]
+            if kind == "call_and_return_inputs":
+                name, args = request
+                return ["returned", self.call_and_return_inputs(name, *args)]
+            return ["returned", self.gradients(*request)]
+        except Crashed as error:
+            return ["raised", "Crashed", str(error), error.kind, error.text, error.where]
+        except StudentError as error:
+            return ["raised", type(error).__name__, str(error)]
+
+    def _resolve(self, handle: Handle) -> Callable[..., Any]:
+        if handle.owner != "checks":
+            raise CannotCross("a handle that no check has lent")
+
+        def ask(kind: str) -> Callable[..., Any]:
+            def request(*args: Any) -> Any:
+                self._other_side.send([kind, handle.id, *args])
+                answer = self._other_side.receive()
+                if answer[0] == "lent":
+                    return answer[1]
+                error = getattr(builtins, answer[1], None)
+                if not isinstance(error, type) or not issubclass(error, Exception):
+                    error = RuntimeError
+                raise error(answer[2])
+
+            return request
+
+        return lending.borrowed(ask("lent"), ask("lent gradients"))
+
+
+_ERRORS = {kind.__name__: kind for kind in (NotDefined, NotWritten, TooSlow, WrongKind)}
+
+
+def _refuse(handle: Handle) -> Any:
+    raise CannotCross("a handle that no check has lent")
+
+
+def _too_slow(name: str, seconds: float) -> TooSlow:
+    return TooSlow(
+        f"`{name}` was stopped: an exercise may compute for {seconds:g} seconds. "
+        "Is there a loop that does not end?"
+    )
 
 
 def _too_late(signum: int, frame: FrameType | None) -> None:

@@ -1,0 +1,272 @@
+"""The grader's side of a submission at work: cells to run, and exercises to check.
+
+A job is started by `zygote.Zygote`. What it sends is checked here before anyone looks at it.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from classroom.frames import Channel, HungUp, Late, ProtocolError
+from classroom.sandbox import Limits
+from classroom.subjects import WorkerSubject
+
+__all__ = ["CellRun", "Job", "JobDied", "JobTooSlow", "ProtocolError"]
+
+# After an interrupt, and for what should take no time at all.
+_GRACE_SECONDS = 0.5
+_SECONDS_TO_START = 10.0
+_MAX_NEWS = 2**12
+_STREAMS = ("stdout", "stderr")
+_KINDS_OF_DATA = ("display_data", "execute_result")
+
+
+class JobDied(Exception):
+    """The process that runs the cells came to an end; the text says how, to its author."""
+
+
+class JobTooSlow(Exception):
+    """A cell did not end in time, and could not be interrupted."""
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """What came of one cell.
+
+    Attributes:
+        outputs: As a notebook keeps them: streams, data, results, errors.
+        error: The exception that ended it, in a line; empty if none did.
+        seconds: Wall time.
+
+    """
+
+    outputs: list[dict[str, Any]]
+    error: str
+    seconds: float
+
+
+class Job:
+    """A submission in its sandbox, and the two sockets that lead there.
+
+    A context manager, which ends all of the submission's processes.
+
+    Args:
+        control: Leads to the process that runs the cells.
+        watch: Leads to the first process, which is ours and says what became of the others.
+        limits: What the submission may use.
+        deadline: When its wall time is over, on the clock `time.monotonic`.
+
+    """
+
+    def __init__(
+        self, control: socket.socket, watch: socket.socket, limits: Limits, deadline: float
+    ):
+        self._control = Channel(control, max_bytes=4 * limits.output_bytes + 2**20)
+        self._watch = watch
+        self._limits = limits
+        self.deadline = deadline
+        self._handles: dict[str, int] = {}
+        self._reason = ""
+        soon = min(time.monotonic() + _SECONDS_TO_START, deadline)
+        try:
+            self._take_handle("first", soon)
+            self._watch.send(b"!")
+            self._take_handle("runner", soon)
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+    def run(self, source: str) -> CellRun:
+        """Run a cell as Jupyter would, magics and all.
+
+        A cell that takes too long is interrupted, and what it had defined by then remains.
+
+        Args:
+            source: The cell's text.
+
+        Raises:
+            JobDied: If its process ended. The job is over.
+            JobTooSlow: If it did not let itself be interrupted, or if the wall time of the
+                submission is over. The job is over.
+            ProtocolError: If what came back is no account of a cell. The job is over.
+
+        """
+        started = time.monotonic()
+        deadline = min(started + self._limits.seconds_per_cell, self.deadline)
+        with self._over_at_an_error():
+            self._control.send(["run", source], deadline)
+            try:
+                found = self._control.receive(deadline)
+            except Late:
+                self._interrupt()
+                found = self._control.receive(deadline + _GRACE_SECONDS)
+        seconds = time.monotonic() - started
+        match found:
+            case ["ran", list(outputs), str(error)]:
+                with self._over_at_an_error():
+                    return CellRun(_checked(outputs), _plain(error), seconds)
+        self.kill()
+        raise ProtocolError("it sent something else than the outputs of a cell")
+
+    @contextlib.contextmanager
+    def serving(self, exercise: str) -> Iterator[WorkerSubject]:
+        """Let the checks of one exercise call the code, with its variables as they are here.
+
+        What they change is gone afterwards.
+
+        Args:
+            exercise: Its name.
+
+        """
+        left = self.deadline - time.monotonic()
+        seconds = min(self._limits.seconds_per_exercise, max(left, 0.0))
+        subject = WorkerSubject(self._connect, self._disconnect, seconds)
+        try:
+            yield subject
+        finally:
+            subject.close()
+
+    def kill(self) -> None:
+        """End all processes of the submission."""
+        self._listen_to_watch()
+        for handle in self._handles.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        if "first" in self._handles:
+            # Readable as soon as the last process of its namespace is gone.
+            select.select([self._handles["first"]], [], [], _SECONDS_TO_START)
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
+        self._control.close()
+        self._watch.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still be asked something."""
+        return "first" in self._handles
+
+    def _connect(self) -> Channel:
+        ours, theirs = socket.socketpair()
+        soon = time.monotonic() + _SECONDS_TO_START
+        try:
+            with theirs, self._over_at_an_error():
+                self._control.send(["serve", self._limits.seconds_per_exercise], soon)
+                socket.send_fds(self._control.connection, [b"!"], [theirs.fileno()])
+                if self._control.receive(soon) != ["serving"]:
+                    raise ProtocolError("it did not start to serve")
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, (JobDied, JobTooSlow)):
+                raise HungUp from None
+            raise
+        return Channel(ours)
+
+    def _disconnect(self) -> None:
+        if not self.is_alive:
+            return
+        soon = time.monotonic() + _GRACE_SECONDS
+        with contextlib.suppress(JobDied, JobTooSlow, ProtocolError), self._over_at_an_error():
+            self._control.send(["stop"], soon)
+            if self._control.receive(soon) != ["stopped"]:
+                raise ProtocolError("it did not stop to serve")
+
+    @contextlib.contextmanager
+    def _over_at_an_error(self) -> Iterator[None]:
+        if not self.is_alive:
+            raise JobDied(self._reason or "it has ended before")
+        try:
+            yield
+        except Late:
+            self.kill()
+            raise JobTooSlow("it did not end in time and did not heed an interrupt") from None
+        except (HungUp, OSError):
+            # A process closes its sockets a moment before it is gone.
+            select.select([self._handles["runner"]], [], [], _GRACE_SECONDS)
+            self.kill()
+            raise JobDied(self._reason or "its process came to an end") from None
+        except ProtocolError:
+            self.kill()
+            raise
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handles["runner"], signal.SIGINT)
+
+    def _take_handle(self, what: str, deadline: float) -> None:
+        try:
+            self._watch.settimeout(max(deadline - time.monotonic(), 0.01))
+            news, handles, _, _ = socket.recv_fds(self._watch, _MAX_NEWS, 1)
+        except OSError as error:
+            raise JobDied(f"it did not start: {error}") from None
+        if not handles:
+            why = json.loads(news).get("failed") if news else "its sandbox ended"
+            raise JobDied(f"it did not start: {why}")
+        self._handles[what] = handles[0]
+
+    def _listen_to_watch(self) -> None:
+        """Learn how the job ended, if it ended by itself."""
+        if self._reason or "runner" not in self._handles:
+            return
+        ended, _, _ = select.select([self._handles["runner"]], [], [], 0)
+        try:
+            self._watch.settimeout(_GRACE_SECONDS if ended else 0.0)
+            news = json.loads(self._watch.recv(_MAX_NEWS) or b"{}")
+        except (OSError, ValueError):
+            return
+        if "memory" in news:
+            self._reason = f"it used more than {self._limits.memory_bytes / 2**20:,.0f} MiB"
+        elif "ended" in news:
+            self._reason = _how(news["ended"])
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"it ended its own process with the status {status}"
+    return f"its process was ended by the signal {signal.Signals(-status).name}"
+
+
+def _checked(outputs: list[Any]) -> list[dict[str, Any]]:
+    return [_output(found) for found in outputs]
+
+
+def _output(found: Any) -> dict[str, Any]:
+    """Rebuild one output of a notebook from its known parts."""
+    match found:
+        case {"output_type": "stream", "name": str(name), "text": str(text)} if name in _STREAMS:
+            return {"output_type": "stream", "name": name, "text": _plain(text)}
+        case {"output_type": str(kind), "data": dict(data)} if kind in _KINDS_OF_DATA:
+            texts = {_plain(m): _plain(t) for m, t in data.items() if isinstance(t, str)}
+            rest = {"execution_count": None} if kind == "execute_result" else {}
+            return {"output_type": kind, "data": texts, "metadata": {}, **rest}
+        case {
+            "output_type": "error",
+            "ename": str(name),
+            "evalue": str(said),
+            "traceback": list(lines),
+        }:
+            return {
+                "output_type": "error",
+                "ename": _plain(name),
+                "evalue": _plain(said),
+                "traceback": [_plain(line) for line in lines if isinstance(line, str)],
+            }
+    raise ProtocolError("it sent something else than an output")
+
+
+def _plain(text: str) -> str:
+    """Return text that can be written to any file: half a character cannot."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,442 @@
+"""What runs inside the sandbox: a zygote that has imported everything, and the jobs it forks.
+
+The zygote waits, clean, and never runs a line of a submission. For each one it forks a process
+into namespaces of their own. The first process there keeps watch; its child, the runner, executes
+the cells, and forks a server wherever an exercise is to be checked. Nothing here knows an answer,
+and nothing here is believed by the grader.
+"""
+
+import contextlib
+import gc
+import io
+import json
+import os
+import random
+import resource
+import select
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from classroom import kernel
+from classroom.frames import Channel, HungUp
+from classroom.subjects import serve
+
+WORKPLACE = "/tmp"
+_SHARED_MEMORY = "/dev/shm"
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_NUM_FILES = 10_000
+_OPEN_FILES = 256
+_SECONDS_BETWEEN_LOOKS = 0.05
+_MAX_REQUEST = 2**16
+
+
+class Collected:
+    """Outputs in the form of a notebook, up to so many bytes.
+
+    Args:
+        num_bytes: The most that is kept of all of them together.
+
+    Attributes:
+        outputs: What has come so far.
+
+    """
+
+    def __init__(self, num_bytes: int):
+        self.outputs: list[dict[str, Any]] = []
+        self._room = num_bytes
+
+    def text(self, stream: str, text: str) -> None:
+        """Add to what was printed to `stdout` or `stderr`."""
+        if not text or self._room <= 0:
+            return
+        kept = text[: self._room]
+        self._room -= len(kept)
+        if len(kept) < len(text):
+            kept += "\n… the rest of the output was cut off\n"
+            self._room = 0
+        last = self.outputs[-1] if self.outputs else {}
+        if last.get("name") == stream:
+            last["text"] += kept
+        else:
+            self.outputs.append({"output_type": "stream", "name": stream, "text": kept})
+
+    def data(self, kind: str, data: dict[str, Any]) -> None:
+        """Add a value or a picture, as `execute_result` or `display_data`."""
+        texts = {
+            mime: value if isinstance(value, str) else json.dumps(value, default=repr)
+            for mime, value in data.items()
+        }
+        size = sum(map(len, texts.values()))
+        if size > self._room:
+            texts = {"text/plain": "… an output was left out: it is too long"}
+            size = min(size, 1000)
+        self._room -= size
+        self.outputs.append({"output_type": kind, "data": texts, "metadata": {}})
+
+    def error(self, name: str, said: str, traceback: list[str]) -> None:
+        """Add an exception."""
+        lines = [line[:10_000] for line in traceback[:100]]
+        self.outputs.append(
+            {"output_type": "error", "ename": name, "evalue": said[:10_000], "traceback": lines}
+        )
+
+
+class _Stream(io.TextIOBase):
+    """What Python prints to one of its two streams."""
+
+    def __init__(self, collected: Collected, name: str):
+        super().__init__()
+        self._collected = collected
+        self._name = name
+
+    def write(self, text: str) -> int:
+        self._collected.text(self._name, text)
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+
+class _Publisher(DisplayPublisher):
+    shell: "Shell"
+
+    def publish(self, data: Any, metadata: Any = None, **others: Any) -> None:
+        self.shell.collected.data("display_data", data)
+
+    def clear_output(self, wait: bool = False) -> None:
+        self.shell.collected.outputs.clear()
+
+
+class _Hook(DisplayHook):
+    shell: "Shell"
+
+    def write_output_prompt(self) -> None:
+        pass
+
+    def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
+        self.shell.collected.data("execute_result", format_dict)
+
+
+class Shell(InteractiveShell):
+    """IPython, with everything that it shows collected.
+
+    Attributes:
+        collected: Where it goes.
+
+    """
+
+    collected = Collected(0)
+    # There is no terminal to run a command in.
+    system = InteractiveShell.system_raw
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        self.collected.error(etype.__name__, _words_of(evalue), list(stb))
+
+    @contextlib.contextmanager
+    def collecting(self, num_bytes: int) -> Iterator[Collected]:
+        """Collect what is shown in the block."""
+        self.collected = Collected(num_bytes)
+        out, err = _Stream(self.collected, "stdout"), _Stream(self.collected, "stderr")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            yield self.collected
+
+
+def _new_shell() -> Shell:
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.colors = "nocolor"
+    config.InteractiveShell.separate_in = ""
+    shell = Shell.instance(config=config, display_pub_class=_Publisher, displayhook_class=_Hook)
+    # As in a kernel, pictures appear under the cell that draws them.
+    shell.run_cell("%matplotlib inline", silent=True)
+    return shell
+
+
+def main(descriptor: int) -> None:
+    """Be the zygote: fork a job whenever the grader asks for one, until it hangs up.
+
+    Args:
+        descriptor: A connected socket of whole messages, JSON with file descriptors.
+
+    """
+    torch.set_num_threads(1)
+    requests = socket.socket(fileno=descriptor)
+    shell = _new_shell()
+    plt.close("all")
+    gc.collect()
+    gc.freeze()
+    requests.send(json.dumps({"ready": os.getpid()}).encode())
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 2)
+        if not message:
+            return
+        door = os.fork()
+        if door == 0:
+            requests.close()
+            with _no_way_back():
+                control, watch = descriptors
+                _open_door(json.loads(message), control, watch, shell)
+        os.waitpid(door, 0)
+        for each in descriptors:
+            os.close(each)
+
+
+@contextlib.contextmanager
+def _no_way_back() -> Iterator[None]:
+    """End this process after the block, however the block ends: its caller is another one's."""
+    try:
+        yield
+    finally:
+        os._exit(0)
+
+
+def _open_door(settings: dict[str, Any], control: int, watch: int, shell: Shell) -> None:
+    """Enter new namespaces and start their first process, which the grader gets a handle of."""
+    grader = socket.socket(fileno=watch)
+    try:
+        os.setsid()
+        if settings["namespaces"]:
+            kernel.enter_namespaces()
+        first = os.fork()
+        if first == 0:
+            with _no_way_back():
+                _keep_watch(settings, control, grader, shell)
+        _hand_over(grader, "first", first)
+    except OSError as error:
+        grader.send(json.dumps({"failed": str(error)}).encode())
+
+
+def _hand_over(grader: socket.socket, what: str, process: int) -> None:
+    handle = os.pidfd_open(process)
+    socket.send_fds(grader, [json.dumps({what: process}).encode()], [handle])
+    os.close(handle)
+
+
+def _keep_watch(
+    settings: dict[str, Any], control: int, grader: socket.socket, shell: Shell
+) -> None:
+    """Be the first process of a job: start the runner, and end everything when it is time to.
+
+    When this process ends, the kernel ends all others of its process namespace.
+    """
+    try:
+        # The grader may first put this process, and so all of its children, into a control group.
+        if not grader.recv(1):
+            return
+        if settings["namespaces"]:
+            kernel.keep_mounts_private()
+            for folder in (WORKPLACE, _SHARED_MEMORY):
+                kernel.mount_memory(folder, settings["file_bytes"], _NUM_FILES)
+            kernel.mount_processes()
+        kernel.set_dumpable(False)
+        runner = os.fork()
+        if runner == 0:
+            grader.close()
+            with _no_way_back():
+                _be_runner(settings, Channel(socket.socket(fileno=control)), shell)
+        os.close(control)
+        _hand_over(grader, "runner", runner)
+    except OSError as error:
+        grader.send(json.dumps({"failed": str(error)}).encode())
+        return
+    ended = _watch(runner, grader, settings)
+    with contextlib.suppress(OSError):
+        grader.send(json.dumps(ended).encode())
+
+
+def _watch(runner: int, grader: socket.socket, settings: dict[str, Any]) -> dict[str, Any]:
+    """Wait for the end of the runner, of the grader, or of the memory that may be used."""
+    memory_bytes = settings["memory_bytes"] + _resident(os.getpid())
+    events = select.poll()
+    events.register(os.pidfd_open(runner), select.POLLIN)
+    events.register(grader, select.POLLIN)
+    while True:
+        events.poll(1000 * _SECONDS_BETWEEN_LOOKS)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                if ended[0] == runner:
+                    return {"ended": os.waitstatus_to_exitcode(ended[1])}
+        # Without a process namespace, the processes of the whole machine would count.
+        if settings["namespaces"] and _memory_in_use(memory_bytes) > memory_bytes:
+            return {"memory": memory_bytes}
+        with contextlib.suppress(BlockingIOError):
+            if not grader.recv(1, socket.MSG_DONTWAIT):
+                return {"alone": True}
+
+
+def _memory_in_use(enough: int) -> int:
+    """Return the bytes that all processes here use together, roughly if it is not near `enough`."""
+    processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    # Pages that forks share count for each of them here: an upper bound, and a cheap one.
+    total = sum(map(_resident, processes))
+    return total if total <= enough else sum(map(_own_share, processes))
+
+
+def _resident(process: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * resource.getpagesize()
+
+
+def _own_share(process: int) -> int:
+    try:
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return _resident(process)
+
+
+def _be_runner(settings: dict[str, Any], control: Channel, shell: Shell) -> None:
+    """Lock this process in and do what the grader says, one thing after another."""
+    os.setsid()
+    kernel.end_with_parent()
+    kernel.set_dumpable(True)
+    printed = _redirect_standard_streams(control.connection.fileno(), settings["file_bytes"])
+    _limit_resources(settings)
+    os.environ["TMPDIR"] = WORKPLACE
+    os.chdir(WORKPLACE)
+    kernel.give_up_privileges()
+    if settings["landlock"]:
+        kernel.restrict_files(
+            [*settings["readable"], "/proc"], [WORKPLACE, _SHARED_MEMORY, *_DEVICES]
+        )
+    if settings["filter"]:
+        kernel.filter_system_calls(bytes.fromhex(settings["filter"]))
+    _reseed()
+    Runner(control, shell, printed, settings["output_bytes"]).run()
+
+
+def _redirect_standard_streams(keep: int, num_bytes: int) -> int:
+    """Close all files but one, let nothing be read, and collect what is written past Python."""
+    printed = os.memfd_create("printed")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    for name in os.listdir("/proc/self/fd"):
+        number = int(name)
+        if number > 2 and number not in (keep, printed):
+            with contextlib.suppress(OSError):
+                os.close(number)
+    return printed
+
+
+def _limit_resources(settings: dict[str, Any]) -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    address_space = pages * resource.getpagesize() + settings["memory_bytes"]
+    kernel.limit(resource.RLIMIT_AS, address_space)
+    kernel.limit(resource.RLIMIT_FSIZE, settings["file_bytes"])
+    kernel.limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    kernel.limit(resource.RLIMIT_CORE, 0)
+    kernel.limit(resource.RLIMIT_CPU, settings["cpu_seconds"])
+    kernel.limit(resource.RLIMIT_MEMLOCK, 0)
+    kernel.limit(resource.RLIMIT_MSGQUEUE, 0)
+    if settings["namespaces"]:
+        # Counted within a user namespace: elsewhere the same user's other processes would count.
+        kernel.limit(resource.RLIMIT_NPROC, settings["processes"] + 2)
+
+
+def _reseed() -> None:
+    """Forks of one process would draw the same random numbers."""
+    random.seed()
+    np.random.seed(int.from_bytes(os.urandom(4)))
+    torch.manual_seed(int.from_bytes(os.urandom(7)))
+
+
+class Runner:
+    """Executes the cells of one notebook as Jupyter would, and collects what they show."""
+
+    def __init__(self, control: Channel, shell: Shell, printed: int, output_bytes: int):
+        self._control = control
+        self._shell = shell
+        self._printed = printed
+        self._output_bytes = output_bytes
+        self._server = 0
+
+    def run(self) -> None:
+        """Do what the grader says until it hangs up."""
+        while True:
+            try:
+                request = self._control.receive()
+            except KeyboardInterrupt:  # meant for a cell that has ended in the meantime
+                continue
+            except HungUp:
+                return
+            match request:
+                case ["run", str(source)]:
+                    self._control.send(self._run_cell(source))
+                case ["serve", float(seconds)]:
+                    self._start_server(seconds)
+                    self._control.send(["serving"])
+                case ["stop"]:
+                    self._stop_server()
+                    self._control.send(["stopped"])
+
+    def _run_cell(self, source: str) -> list[Any]:
+        with self._shell.collecting(self._output_bytes) as collected:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            try:
+                result = self._shell.run_cell(source, store_history=True)
+                error = result.error_before_exec or result.error_in_exec
+            except KeyboardInterrupt as interrupt:
+                error = interrupt
+            finally:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+        collected.text("stdout", self._printed_past_python())
+        return ["ran", collected.outputs, "" if error is None else _in_a_line(error)]
+
+    def _printed_past_python(self) -> str:
+        size = min(os.fstat(self._printed).st_size, self._output_bytes)
+        found = os.pread(self._printed, size, 0).decode("utf-8", "replace")
+        os.ftruncate(self._printed, 0)
+        os.lseek(self._printed, 0, os.SEEK_SET)
+        return found
+
+    def _start_server(self, seconds: float) -> None:
+        """Fork a process with the variables as they are now, to answer an exercise's checks."""
+        _, (connection,), _, _ = socket.recv_fds(self._control.connection, 1, 1)
+        self._server = os.fork()
+        if self._server == 0:
+            with _no_way_back():
+                os.setsid()
+                self._control.close()
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                serve(Channel(socket.socket(fileno=connection)), self._shell.user_ns, seconds)
+        os.close(connection)
+
+    def _stop_server(self) -> None:
+        if not self._server:
+            return
+        with contextlib.suppress(OSError):
+            os.killpg(self._server, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.kill(self._server, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._server, 0)
+        self._server = 0
+
+
+def _in_a_line(error: BaseException) -> str:
+    first = _words_of(error).strip().split("\n")[0][:1000]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _words_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the exception may be the student's own, and broken too
+        return ""

@@ -1,0 +1,201 @@
+"""Cells that run and exercises that are checked, in a sandbox, as a grader asks for it."""
+
+import time
+
+import pytest
+import torch
+
+from classroom.jobs import JobDied, JobTooSlow
+from classroom.sandbox import Limits
+from classroom.subjects import Crashed, Died, NotDefined, TooSlow, WrongKind
+from classroom.zygote import Zygote
+
+ONE = torch.tensor([1.0, 2.0, 3.0])
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    with Zygote() as zygote:
+        yield zygote
+
+
+@pytest.fixture
+def job(zygote):
+    with zygote.start_job() as job:
+        yield job
+
+
+def shown(outputs):
+    return "".join(output.get("text", "") for output in outputs)
+
+
+def test_a_cell_shows_what_a_notebook_shows(job):
+    run = job.run("print('one')\n'two'\n2 + 3")
+    assert not run.error
+    assert run.outputs == [
+        {"output_type": "stream", "name": "stdout", "text": "one\n"},
+        {
+            "output_type": "execute_result",
+            "data": {"text/plain": "5"},
+            "metadata": {},
+            "execution_count": None,
+        },
+    ]
+
+
+def test_cells_share_their_variables(job):
+    job.run("number = 7")
+    assert shown(job.run("print(number)").outputs) == "7\n"
+
+
+def test_a_plot_is_a_picture(job):
+    run = job.run("import matplotlib.pyplot as plt\nplt.plot([2, 3, 5])\nplt.show()")
+    assert [list(output["data"]) for output in run.outputs] == [["text/plain", "image/png"]]
+
+
+def test_magics_and_commands_work(job):
+    assert "loop" in shown(job.run("%timeit -n1 -r1 1").outputs)
+    assert shown(job.run("!echo $((2 * 3))").outputs).strip() == "6"
+
+
+def test_an_exception_is_an_output_and_the_job_goes_on(job):
+    run = job.run("before = 5\n1 / 0")
+    assert run.error == "ZeroDivisionError: division by zero"
+    assert run.outputs[-1]["ename"] == "ZeroDivisionError"
+    assert not job.run("assert before == 5").error
+
+
+def test_a_slow_cell_is_interrupted_and_what_it_defined_remains(zygote):
+    with zygote.start_job(Limits(seconds_per_cell=0.3)) as job:
+        run = job.run("number = 7\nwhile True: pass")
+        assert run.error == "KeyboardInterrupt"
+        assert run.seconds < 1
+        assert not job.run("assert number == 7").error
+
+
+def test_a_cell_that_heeds_no_interrupt_ends_the_job_in_time(zygote):
+    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    with zygote.start_job(Limits(seconds_per_cell=0.3)) as job:
+        started = time.monotonic()
+        with pytest.raises(JobTooSlow):
+            job.run(stubborn)
+        assert time.monotonic() - started < 0.3 + 1
+        with pytest.raises(JobDied):
+            job.run("1")
+
+
+def test_cells_share_one_wall_budget(zygote):
+    with zygote.start_job(Limits(seconds_per_submission=0.8)) as job:
+        started = time.monotonic()
+        with pytest.raises(JobTooSlow):
+            for _ in range(10):
+                job.run("import time; time.sleep(0.2)")
+                job.run("try:\n  time.sleep(5)\nexcept KeyboardInterrupt: pass")
+        assert time.monotonic() - started < 0.8 + 1
+
+
+def test_a_cell_that_ends_its_process_says_how(job):
+    with pytest.raises(JobDied, match="ended its own process with the status 4"):
+        job.run("import os; os._exit(4)")
+
+
+def test_a_cell_that_crashes_its_process_says_how(job):
+    with pytest.raises(JobDied, match="SIGSEGV"):
+        job.run("import ctypes; ctypes.string_at(0)")
+
+
+def test_functions_are_called_by_name_with_copies(job):
+    job.run("def triple(x):\n  x *= 3\n  return x")
+    given = ONE.clone()
+    with job.serving("triple") as subject:
+        assert subject.call("triple", given).equal(3 * ONE)
+        result, (after,) = subject.call_and_return_inputs("triple", given)
+    assert given.equal(ONE)
+    assert after.equal(result)
+
+
+def test_what_a_check_changes_is_gone_afterwards(job):
+    job.run("calls = []\ndef count():\n  calls.append(1)\n  return len(calls)")
+    with job.serving("count") as subject:
+        assert [subject.call("count"), subject.call("count")] == [1, 2]
+    with job.serving("count") as subject:
+        assert subject.call("count") == 1
+
+
+def test_an_exercise_sees_the_variables_as_they_are_at_its_place(job):
+    job.run("def value(): return 2")
+    with job.serving("value") as subject:
+        assert subject.call("value") == 2
+    job.run("def value(): return 3")
+    with job.serving("value") as subject:
+        assert subject.call("value") == 3
+
+
+def test_errors_are_those_of_a_notebook(job):
+    job.run("def crash(x):\n  return x.nothing\ndef thing(): return object()")
+    with job.serving("crash") as subject:
+        with pytest.raises(Crashed, match="AttributeError.*in line 2: return x.nothing"):
+            subject.call("crash", 5)
+        with pytest.raises(WrongKind, match="object cannot be handed over"):
+            subject.call("thing")
+        with pytest.raises(NotDefined, match="`crash`: is that its name"):
+            subject.call("crahs")
+
+
+def test_a_function_that_ends_its_process_costs_that_call_only(job):
+    job.run("import os\ndef die(): os._exit(3)\ndef live(): return 5")
+    with job.serving("die") as subject:
+        with pytest.raises(Died, match="`die` ended the process"):
+            subject.call("die")
+        assert subject.call("live") == 5
+    assert not job.run("live()").error
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while True: pass",
+        "while True:\n    try:\n      while True: pass\n    except BaseException: pass",
+        "import time\n  time.sleep(99)",
+        "import signal\n  signal.pthread_sigmask(signal.SIG_BLOCK, [14])\n  while True: pass",
+    ],
+)
+def test_an_exercise_that_does_not_end_is_stopped_in_time(zygote, loop):
+    with zygote.start_job(Limits(seconds_per_exercise=0.3)) as job:
+        job.run(f"def endless():\n  {loop}\ndef live(): return 5")
+        started = time.monotonic()
+        with job.serving("endless") as subject:
+            with pytest.raises(TooSlow, match="may compute for 0.3 seconds"):
+                subject.call("endless")
+            with pytest.raises(TooSlow):
+                subject.call("live")
+        assert time.monotonic() - started < 0.3 + 1
+        with job.serving("live") as subject:
+            assert subject.call("live") == 5
+
+
+def test_a_lent_function_that_raises_raises_in_the_code_that_calls_it(job):
+    job.run(
+        "def use(f):\n  try:\n    return f(0)\n  except ZeroDivisionError as e:\n    return str(e)"
+    )
+    with job.serving("use") as subject:
+        assert subject.call("use", subject.lend(lambda x: 1 // x)).endswith("by zero")
+
+
+def test_jobs_draw_different_random_numbers(zygote):
+    draws = []
+    for _ in range(2):
+        with zygote.start_job() as job:
+            job.run("import torch, numpy, random")
+            draws.append(
+                shown(job.run("print(torch.rand(1), numpy.random.rand(), random.random())").outputs)
+            )
+    assert draws[0] != draws[1]
+
+
+def test_a_dead_zygote_is_started_again():
+    with Zygote() as zygote:
+        zygote._process.kill()
+        zygote._process.wait()
+        with zygote.start_job() as job:
+            assert not job.run("1").error
