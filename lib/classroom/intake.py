@@ -168,6 +168,12 @@ def read_submission(folder: Path, master: Master) -> Submission:
     return Submission(shown(best.name), best.cells, tuple(notes), best.digest, best.received)
 
 
+def nothing_handed_in(master: Master, received: datetime) -> Submission:
+    """Return the handout itself, for a student who handed in nothing that can be read."""
+    cells = tuple(_handed_out(master, place) for place in range(len(master.roles)))
+    return Submission("", cells, (), "", received)
+
+
 def rebuild(master: Master, submission: Submission) -> NotebookNode:
     """Make a notebook of a submission that is safe to keep, to run and to grade by hand.
 
@@ -197,10 +203,10 @@ def rebuild(master: Master, submission: Submission) -> NotebookNode:
     )
 
 
-def shown(name: str) -> str:
+def shown(name: str, limit: int = MAX_SHOWN) -> str:
     """Return a name from a stranger's file system as text to print: short and on one line."""
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 # The handout

@@ -1,0 +1,135 @@
+import csv
+import io
+import json
+
+import pytest
+
+from classroom.report import (
+    Verdict,
+    append_line,
+    harmless,
+    read_lines,
+    to_csv,
+    to_table,
+)
+from classroom.selfcheck import CheckResult, Report
+
+
+def verdict(student, centre=3, twice=2, **about):
+    reports = (
+        Report("centre", "7.1 Centre the rows", (CheckResult("moved", 3, centre),)),
+        Report("twice", "7.2 Twice", (CheckResult("two is four", 2, twice, "", ("Squared",)),)),
+    )
+    given = {"assignment": "07_averages", "key": "k", "received": "2026-03-05T12:00:00+00:00"}
+    return Verdict(**{**given, "student": student, "reports": reports, **about})
+
+
+CLASS = [verdict("ada"), verdict("bo", 0, problem="it is damaged", notes=("a", "b"))]
+
+
+# JSON lines
+
+
+def test_a_verdict_survives_its_line(tmp_path):
+    path = tmp_path / "verdicts.jsonl"
+    told = verdict("Zoë\udcff\n", errors=("cell 1 stopped",), layers=("one", "two"), seconds=1.5)
+    append_line(path, told)
+    append_line(path, CLASS[1])
+    assert read_lines(path) == [told, CLASS[1]]
+    assert path.read_bytes().count(b"\n") == 2 and path.read_bytes().isascii()
+
+
+def test_a_line_says_the_points():
+    record = json.loads(json.dumps(CLASS[1].to_json()))
+    assert (record["earned"], record["points"]) == (2, 5)
+    assert [(r["exercise"], r["earned"], r["points"]) for r in record["reports"]] == [
+        ("centre", 0, 3),
+        ("twice", 2, 2),
+    ]
+
+
+def test_the_last_line_of_a_student_counts_and_the_order_is_by_name(tmp_path):
+    path = tmp_path / "verdicts.jsonl"
+    for each in (verdict("zoe"), verdict("ada", 0), verdict("ada", 3)):
+        append_line(path, each)
+    assert [(v.student, v.earned) for v in read_lines(path)] == [("ada", 5), ("zoe", 5)]
+
+
+@pytest.mark.parametrize("num_lost", [1, 7])
+def test_half_a_line_is_cut_off_and_the_file_goes_on(tmp_path, num_lost):
+    path = tmp_path / "verdicts.jsonl"
+    append_line(path, CLASS[0])
+    append_line(path, CLASS[1])
+    path.write_bytes(path.read_bytes()[:-num_lost])
+    assert read_lines(path) == CLASS[:1]
+    append_line(path, CLASS[1])
+    assert read_lines(path) == CLASS
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", "no", '{"assignment": 3}'])
+def test_a_damaged_line_is_not_passed_over(tmp_path, line):
+    path = tmp_path / "verdicts.jsonl"
+    append_line(path, CLASS[0])
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(ValueError, match="verdicts.jsonl, line 2: this is no verdict"):
+        read_lines(path)
+
+
+def test_where_nothing_is_kept_there_are_no_verdicts(tmp_path):
+    assert read_lines(tmp_path / "nowhere.jsonl") == []
+
+
+# CSV
+
+
+def test_csv_holds_a_row_per_student_and_a_column_per_exercise():
+    assert to_csv(CLASS).splitlines() == [
+        '"student","centre","twice","earned","points","received","problem"',
+        '"ada",3,2,5,5,"2026-03-05T12:00:00+00:00",""',
+        '"bo",0,2,2,5,"2026-03-05T12:00:00+00:00","it is damaged"',
+    ]
+    assert to_csv([]).startswith('"student","earned"')
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("+1+1", "'+1+1"),
+        ("-2", "'-2"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("  =1", "'  =1"),
+        ("＝1", "'＝1"),
+        ("\t=1", "\\t=1"),
+        ('a";=1', 'a";=1'),
+        ("O'Brien, Zoë", "O'Brien, Zoë"),
+        ("a\r\n=1", "a\\r\\n=1"),
+    ],
+)
+def test_a_spreadsheet_does_not_compute_a_name(name, cell):
+    assert harmless(name) == cell
+    text = to_csv([verdict(name, problem=name)])
+    row = list(csv.reader(io.StringIO(text)))[1]
+    assert (row[0], row[-1], len(row)) == (cell, cell, 7)
+    # Whatever separates columns where it is opened: quotes keep a cell together.
+    assert text.splitlines()[1].startswith('"')
+
+
+# Table
+
+
+def test_the_table_shows_numbers_of_exercises_points_and_what_there_is_to_say():
+    assert to_table([*CLASS, verdict("cy", errors=("cell 3 stopped",))]).splitlines() == [
+        "student  7.1  7.2  points",
+        "ada        3    2  5 of 5  no remarks",
+        "bo         0    2  2 of 5  it is damaged",
+        "cy         3    2  5 of 5  1 remark",
+    ]
+    assert to_table([]) == "nothing was handed in"
+
+
+def test_a_terminal_does_not_obey_a_name():
+    table = to_table([verdict("\x1b[2J\nada" + "a" * 300)])
+    assert len(table.splitlines()) == 2 and "\\x1b[2J\\nada" in table and "\x1b" not in table
+    assert all(len(line) < 80 for line in table.splitlines())
