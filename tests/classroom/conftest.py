@@ -172,17 +172,27 @@ class Loop(Variant, exercise="centre"):
 CONFIG = Path(__file__).parents[2] / "nbgrader_config.py"
 
 
+@pytest.fixture(scope="session")
+def make_course():
+    """Give a function that makes a course: solutions/07_averages and nbgrader's configuration."""
+
+    def make(root):
+        folder = root / "solutions" / "07_averages"
+        folder.mkdir(parents=True)
+        (folder / "averages.py").write_text(TEXT)
+        (folder / "checks.py").write_text(CHECKS)
+        (folder / "mistakes.py").write_text(MISTAKES)
+        (folder / "variants.py").write_text(VARIANTS)
+        shutil.copy(CONFIG, root)
+        return root
+
+    return make
+
+
 @pytest.fixture
-def course(tmp_path):
-    """A course's folder with solutions/07_averages and nbgrader's configuration."""
-    folder = tmp_path / "course" / "solutions" / "07_averages"
-    folder.mkdir(parents=True)
-    (folder / "averages.py").write_text(TEXT)
-    (folder / "checks.py").write_text(CHECKS)
-    (folder / "mistakes.py").write_text(MISTAKES)
-    (folder / "variants.py").write_text(VARIANTS)
-    shutil.copy(CONFIG, tmp_path / "course")
-    return tmp_path / "course"
+def course(tmp_path, make_course):
+    """Such a course's folder."""
+    return make_course(tmp_path / "course")
 
 
 @pytest.fixture

@@ -1,0 +1,229 @@
+"""Writes scores that were found elsewhere to where nbgrader keeps its own.
+
+What nbgrader reads from a notebook's outputs is put there: the number first, so that nothing that
+code printed can be taken for one. Then nbgrader's own pieces carry it into the gradebook and into
+`autograded/`, where its feedback, its formgrader and its export find it.
+"""
+
+import copy
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbconvert.exporters.exporter import ResourcesDict
+from nbformat import NotebookNode
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.converters import GenerateAssignment, NbGraderException
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.preprocessors import AssignLatePenalties, SaveAutoGrades
+from nbgrader.utils import is_grade
+from sqlalchemy.exc import SAWarning
+from sqlalchemy.orm import scoped_session, sessionmaker
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
+
+from classroom.notebooks import CHECK_SUFFIX
+from classroom.selfcheck import REPORT_TYPE, Report
+
+CONFIG = "nbgrader_config.py"
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A submission and what it earned.
+
+    Attributes:
+        student: Who handed it in.
+        received: When.
+        notebook: Its cells, each with the metadata that were handed out.
+        reports: What was found, by exercise; one that is missing earns nothing.
+
+    """
+
+    student: str
+    received: datetime
+    notebook: NotebookNode
+    reports: Mapping[str, Report]
+
+
+def with_scores(notebook: NotebookNode, reports: Mapping[str, Report]) -> NotebookNode:
+    """Give each grade cell the outputs of its report, and nothing else.
+
+    Args:
+        notebook: Is left as it is.
+        reports: By exercise.
+
+    Returns:
+        A copy in which each grade cell holds a number: where there is no report, 0, because
+        nbgrader gives full marks to a cell that says nothing.
+
+    """
+    marked = copy.deepcopy(notebook)
+    for cell in filter(is_grade, marked.cells):
+        exercise = cell.metadata.nbgrader.grade_id.removesuffix(CHECK_SUFFIX)
+        report = reports.get(exercise)
+        earned = report.earned if report else 0
+        # nbgrader takes what is negative or no number for full marks: neither may come so far.
+        if type(earned) is not int or not 0 <= earned <= cell.metadata.nbgrader.points:
+            raise ValueError(
+                f"the points of {exercise} must be a whole number from 0 to "
+                f"{cell.metadata.nbgrader.points}, got {earned!r}"
+            )
+        number = {"text/plain": str(earned)}
+        cell.outputs = [nbformat.v4.new_output("execute_result", number, execution_count=None)]
+        cell.execution_count = None
+        if report:
+            shown = {
+                "text/plain": report.to_text(),
+                "text/html": report.to_html(),
+                REPORT_TYPE: report.to_json(),
+            }
+            cell.outputs.append(nbformat.v4.new_output("display_data", shown))
+    return marked
+
+
+class GradebookWriter:
+    """The one writer of a course's gradebook.
+
+    Use it as a context manager. Nobody else should write scores of the assignment meanwhile.
+
+    Args:
+        root: The course's folder, in which `nbgrader_config.py` lies.
+        assignment: Whose scores are written, such as `01_attention`.
+        notebook_name: Name of its notebook without the ending, such as `attention`.
+
+    """
+
+    def __init__(self, root: Path, assignment: str, notebook_name: str):
+        self._config = PyFileConfigLoader(CONFIG, str(root.resolve())).load_config()
+        self._config.CourseDirectory.root = str(root.resolve())
+        self._config.CourseDirectory.assignment_id = assignment
+        self._course = CourseDirectory(config=self._config)
+        self._assignment = assignment
+        self._notebook_name = notebook_name
+
+    def __enter__(self) -> "GradebookWriter":
+        self._gradebook = Gradebook(self._course.db_url, self._course.course_id)
+        try:
+            self._gradebook.find_notebook(self._notebook_name, self._assignment)
+        except MissingEntry:
+            self._gradebook.close()
+            self._tell_of_the_assignment()
+            self._gradebook = Gradebook(self._course.db_url, self._course.course_id)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._gradebook.close()
+
+    def write(self, graded: Graded) -> None:
+        """Put one submission into the gradebook and into `autograded/`, wholly or not at all.
+
+        Scores that were given by hand stay. A late submission gets the course's penalty, from the
+        time at which it was received.
+
+        Raises:
+            ValueError: If a report holds more points than there are, or the student's name cannot
+                be that of a folder.
+
+        """
+        marked = with_scores(graded.notebook, graded.reports)
+        _require_plain(graded.student)
+        self._write_scores(graded, marked)
+        self._write_notebook(graded, marked)
+        self._assign_penalty(graded, marked)
+
+    def _write_scores(self, graded: Graded, marked: NotebookNode) -> None:
+        gradebook = self._gradebook
+        names = (self._assignment, graded.student)
+        # nbgrader commits each score for itself. All of them are one transaction here.
+        with (
+            warnings.catch_warnings(category=SAWarning, action="ignore"),  # at nbgrader's own code
+            gradebook.engine.connect() as connection,
+            connection.begin(),
+        ):
+            sessions, gradebook.db = (
+                gradebook.db,
+                scoped_session(
+                    sessionmaker(
+                        bind=connection,
+                        join_transaction_mode="rollback_only",
+                        expire_on_commit=False,
+                    )
+                ),
+            )
+            try:
+                gradebook.update_or_create_student(graded.student)
+                received: Any = graded.received.astimezone(UTC).replace(tzinfo=None)
+                gradebook.update_or_create_submission(*names, timestamp=received)
+                saver = SaveAutoGrades(config=self._config)
+                saver.gradebook = gradebook
+                saver.notebook_id = self._notebook_name
+                saver.assignment_id, saver.student_id = names
+                for index, cell in enumerate(marked.cells):
+                    saver.preprocess_cell(cell, ResourcesDict(), index)
+            finally:
+                gradebook.db.remove()
+                gradebook.db = sessions
+        gradebook.db.remove()
+
+    def _write_notebook(self, graded: Graded, marked: NotebookNode) -> None:
+        target = self._folder(self._course.autograded_directory, graded.student)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        nbformat.write(marked, made / f"{self._notebook_name}.ipynb")
+        (made / "timestamp.txt").write_text(f"{graded.received.astimezone(UTC):%F %T} UTC\n")
+        made.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(made, target)
+
+    def _assign_penalty(self, graded: Graded, marked: NotebookNode) -> None:
+        names = (self._notebook_name, self._assignment, graded.student)
+        submission = self._gradebook.find_submission(*names[1:])
+        notebook = self._gradebook.find_submission_notebook(*names)
+        was_late = notebook.late_submission_penalty is not None
+        is_late = submission.total_seconds_late > 0
+        self._gradebook.db.remove()
+        if is_late or was_late:
+            keys = ("notebook", "assignment", "student")
+            about = {**dict(zip(keys, names, strict=True)), "db_url": self._course.db_url}
+            resources = ResourcesDict(nbgrader=about)
+            AssignLatePenalties(config=self._config, log=_silent()).preprocess(marked, resources)
+
+    def _folder(self, kind: str, student: str) -> Path:
+        return Path(self._course.format_path(kind, student, self._assignment))
+
+    def _tell_of_the_assignment(self) -> None:
+        """Do what `nbgrader generate_assignment` does to the gradebook, and to nothing else."""
+        with tempfile.TemporaryDirectory() as scratch:
+            config = Config(self._config)
+            config.CourseDirectory.release_directory = scratch
+            # Where nbgrader looks for it unless it is told: below the root.
+            config.CourseDirectory.db_url = self._course.db_url
+            course = CourseDirectory(config=config)
+            try:
+                GenerateAssignment(coursedir=course, config=config, log=_silent()).start()
+            except NbGraderException:
+                raise ValueError(
+                    f"nbgrader could not be told of {self._assignment}: see what "
+                    f"`nbgrader generate_assignment {self._assignment}` says"
+                ) from None
+
+
+def _require_plain(student: str) -> None:
+    if not student or student in (".", "..") or os.sep in student or "\0" in student:
+        raise ValueError(f"a student's name must be that of a folder, got {student!r}")
+
+
+def _silent() -> logging.Logger:
+    log = logging.Logger("gradebook")
+    log.addHandler(logging.NullHandler())
+    return log
