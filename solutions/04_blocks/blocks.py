@@ -26,7 +26,7 @@ from classroom import check
 #
 # $$y_i = \gamma_i\,\frac{x_i - m}{\sqrt{v + \varepsilon}} + \beta_i, \qquad m = \frac1d\sum_i x_i, \qquad v = \frac1d\sum_i (x_i - m)^2$$
 #
-# Three details decide whether your numbers agree with everybody else's. The mean and the variance are those of one token: not of a sequence, not of a batch. The variance divides by $d$. And $\varepsilon$ stands inside the root.
+# Three details decide whether your numbers agree with everybody else's. The mean and the variance are those of one token: not of a sequence, not of a batch. The variance divides by $d$. And $\varepsilon$ stands inside the root. Compute in the precision of `x`: what is rounded to `float32` on the way shows in the gradients.
 #
 # *Before you code:* what does a token whose features are all equal become? And a token of two features, whatever they are?
 #

@@ -41,12 +41,22 @@ class StandardDeviationOfTorch(Mistake, exercise="layer_norm"):
 
 
 class EpsilonForgotten(Mistake, exercise="layer_norm"):
-    """Without epsilon a constant token is divided by zero."""
+    """Epsilon plays no part, or far too small a one: it is added to the variance, under the root,
+    and a token of equal features is not divided by zero."""
 
     def layer_norm(x, gain, bias, eps=1e-5):
         mean = x.mean(dim=-1, keepdim=True)
         variance = x.var(dim=-1, keepdim=True, correction=0)
         return (x - mean) / torch.sqrt(variance) * gain + bias
+
+
+class EpsilonWrittenIn(Mistake, exercise="layer_norm"):
+    """Epsilon is always 1e-5; it is an argument, and may be another number."""
+
+    def layer_norm(x, gain, bias, eps=1e-5):
+        mean = x.mean(dim=-1, keepdim=True)
+        variance = x.var(dim=-1, keepdim=True, correction=0)
+        return (x - mean) / torch.sqrt(variance + 1e-5) * gain + bias
 
 
 class StatisticsOverTokens(Mistake, exercise="layer_norm"):
@@ -155,6 +165,36 @@ class GainTimesBias(Mistake, exercise="layer_norm"):
         return ((x - mean) / torch.sqrt(variance + eps) + bias) * gain
 
 
+class GainBeforeTheNorm(Mistake, exercise="layer_norm"):
+    """The gain multiplies the token before its mean and variance are taken; it comes after the
+    division."""
+
+    def layer_norm(x, gain, bias, eps=1e-5):
+        x = x * gain
+        mean = x.mean(dim=-1, keepdim=True)
+        variance = x.var(dim=-1, keepdim=True, correction=0)
+        return (x - mean) / torch.sqrt(variance + eps) + bias
+
+
+class SquaresNotCentred(Mistake, exercise="layer_norm"):
+    """The squares are those of the features as they came; the variance is the mean of the squares
+    of what is left when the mean is subtracted."""
+
+    def layer_norm(x, gain, bias, eps=1e-5):
+        mean = x.mean(dim=-1, keepdim=True)
+        variance = x.square().mean(dim=-1, keepdim=True)
+        return (x - mean) / torch.sqrt(variance + eps) * gain + bias
+
+
+class OneMeanForEverything(Mistake, exercise="layer_norm"):
+    """One mean and one variance serve all that is in the batch; each token needs its own, over its
+    features only."""
+
+    def layer_norm(x, gain, bias, eps=1e-5):
+        variance = x.var(correction=0)
+        return (x - x.mean()) / torch.sqrt(variance + eps) * gain + bias
+
+
 # 4.2 --------------------------------------------------------------------------------------------
 
 
@@ -189,6 +229,18 @@ class DividedByTheLength(Mistake, exercise="rms_norm"):
     def rms_norm(x, gain, eps=1e-5):
         mean_square = x.square().sum(dim=-1, keepdim=True)
         return x * torch.rsqrt(mean_square + eps) * gain
+
+    def centring_matrix(d_model):
+        return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
+
+
+class DividedByTheNorm(Mistake, exercise="rms_norm"):
+    """This divides by what norm() gives, the root of the sum of the squares, and adds epsilon to
+    it; RMSNorm takes the root of their mean, with epsilon under it."""
+
+    def rms_norm(x, gain, eps=1e-5):
+        length = x.norm(dim=-1, keepdim=True)
+        return x / (length + eps) * gain
 
     def centring_matrix(d_model):
         return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
@@ -230,11 +282,23 @@ class EpsilonOutsideTheRoot(Mistake, exercise="rms_norm"):
 
 
 class EpsilonForgotten(Mistake, exercise="rms_norm"):
-    """Without epsilon a token of zeros is divided by zero."""
+    """Epsilon plays no part, or far too small a one: it is added to the mean square, under the
+    root, and a token of zeros is not divided by zero."""
 
     def rms_norm(x, gain, eps=1e-5):
         mean_square = x.square().mean(dim=-1, keepdim=True)
         return x / mean_square.sqrt() * gain
+
+    def centring_matrix(d_model):
+        return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
+
+
+class EpsilonWrittenIn(Mistake, exercise="rms_norm"):
+    """Epsilon is always 1e-5; it is an argument, and may be another number."""
+
+    def rms_norm(x, gain, eps=1e-5):
+        mean_square = x.square().mean(dim=-1, keepdim=True)
+        return x / torch.sqrt(mean_square + 1e-5) * gain
 
     def centring_matrix(d_model):
         return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
@@ -471,6 +535,47 @@ class GeluBySigmoid(Mistake, exercise="feed_forward"):
         return math.ceil(2 * d_ff / (3 * multiple)) * multiple
 
 
+class GeluWithoutItsRoot(Mistake, exercise="feed_forward"):
+    """The distribution function is erf of z; the argument of erf is z divided by the root of 2."""
+
+    def feed_forward(x, w_up, b_up, w_down, b_down, activation):
+        hidden = x @ w_up + b_up
+        if activation == "relu":
+            hidden = F.relu(hidden)
+        elif activation == "gelu":
+            hidden = 0.5 * hidden * (1 + torch.erf(hidden))
+        else:
+            hidden = F.gelu(hidden, approximate="tanh")
+        return hidden @ w_down + b_down
+
+    def swiglu(x, w_gate, w_up, w_down):
+        return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
+
+    def gated_width(d_ff, multiple):
+        return math.ceil(2 * d_ff / (3 * multiple)) * multiple
+
+
+class CubeOutsideTheFactor(Mistake, exercise="feed_forward"):
+    """In the tanh, the root of 2/pi multiplies the cube as well as z itself."""
+
+    def feed_forward(x, w_up, b_up, w_down, b_down, activation):
+        hidden = x @ w_up + b_up
+        if activation == "relu":
+            hidden = F.relu(hidden)
+        elif activation == "gelu":
+            hidden = F.gelu(hidden)
+        else:
+            bent = math.sqrt(2 / math.pi) * hidden + 0.044715 * hidden**3
+            hidden = 0.5 * hidden * (1 + torch.tanh(bent))
+        return hidden @ w_down + b_down
+
+    def swiglu(x, w_gate, w_up, w_down):
+        return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
+
+    def gated_width(d_ff, multiple):
+        return math.ceil(2 * d_ff / (3 * multiple)) * multiple
+
+
 class BiasesForgotten(Mistake, exercise="feed_forward"):
     """The two biases are not added."""
 
@@ -483,6 +588,26 @@ class BiasesForgotten(Mistake, exercise="feed_forward"):
         else:
             hidden = F.gelu(hidden, approximate="tanh")
         return hidden @ w_down
+
+    def swiglu(x, w_gate, w_up, w_down):
+        return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
+
+    def gated_width(d_ff, multiple):
+        return math.ceil(2 * d_ff / (3 * multiple)) * multiple
+
+
+class FirstBiasForgotten(Mistake, exercise="feed_forward"):
+    """The bias of the first map is not added: it comes before the bend."""
+
+    def feed_forward(x, w_up, b_up, w_down, b_down, activation):
+        hidden = x @ w_up
+        if activation == "relu":
+            hidden = F.relu(hidden)
+        elif activation == "gelu":
+            hidden = F.gelu(hidden)
+        else:
+            hidden = F.gelu(hidden, approximate="tanh")
+        return hidden @ w_down + b_down
 
     def swiglu(x, w_gate, w_up, w_down):
         return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
@@ -571,6 +696,47 @@ class SiluOnTheProduct(Mistake, exercise="feed_forward"):
         return math.ceil(2 * d_ff / (3 * multiple)) * multiple
 
 
+class SiluOnBoth(Mistake, exercise="feed_forward"):
+    """The activation is on the gate and on what goes up; it belongs on the gate alone."""
+
+    def feed_forward(x, w_up, b_up, w_down, b_down, activation):
+        hidden = x @ w_up + b_up
+        if activation == "relu":
+            hidden = F.relu(hidden)
+        elif activation == "gelu":
+            hidden = F.gelu(hidden)
+        else:
+            hidden = F.gelu(hidden, approximate="tanh")
+        return hidden @ w_down + b_down
+
+    def swiglu(x, w_gate, w_up, w_down):
+        return (F.silu(x @ w_gate) * F.silu(x @ w_up)) @ w_down
+
+    def gated_width(d_ff, multiple):
+        return math.ceil(2 * d_ff / (3 * multiple)) * multiple
+
+
+class GeluOnTheGate(Mistake, exercise="feed_forward"):
+    """The gate bends with GELU, which makes a GEGLU; SwiGLU has silu(z), z times the sigmoid of
+    z."""
+
+    def feed_forward(x, w_up, b_up, w_down, b_down, activation):
+        hidden = x @ w_up + b_up
+        if activation == "relu":
+            hidden = F.relu(hidden)
+        elif activation == "gelu":
+            hidden = F.gelu(hidden)
+        else:
+            hidden = F.gelu(hidden, approximate="tanh")
+        return hidden @ w_down + b_down
+
+    def swiglu(x, w_gate, w_up, w_down):
+        return (F.gelu(x @ w_gate) * (x @ w_up)) @ w_down
+
+    def gated_width(d_ff, multiple):
+        return math.ceil(2 * d_ff / (3 * multiple)) * multiple
+
+
 class TwoThirdsForgotten(Mistake, exercise="feed_forward"):
     """The gated network is as wide as the plain one, so its third matrix comes on top: it
     should have two thirds of the width."""
@@ -593,7 +759,8 @@ class TwoThirdsForgotten(Mistake, exercise="feed_forward"):
 
 
 class RoundedDown(Mistake, exercise="feed_forward"):
-    """The width is rounded down to a multiple, and some weights are missing: round up."""
+    """The width is rounded down, at the end or on the way there, and some weights are missing:
+    round up, once."""
 
     def feed_forward(x, w_up, b_up, w_down, b_down, activation):
         hidden = x @ w_up + b_up
@@ -610,6 +777,46 @@ class RoundedDown(Mistake, exercise="feed_forward"):
 
     def gated_width(d_ff, multiple):
         return 2 * d_ff // (3 * multiple) * multiple
+
+
+class OneMultipleTooMany(Mistake, exercise="feed_forward"):
+    """A multiple is always added, even where the width is a multiple already."""
+
+    def feed_forward(x, w_up, b_up, w_down, b_down, activation):
+        hidden = x @ w_up + b_up
+        if activation == "relu":
+            hidden = F.relu(hidden)
+        elif activation == "gelu":
+            hidden = F.gelu(hidden)
+        else:
+            hidden = F.gelu(hidden, approximate="tanh")
+        return hidden @ w_down + b_down
+
+    def swiglu(x, w_gate, w_up, w_down):
+        return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
+
+    def gated_width(d_ff, multiple):
+        return (2 * d_ff // (3 * multiple) + 1) * multiple
+
+
+class NotRounded(Mistake, exercise="feed_forward"):
+    """The width is not rounded up to a multiple of `multiple`."""
+
+    def feed_forward(x, w_up, b_up, w_down, b_down, activation):
+        hidden = x @ w_up + b_up
+        if activation == "relu":
+            hidden = F.relu(hidden)
+        elif activation == "gelu":
+            hidden = F.gelu(hidden)
+        else:
+            hidden = F.gelu(hidden, approximate="tanh")
+        return hidden @ w_down + b_down
+
+    def swiglu(x, w_gate, w_up, w_down):
+        return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
+
+    def gated_width(d_ff, multiple):
+        return math.ceil(2 * d_ff / 3)
 
 
 class EightThirdsOfTheWidth(Mistake, exercise="feed_forward"):
@@ -664,6 +871,37 @@ class ResidualFromTheNorm(Mistake, exercise="TransformerBlock"):
                 x = x + self.attend(x, mask)
                 x = self.feed_forward_norm(x)
                 return x + self.feed_forward(x)
+            x = self.attention_norm(x + self.attend(x, mask))
+            return self.feed_forward_norm(x + self.feed_forward(x))
+
+
+class StreamNormalisedOnce(Mistake, exercise="TransformerBlock"):
+    """Attention's result is added to what attention read, behind the norm; in pre-norm it is added
+    to the stream, as in the second sub-layer."""
+
+    class TransformerBlock(nn.Module):
+        def __init__(self, d_model, num_heads, d_ff, norm="pre"):
+            super().__init__()
+            self.norm = norm
+            self.attention_norm = nn.LayerNorm(d_model)
+            self.attention = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+            self.feed_forward_norm = nn.LayerNorm(d_model)
+            self.up = nn.Linear(d_model, d_ff)
+            self.down = nn.Linear(d_ff, d_model)
+
+        def attend(self, x, mask):
+            if mask is not None:
+                mask = ~mask
+            return self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+        def feed_forward(self, x):
+            return self.down(F.gelu(self.up(x)))
+
+        def forward(self, x, mask=None):
+            if self.norm == "pre":
+                x = self.attention_norm(x)
+                x = x + self.attend(x, mask)
+                return x + self.feed_forward(self.feed_forward_norm(x))
             x = self.attention_norm(x + self.attend(x, mask))
             return self.feed_forward_norm(x + self.feed_forward(x))
 
@@ -755,6 +993,36 @@ class FeedForwardNeverSeesAttention(Mistake, exercise="TransformerBlock"):
                 return x + attended + self.feed_forward(self.feed_forward_norm(x))
             attended = self.attention_norm(x + self.attend(x, mask))
             return self.feed_forward_norm(attended + self.feed_forward(x))
+
+
+class AttentionLostFromTheStream(Mistake, exercise="TransformerBlock"):
+    """What the feed-forward network gives is added to what came into the block, and what attention
+    wrote is lost from the stream."""
+
+    class TransformerBlock(nn.Module):
+        def __init__(self, d_model, num_heads, d_ff, norm="pre"):
+            super().__init__()
+            self.norm = norm
+            self.attention_norm = nn.LayerNorm(d_model)
+            self.attention = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+            self.feed_forward_norm = nn.LayerNorm(d_model)
+            self.up = nn.Linear(d_model, d_ff)
+            self.down = nn.Linear(d_ff, d_model)
+
+        def attend(self, x, mask):
+            if mask is not None:
+                mask = ~mask
+            return self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+        def feed_forward(self, x):
+            return self.down(F.gelu(self.up(x)))
+
+        def forward(self, x, mask=None):
+            if self.norm == "pre":
+                attended = x + self.attend(self.attention_norm(x), mask)
+                return x + self.feed_forward(self.feed_forward_norm(attended))
+            attended = self.attention_norm(x + self.attend(x, mask))
+            return self.feed_forward_norm(x + self.feed_forward(attended))
 
 
 class NoResidualAroundAttention(Mistake, exercise="TransformerBlock"):
@@ -926,6 +1194,38 @@ class OnlyAttentionIsNormalised(Mistake, exercise="TransformerBlock"):
             return self.feed_forward_norm(x + self.feed_forward(x))
 
 
+class OnlyTheQueryIsNormalised(Mistake, exercise="TransformerBlock"):
+    """Only the query of pre-norm attention goes through the norm; its keys and values are read
+    through it too."""
+
+    class TransformerBlock(nn.Module):
+        def __init__(self, d_model, num_heads, d_ff, norm="pre"):
+            super().__init__()
+            self.norm = norm
+            self.attention_norm = nn.LayerNorm(d_model)
+            self.attention = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+            self.feed_forward_norm = nn.LayerNorm(d_model)
+            self.up = nn.Linear(d_model, d_ff)
+            self.down = nn.Linear(d_ff, d_model)
+
+        def attend(self, x, mask, read=None):
+            if mask is not None:
+                mask = ~mask
+            read = x if read is None else read
+            return self.attention(x, read, read, attn_mask=mask, need_weights=False)[0]
+
+        def feed_forward(self, x):
+            return self.down(F.gelu(self.up(x)))
+
+        def forward(self, x, mask=None):
+            if self.norm == "pre":
+                attended = self.attend(self.attention_norm(x), mask, x)
+                x = x + attended
+                return x + self.feed_forward(self.feed_forward_norm(x))
+            x = self.attention_norm(x + self.attend(x, mask))
+            return self.feed_forward_norm(x + self.feed_forward(x))
+
+
 class NormBehindTheBlock(Mistake, exercise="TransformerBlock"):
     """A norm stands behind the whole pre-norm block, so its stream does not leave as it should;
     a final norm comes once, after the last block."""
@@ -1014,6 +1314,36 @@ class MaskIgnored(Mistake, exercise="TransformerBlock"):
             return self.feed_forward_norm(x + self.feed_forward(x))
 
 
+class BatchFirstForgotten(Mistake, exercise="TransformerBlock"):
+    """torch's attention takes the first axis for the length unless it is built with
+    `batch_first=True`, so tokens attend across the sequences of the batch."""
+
+    class TransformerBlock(nn.Module):
+        def __init__(self, d_model, num_heads, d_ff, norm="pre"):
+            super().__init__()
+            self.norm = norm
+            self.attention_norm = nn.LayerNorm(d_model)
+            self.attention = nn.MultiheadAttention(d_model, num_heads)
+            self.feed_forward_norm = nn.LayerNorm(d_model)
+            self.up = nn.Linear(d_model, d_ff)
+            self.down = nn.Linear(d_ff, d_model)
+
+        def attend(self, x, mask):
+            if mask is not None:
+                mask = ~mask
+            return self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+        def feed_forward(self, x):
+            return self.down(F.gelu(self.up(x)))
+
+        def forward(self, x, mask=None):
+            if self.norm == "pre":
+                x = x + self.attend(self.attention_norm(x), mask)
+                return x + self.feed_forward(self.feed_forward_norm(x))
+            x = self.attention_norm(x + self.attend(x, mask))
+            return self.feed_forward_norm(x + self.feed_forward(x))
+
+
 class ReluInsteadOfGelu(Mistake, exercise="TransformerBlock"):
     """The feed-forward network bends with ReLU; an exact GELU is asked for."""
 
@@ -1034,6 +1364,35 @@ class ReluInsteadOfGelu(Mistake, exercise="TransformerBlock"):
 
         def feed_forward(self, x):
             return self.down(F.relu(self.up(x)))
+
+        def forward(self, x, mask=None):
+            if self.norm == "pre":
+                x = x + self.attend(self.attention_norm(x), mask)
+                return x + self.feed_forward(self.feed_forward_norm(x))
+            x = self.attention_norm(x + self.attend(x, mask))
+            return self.feed_forward_norm(x + self.feed_forward(x))
+
+
+class ApproximateGelu(Mistake, exercise="TransformerBlock"):
+    """GELU is approximated by a tanh; the exact one is asked for."""
+
+    class TransformerBlock(nn.Module):
+        def __init__(self, d_model, num_heads, d_ff, norm="pre"):
+            super().__init__()
+            self.norm = norm
+            self.attention_norm = nn.LayerNorm(d_model)
+            self.attention = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+            self.feed_forward_norm = nn.LayerNorm(d_model)
+            self.up = nn.Linear(d_model, d_ff)
+            self.down = nn.Linear(d_ff, d_model)
+
+        def attend(self, x, mask):
+            if mask is not None:
+                mask = ~mask
+            return self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+        def feed_forward(self, x):
+            return self.down(F.gelu(self.up(x), approximate="tanh"))
 
         def forward(self, x, mask=None):
             if self.norm == "pre":
@@ -1187,6 +1546,64 @@ class SizesNotOfTheMean(Mistake, exercise="stack_with_final_norm"):
         return output, torch.stack(sizes)
 
 
+class SizesAboutTheMean(Mistake, exercise="stack_with_final_norm"):
+    """The sizes are standard deviations, measured from the mean; those of the stream are measured
+    from 0."""
+
+    def stack_with_final_norm(x, gains, biases, w_up, w_down):
+        sizes = [x.std()]
+        for i in range(len(w_up)):
+            read = F.layer_norm(x, x.shape[-1:], gains[i], biases[i])
+            x = x + F.relu(read @ w_up[i]) @ w_down[i]
+            sizes.append(x.std())
+        output = F.layer_norm(x, x.shape[-1:], gains[-1], biases[-1])
+        return output, torch.stack(sizes)
+
+
+class SizesTokenByToken(Mistake, exercise="stack_with_final_norm"):
+    """Each token's root is taken, and then the mean of the roots; the mean of the squares of all
+    numbers comes first, then one root."""
+
+    def stack_with_final_norm(x, gains, biases, w_up, w_down):
+        sizes = [x.square().mean(dim=-1).sqrt().mean()]
+        for i in range(len(w_up)):
+            read = F.layer_norm(x, x.shape[-1:], gains[i], biases[i])
+            x = x + F.relu(read @ w_up[i]) @ w_down[i]
+            sizes.append(x.square().mean(dim=-1).sqrt().mean())
+        output = F.layer_norm(x, x.shape[-1:], gains[-1], biases[-1])
+        return output, torch.stack(sizes)
+
+
+class SizesOfWhatIsAdded(Mistake, exercise="stack_with_final_norm"):
+    """The sizes are those of what the sub-layers add; those of the stream after each sum are
+    asked for."""
+
+    def stack_with_final_norm(x, gains, biases, w_up, w_down):
+        sizes = [x.square().mean().sqrt()]
+        for i in range(len(w_up)):
+            read = F.layer_norm(x, x.shape[-1:], gains[i], biases[i])
+            added = F.relu(read @ w_up[i]) @ w_down[i]
+            sizes.append(added.square().mean().sqrt())
+            x = x + added
+        output = F.layer_norm(x, x.shape[-1:], gains[-1], biases[-1])
+        return output, torch.stack(sizes)
+
+
+class SizesOneStepLate(Mistake, exercise="stack_with_final_norm"):
+    """The sizes begin after the first sub-layer and end behind the final norm; they begin with the
+    stream as it came in and end before that norm."""
+
+    def stack_with_final_norm(x, gains, biases, w_up, w_down):
+        sizes = []
+        for i in range(len(w_up)):
+            read = F.layer_norm(x, x.shape[-1:], gains[i], biases[i])
+            x = x + F.relu(read @ w_up[i]) @ w_down[i]
+            sizes.append(x.square().mean().sqrt())
+        output = F.layer_norm(x, x.shape[-1:], gains[-1], biases[-1])
+        sizes.append(output.square().mean().sqrt())
+        return output, torch.stack(sizes)
+
+
 class RootForgotten(Mistake, exercise="stack_with_final_norm"):
     """The sizes are mean squares: the root is missing."""
 
@@ -1270,6 +1687,23 @@ class BoundForStandardDeviation(Mistake, exercise="init_std"):
         return 1 + 2 * num_layers * fan_in * std**2
 
 
+class BoundOfTorchsLinearLayer(Mistake, exercise="init_std"):
+    """This is the bound that torch's linear layers start with; the variance of such weights is a
+    sixth of what is needed here."""
+
+    def linear_std(fan_in):
+        return 1 / math.sqrt(fan_in)
+
+    def uniform_bound(fan_in):
+        return 1 / math.sqrt(fan_in)
+
+    def init_std(fan_in, num_layers):
+        return 1 / math.sqrt(2 * num_layers * fan_in)
+
+    def stream_variance(fan_in, num_layers, std):
+        return 1 + 2 * num_layers * fan_in * std**2
+
+
 class ReluNotCounted(Mistake, exercise="init_std"):
     """ReLU removes half of the mean square, and nothing here makes up for it."""
 
@@ -1303,8 +1737,8 @@ class EvenlyAndWithoutFanIn(Mistake, exercise="init_std"):
 
 
 class OneSublayerPerBlock(Mistake, exercise="init_std"):
-    """A block has two sub-layers that write to the stream, and this counts one: divide by the
-    root of 2 num_layers."""
+    """Together the writers add 2 here, one unit of variance too many: a block has two sub-layers
+    that write, and the stream has the variance 1 before them."""
 
     def linear_std(fan_in):
         return 1 / math.sqrt(fan_in)
@@ -1420,6 +1854,38 @@ class StartForgotten(Mistake, exercise="init_std"):
         return 2 * num_layers * fan_in * std**2
 
 
+class NotSquared(Mistake, exercise="init_std"):
+    """The standard deviation of the weights is taken for their variance: square it."""
+
+    def linear_std(fan_in):
+        return 1 / math.sqrt(fan_in)
+
+    def uniform_bound(fan_in):
+        return math.sqrt(6 / fan_in)
+
+    def init_std(fan_in, num_layers):
+        return 1 / math.sqrt(2 * num_layers * fan_in)
+
+    def stream_variance(fan_in, num_layers, std):
+        return 1 + 2 * num_layers * fan_in * std
+
+
+class RootOfTheVariance(Mistake, exercise="init_std"):
+    """This is the standard deviation of the stream; its variance is asked for."""
+
+    def linear_std(fan_in):
+        return 1 / math.sqrt(fan_in)
+
+    def uniform_bound(fan_in):
+        return math.sqrt(6 / fan_in)
+
+    def init_std(fan_in, num_layers):
+        return 1 / math.sqrt(2 * num_layers * fan_in)
+
+    def stream_variance(fan_in, num_layers, std):
+        return math.sqrt(1 + 2 * num_layers * fan_in * std**2)
+
+
 class OneWriterCounted(Mistake, exercise="init_std"):
     """A block has two sub-layers that add to the stream, and this counts one."""
 
@@ -1461,6 +1927,21 @@ class DividedByTheRate(Mistake, exercise="dropout_block"):
     def dropout(x, keep, rate, training):
         if training:
             return x * keep / rate
+        return x
+
+    def dropout_block(x, keep, rate, gain, bias, w_up, w_down, training):
+        read = F.layer_norm(x, gain.shape, gain, bias)
+        output = F.relu(read @ w_up) @ w_down
+        return x + dropout(output, keep, rate, training)
+
+
+class DividedByWhatHappenedToStay(Mistake, exercise="dropout_block"):
+    """What stays is divided by the share that happened to stay; it is 1 less the rate that has to
+    make up for it, for the mean over many draws."""
+
+    def dropout(x, keep, rate, training):
+        if training:
+            return x * keep / keep.to(x.dtype).mean()
         return x
 
     def dropout_block(x, keep, rate, gain, bias, w_up, w_down, training):
@@ -1524,6 +2005,20 @@ class ScaledInEvaluation(Mistake, exercise="dropout_block"):
         return x + dropout(output, keep, rate, training)
 
 
+class DividedInEvaluationToo(Mistake, exercise="dropout_block"):
+    """In evaluation nothing is dropped, and yet everything is divided by the share that stays."""
+
+    def dropout(x, keep, rate, training):
+        if training:
+            return x * keep / (1 - rate)
+        return x / (1 - rate)
+
+    def dropout_block(x, keep, rate, gain, bias, w_up, w_down, training):
+        read = F.layer_norm(x, gain.shape, gain, bias)
+        output = F.relu(read @ w_up) @ w_down
+        return x + dropout(output, keep, rate, training)
+
+
 class DroppedBehindTheSum(Mistake, exercise="dropout_block"):
     """Dropout acts on the stream, behind the sum, and what it drops is lost to every later
     layer; it acts on what the sub-layer gives, before the sum."""
@@ -1580,6 +2075,34 @@ class ResidualForgotten(Mistake, exercise="dropout_block"):
         read = F.layer_norm(x, gain.shape, gain, bias)
         output = F.relu(read @ w_up) @ w_down
         return dropout(output, keep, rate, training)
+
+
+class ResidualFromTheNorm(Mistake, exercise="dropout_block"):
+    """What is left is added to what the network read, behind the norm; it has to be added to the
+    stream."""
+
+    def dropout(x, keep, rate, training):
+        if training:
+            return x * keep / (1 - rate)
+        return x
+
+    def dropout_block(x, keep, rate, gain, bias, w_up, w_down, training):
+        read = F.layer_norm(x, gain.shape, gain, bias)
+        output = F.relu(read @ w_up) @ w_down
+        return read + dropout(output, keep, rate, training)
+
+
+class NormForgotten(Mistake, exercise="dropout_block"):
+    """The network reads the stream without a norm."""
+
+    def dropout(x, keep, rate, training):
+        if training:
+            return x * keep / (1 - rate)
+        return x
+
+    def dropout_block(x, keep, rate, gain, bias, w_up, w_down, training):
+        output = F.relu(x @ w_up) @ w_down
+        return x + dropout(output, keep, rate, training)
 
 
 # 4.8 --------------------------------------------------------------------------------------------
@@ -1751,8 +2274,22 @@ class DemandsEqualBits(Mistake, exercise="check_layer_norm"):
 
 
 class ExpectsOneLess(Mistake, exercise="check_layer_norm"):
-    """The test expects what std() gives, which divides by d - 1, so it rejects right norms:
-    LayerNorm divides by d."""
+    """The test lets a division by d - 1 pass and rejects right norms: LayerNorm divides by d."""
+
+    def check_layer_norm(layer_norm):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(3, 5, 4, generator=generator)
+        gain, bias = 1 + torch.rand(2, 4, generator=generator)
+        for eps in (1e-5, 0.5):
+            seen = layer_norm(x, gain, bias, eps)
+            spread = torch.sqrt(x.var(dim=-1, keepdim=True) + eps)
+            expected = (x - x.mean(dim=-1, keepdim=True)) / spread * gain + bias
+            assert torch.allclose(seen, expected, atol=1e-4)
+
+
+class NoNormPasses(Mistake, exercise="check_layer_norm"):
+    """No norm passes this test, neither a right one nor any of the wrong ones: what it expects is
+    not LayerNorm. Compare what it expects with torch's own, or with a token worked out by hand."""
 
     def check_layer_norm(layer_norm):
         generator = torch.Generator().manual_seed(5)
@@ -1823,6 +2360,25 @@ class ResidualStillFromTheNorm(Mistake, exercise="mended_block"):
         return y4 + y5
 
 
+class SecondResidualFromTheNorm(Mistake, exercise="mended_block"):
+    """What cross attention finds is added to what it read, behind norm 1; it is to be added to the
+    stream."""
+
+    def mended_block(x, memory, gains, biases, w_up, w_down):
+        def norm(tokens, i):
+            mean = tokens.mean(dim=-1, keepdim=True)
+            variance = (tokens - mean).square().mean(dim=-1, keepdim=True)
+            return (tokens - mean) / torch.sqrt(variance + 1e-5) * gains[i] + biases[i]
+
+        attend = F.scaled_dot_product_attention
+        y1 = norm(x, 0)
+        y2 = x + attend(y1, y1, y1, is_causal=True)
+        y3 = norm(y2, 1)
+        y4 = y3 + attend(y3, memory, memory)
+        y5 = torch.relu(norm(y4, 2) @ w_up) @ w_down
+        return y4 + y5
+
+
 class NormStillUsedTwice(Mistake, exercise="mended_block"):
     """Norm 0 is still used for the feed-forward network, and norm 2 never."""
 
@@ -1838,6 +2394,25 @@ class NormStillUsedTwice(Mistake, exercise="mended_block"):
         y3 = norm(y2, 1)
         y4 = y2 + attend(y3, memory, memory)
         y5 = torch.relu(norm(y4, 0) @ w_up) @ w_down
+        return y4 + y5
+
+
+class NormOneForFeedForward(Mistake, exercise="mended_block"):
+    """The feed-forward network reads through norm 1, which belongs to cross attention; the third
+    sub-layer has norm 2."""
+
+    def mended_block(x, memory, gains, biases, w_up, w_down):
+        def norm(tokens, i):
+            mean = tokens.mean(dim=-1, keepdim=True)
+            variance = (tokens - mean).square().mean(dim=-1, keepdim=True)
+            return (tokens - mean) / torch.sqrt(variance + 1e-5) * gains[i] + biases[i]
+
+        attend = F.scaled_dot_product_attention
+        y1 = norm(x, 0)
+        y2 = x + attend(y1, y1, y1, is_causal=True)
+        y3 = norm(y2, 1)
+        y4 = y2 + attend(y3, memory, memory)
+        y5 = torch.relu(norm(y4, 1) @ w_up) @ w_down
         return y4 + y5
 
 
@@ -1936,6 +2511,24 @@ class CausalMaskLost(Mistake, exercise="mended_block"):
         return y4 + y5
 
 
+class MemoryMaskedToo(Mistake, exercise="mended_block"):
+    """Cross attention has a causal mask too; every token may read the whole memory."""
+
+    def mended_block(x, memory, gains, biases, w_up, w_down):
+        def norm(tokens, i):
+            mean = tokens.mean(dim=-1, keepdim=True)
+            variance = (tokens - mean).square().mean(dim=-1, keepdim=True)
+            return (tokens - mean) / torch.sqrt(variance + 1e-5) * gains[i] + biases[i]
+
+        attend = F.scaled_dot_product_attention
+        y1 = norm(x, 0)
+        y2 = x + attend(y1, y1, y1, is_causal=True)
+        y3 = norm(y2, 1)
+        y4 = y2 + attend(y3, memory, memory, is_causal=True)
+        y5 = torch.relu(norm(y4, 2) @ w_up) @ w_down
+        return y4 + y5
+
+
 class NormedBehindTheSums(Mistake, exercise="mended_block"):
     """The norms stand behind the sums, which makes a post-norm block; this is a pre-norm block,
     and its stream is left alone."""
@@ -1991,8 +2584,8 @@ class DividedByOneLess(Mistake, exercise="swapped_sublayer"):
 
 
 class EpsilonForgotten(Mistake, exercise="swapped_sublayer"):
-    """Epsilon is missing under the root of the norm: the loss does not show it, the logits
-    do."""
+    """Epsilon is missing under the root of the norm, or far too small; the model was trained with
+    1e-5. The loss does not show it, the logits do."""
 
     def swapped_sublayer(x, weights):
         mean = x.mean(dim=-1, keepdim=True)
@@ -2040,6 +2633,16 @@ class NormForgotten(Mistake, exercise="swapped_sublayer"):
     def swapped_sublayer(x, weights):
         hidden = F.gelu(x @ weights["up.weight"].T + weights["up.bias"])
         return x + hidden @ weights["down.weight"].T + weights["down.bias"]
+
+
+class NormBehindTheSum(Mistake, exercise="swapped_sublayer"):
+    """The norm stands behind the sum, as in post-norm; this model is pre-norm, and its network
+    reads through the norm."""
+
+    def swapped_sublayer(x, weights):
+        hidden = F.gelu(x @ weights["up.weight"].T + weights["up.bias"])
+        x = x + hidden @ weights["down.weight"].T + weights["down.bias"]
+        return F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])
 
 
 class ApproximateGelu(Mistake, exercise="swapped_sublayer"):
