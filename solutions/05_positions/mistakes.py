@@ -10,9 +10,9 @@ from classroom.answers import Mistake
 # 5.1 ----------------------------------------------------------------------------------------------
 
 
-class NothingCompared(Mistake, exercise="check_order_blindness"):
-    """What is asserted holds in any order, as it does for a shape: compare the numbers of two
-    outputs."""
+class NothingAsserted(Mistake, exercise="check_order_blindness"):
+    """The test lets every layer pass: what it asserts, if anything, holds whether the order is seen or
+    not, as it does for a shape; and a value that is returned asserts nothing."""
 
     def check_order_blindness(layer):
         x = torch.randn(7, 6)
@@ -68,8 +68,8 @@ class OnlyRolled(Mistake, exercise="check_order_blindness"):
 
 
 class FirstTokenStays(Mistake, exercise="check_order_blindness"):
-    """The first token keeps its place, so a layer that treats it differently gets past: move every
-    token."""
+    """The first token keeps its place in every permutation that is tried, so a layer that treats it
+    differently gets past: move every token."""
 
     def check_order_blindness(layer):
         x = torch.randn(7, 6, generator=torch.Generator().manual_seed(2))
@@ -82,9 +82,9 @@ class FirstTokenStays(Mistake, exercise="check_order_blindness"):
         return x
 
 
-class OutputsNotPermuted(Mistake, exercise="check_order_blindness"):
-    """The outputs of permuted tokens are expected in the old order; they come in the new one, so
-    permute what they are compared with."""
+class OutputsInAnotherOrder(Mistake, exercise="check_order_blindness"):
+    """The two outputs that are compared stand in different orders: those of permuted tokens come in
+    the new order, so the others have to be brought into the same."""
 
     def check_order_blindness(layer):
         x = torch.randn(7, 6, generator=torch.Generator().manual_seed(2))
@@ -137,6 +137,65 @@ class TwoEqualTokens(Mistake, exercise="check_order_blindness"):
 
     def order_counter_example(w_query, w_key, w_value):
         return torch.ones(2, len(w_value), dtype=w_value.dtype)
+
+
+class LastTokenStays(Mistake, exercise="check_order_blindness"):
+    """The last token keeps its place in every permutation that is tried, so a layer that treats it
+    differently gets past: move every token."""
+
+    def check_order_blindness(layer):
+        x = torch.randn(7, 6, generator=torch.Generator().manual_seed(2))
+        order = torch.tensor([1, 0, 2, 3, 4, 5, 6])
+        assert torch.allclose(layer(x[order]), layer(x)[order], atol=1e-4)
+
+    def order_counter_example(w_query, w_key, w_value):
+        x = torch.zeros(2, len(w_value), dtype=w_value.dtype)
+        x[0, 0] = 3.0
+        return x
+
+
+class OnlySumsCompared(Mistake, exercise="check_order_blindness"):
+    """Only the sum over all tokens is compared, and it stays the same when tokens get one another's
+    outputs: compare token by token."""
+
+    def check_order_blindness(layer):
+        x = torch.randn(7, 6, generator=torch.Generator().manual_seed(2))
+        order = torch.tensor([4, 0, 5, 1, 6, 3, 2])
+        assert torch.allclose(layer(x[order]).sum(0), layer(x).sum(0), atol=1e-4)
+
+    def order_counter_example(w_query, w_key, w_value):
+        x = torch.zeros(2, len(w_value), dtype=w_value.dtype)
+        x[0, 0] = 3.0
+        return x
+
+
+class ToleranceTooWide(Mistake, exercise="check_order_blindness"):
+    """The tolerance is so wide that a real difference gets past: rounding moves an output by far less
+    than 0.001."""
+
+    def check_order_blindness(layer):
+        x = torch.randn(7, 6, generator=torch.Generator().manual_seed(2))
+        order = torch.tensor([4, 0, 5, 1, 6, 3, 2])
+        assert torch.allclose(layer(x[order]), layer(x)[order], atol=0.25)
+
+    def order_counter_example(w_query, w_key, w_value):
+        x = torch.zeros(2, len(w_value), dtype=w_value.dtype)
+        x[0, 0] = 3.0
+        return x
+
+
+class FeaturesPermuted(Mistake, exercise="check_order_blindness"):
+    """The features of each token are permuted instead of the tokens: a token is a row of `x`."""
+
+    def check_order_blindness(layer):
+        x = torch.randn(7, 6, generator=torch.Generator().manual_seed(2))
+        order = torch.tensor([4, 0, 5, 1, 3, 2])
+        assert torch.allclose(layer(x[:, order]), layer(x)[:, order], atol=1e-4)
+
+    def order_counter_example(w_query, w_key, w_value):
+        x = torch.zeros(2, len(w_value), dtype=w_value.dtype)
+        x[0, 0] = 3.0
+        return x
 
 
 # 5.2 ----------------------------------------------------------------------------------------------
@@ -302,6 +361,60 @@ class OneAngleForAll(Mistake, exercise="sinusoidal_positions"):
         return matrix
 
 
+class MultipliedInsteadOfDivided(Mistake, exercise="sinusoidal_positions"):
+    """The position is multiplied by base^(2i / d_model), so the clocks get faster instead of slower:
+    divide by it."""
+
+    def sinusoidal_positions(length, d_model, base=10_000.0):
+        exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+        angle = torch.arange(length)[:, None] * base**exponent
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+    def shift_matrix(shift, d_model, base=10_000.0):
+        matrix = torch.zeros(d_model, d_model, dtype=torch.float64)
+        for i in range(0, d_model, 2):
+            angle = shift / base ** (i / d_model)
+            c, s = math.cos(angle), math.sin(angle)
+            matrix[i : i + 2, i : i + 2] = torch.tensor([[c, s], [-s, c]]).double()
+        return matrix
+
+
+class DoubledTwice(Mistake, exercise="sinusoidal_positions"):
+    """The exponent is twice as large as it should be: an index that runs over the even entries is 2i
+    already."""
+
+    def sinusoidal_positions(length, d_model, base=10_000.0):
+        exponent = 2 * torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+        angle = torch.arange(length)[:, None] / base**exponent
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+    def shift_matrix(shift, d_model, base=10_000.0):
+        matrix = torch.zeros(d_model, d_model, dtype=torch.float64)
+        for i in range(0, d_model, 2):
+            angle = shift / base ** (i / d_model)
+            c, s = math.cos(angle), math.sin(angle)
+            matrix[i : i + 2, i : i + 2] = torch.tensor([[c, s], [-s, c]]).double()
+        return matrix
+
+
+class LastClockAtTheBase(Mistake, exercise="sinusoidal_positions"):
+    """The exponents run from 0 to 1 and include the 1; they grow in steps of 2 / d_model and stop one
+    step before it."""
+
+    def sinusoidal_positions(length, d_model, base=10_000.0):
+        exponent = torch.linspace(0, 1, d_model // 2, dtype=torch.float64)
+        angle = torch.arange(length)[:, None] / base**exponent
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+    def shift_matrix(shift, d_model, base=10_000.0):
+        matrix = torch.zeros(d_model, d_model, dtype=torch.float64)
+        for i in range(0, d_model, 2):
+            angle = shift / base ** (i / d_model)
+            c, s = math.cos(angle), math.sin(angle)
+            matrix[i : i + 2, i : i + 2] = torch.tensor([[c, s], [-s, c]]).double()
+        return matrix
+
+
 # 5.3 ----------------------------------------------------------------------------------------------
 
 
@@ -326,8 +439,9 @@ class WholeTableAdded(Mistake, exercise="learned_positions"):
 
 
 class SliceRunsOut(Mistake, exercise="learned_positions"):
-    """The table is cut without looking where it ends: the slice is then too short, and if one row is
-    left it is silently added to every token. Look first, and raise a ValueError."""
+    """The slice ends with the table, before the tokens do: it is too short, and if one row is left it
+    is silently added to every token. Compare with the end of the tokens first, and raise a
+    ValueError."""
 
     def learned_positions(x, table, offset=0):
         return x + table[offset : offset + x.shape[1]]
@@ -383,6 +497,44 @@ class AddedInPlace(Mistake, exercise="learned_positions"):
             )
         x += table[offset:end]
         return x
+
+
+class RowsForTheBatch(Mistake, exercise="learned_positions"):
+    """The rows run along the batch, so all tokens of a text get the same one: the tokens are the
+    second axis of x."""
+
+    def learned_positions(x, table, offset=0):
+        end = offset + x.shape[1]
+        if end > len(table):
+            raise ValueError(
+                f"offset + length must not exceed {len(table)} rows, got offset={offset}"
+            )
+        return x + table[offset : offset + x.shape[0], None]
+
+
+class OneRowForAll(Mistake, exercise="learned_positions"):
+    """All tokens get the row of the first one: the next token stands one place further on."""
+
+    def learned_positions(x, table, offset=0):
+        end = offset + x.shape[1]
+        if end > len(table):
+            raise ValueError(
+                f"offset + length must not exceed {len(table)} rows, got offset={offset}"
+            )
+        return x + table[offset]
+
+
+class CountedFromOne(Mistake, exercise="learned_positions"):
+    """The first token gets the row after its own: positions are counted from 0, and the first token
+    stands at `offset`."""
+
+    def learned_positions(x, table, offset=0):
+        end = offset + x.shape[1]
+        if end > len(table):
+            raise ValueError(
+                f"offset + length must not exceed {len(table)} rows, got offset={offset}"
+            )
+        return x + table[offset + 1 : end + 1]
 
 
 # 5.4 ----------------------------------------------------------------------------------------------
@@ -640,6 +792,162 @@ class TurnedBeforeTheSplit(Mistake, exercise="apply_rotary"):
         return output.transpose(1, 2).flatten(-2)
 
 
+class AnglesOfTheOtherLayout(Mistake, exercise="apply_rotary"):
+    """Neighbours are paired, but the angles are laid out for halves, so the two features of a pair get
+    different angles: each angle stands twice, side by side."""
+
+    def apply_rotary(x, positions, base=10_000.0):
+        exponent = torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]
+        angle = (positions[..., None] / base**exponent)[:, None]
+        angle = angle.repeat(1, 1, 1, 2)
+        crossed = torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
+        return (x * angle.cos() + crossed * angle.sin()).to(x.dtype)
+
+    def rotary_attention(x, w_query, w_key, w_value, num_heads, positions):
+        query, key, value = (
+            (x @ w).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+            for w in (w_query, w_key, w_value)
+        )
+        query, key = apply_rotary(query, positions), apply_rotary(key, positions)
+        output = F.scaled_dot_product_attention(query, key, value)
+        return output.transpose(1, 2).flatten(-2)
+
+
+class SecondFromTheTurnedFirst(Mistake, exercise="apply_rotary"):
+    """The second feature of a pair is worked out from the first one after it was turned: both come
+    from the pair as it was."""
+
+    def apply_rotary(x, positions, base=10_000.0):
+        exponent = torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]
+        angle = (positions[..., None] / base**exponent)[:, None]
+        x = x.clone()
+        x[..., 0::2] = x[..., 0::2] * angle.cos() - x[..., 1::2] * angle.sin()
+        x[..., 1::2] = x[..., 0::2] * angle.sin() + x[..., 1::2] * angle.cos()
+        return x
+
+    def rotary_attention(x, w_query, w_key, w_value, num_heads, positions):
+        query, key, value = (
+            (x @ w).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+            for w in (w_query, w_key, w_value)
+        )
+        query, key = apply_rotary(query, positions), apply_rotary(key, positions)
+        output = F.scaled_dot_product_attention(query, key, value)
+        return output.transpose(1, 2).flatten(-2)
+
+
+class PairsNotBroughtBack(Mistake, exercise="apply_rotary"):
+    """The turned features are put in two halves, all first ones before all second ones: bring them
+    back to where they stood, side by side."""
+
+    def apply_rotary(x, positions, base=10_000.0):
+        exponent = torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]
+        angle = (positions[..., None] / base**exponent)[:, None]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return torch.cat(
+            (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), dim=-1
+        ).to(x.dtype)
+
+    def rotary_attention(x, w_query, w_key, w_value, num_heads, positions):
+        query, key, value = (
+            (x @ w).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+            for w in (w_query, w_key, w_value)
+        )
+        query, key = apply_rotary(query, positions), apply_rotary(key, positions)
+        output = F.scaled_dot_product_attention(query, key, value)
+        return output.transpose(1, 2).flatten(-2)
+
+
+class OneAngleForAll(Mistake, exercise="apply_rotary"):
+    """All pairs turn by the angle of the fastest one, position radians; pair i turns by position /
+    base^(2i / d_head)."""
+
+    def apply_rotary(x, positions, base=10_000.0):
+        exponent = torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]
+        angle = positions[:, None, :, None].double() + 0 * exponent
+        even, odd = x[..., 0::2], x[..., 1::2]
+        turned = torch.stack(
+            (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), dim=-1
+        )
+        return turned.flatten(-2).to(x.dtype)
+
+    def rotary_attention(x, w_query, w_key, w_value, num_heads, positions):
+        query, key, value = (
+            (x @ w).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+            for w in (w_query, w_key, w_value)
+        )
+        query, key = apply_rotary(query, positions), apply_rotary(key, positions)
+        output = F.scaled_dot_product_attention(query, key, value)
+        return output.transpose(1, 2).flatten(-2)
+
+
+class ExponentTwiceAsLarge(Mistake, exercise="apply_rotary"):
+    """The exponent is twice as large as it should be: an index that runs over the even features is 2i
+    already, and it is divided by the whole d_head."""
+
+    def apply_rotary(x, positions, base=10_000.0):
+        exponent = 2 * torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]
+        angle = (positions[..., None] / base**exponent)[:, None]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        turned = torch.stack(
+            (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), dim=-1
+        )
+        return turned.flatten(-2).to(x.dtype)
+
+    def rotary_attention(x, w_query, w_key, w_value, num_heads, positions):
+        query, key, value = (
+            (x @ w).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+            for w in (w_query, w_key, w_value)
+        )
+        query, key = apply_rotary(query, positions), apply_rotary(key, positions)
+        output = F.scaled_dot_product_attention(query, key, value)
+        return output.transpose(1, 2).flatten(-2)
+
+
+class CountedFromTheFirstToken(Mistake, exercise="apply_rotary"):
+    """Positions are counted from the first token of each sequence. The scores within a sequence do not
+    notice, but keys in a cache were turned by the positions as they were given: use those."""
+
+    def apply_rotary(x, positions, base=10_000.0):
+        exponent = torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]
+        angle = ((positions - positions[:, :1])[..., None] / base**exponent)[:, None]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        turned = torch.stack(
+            (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), dim=-1
+        )
+        return turned.flatten(-2).to(x.dtype)
+
+    def rotary_attention(x, w_query, w_key, w_value, num_heads, positions):
+        query, key, value = (
+            (x @ w).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+            for w in (w_query, w_key, w_value)
+        )
+        query, key = apply_rotary(query, positions), apply_rotary(key, positions)
+        output = F.scaled_dot_product_attention(query, key, value)
+        return output.transpose(1, 2).flatten(-2)
+
+
+class NothingTurned(Mistake, exercise="apply_rotary"):
+    """The layer attends without turning anything: queries and keys are to be turned by their
+    positions."""
+
+    def apply_rotary(x, positions, base=10_000.0):
+        exponent = torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]
+        angle = (positions[..., None] / base**exponent)[:, None]
+        even, odd = x[..., 0::2], x[..., 1::2]
+        turned = torch.stack(
+            (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), dim=-1
+        )
+        return turned.flatten(-2).to(x.dtype)
+
+    def rotary_attention(x, w_query, w_key, w_value, num_heads, positions):
+        query, key, value = (
+            (x @ w).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+            for w in (w_query, w_key, w_value)
+        )
+        output = F.scaled_dot_product_attention(query, key, value)
+        return output.transpose(1, 2).flatten(-2)
+
+
 # 5.5 ----------------------------------------------------------------------------------------------
 
 
@@ -700,6 +1008,14 @@ class HeadsInTurns(Mistake, exercise="convert_rotary"):
         shape = (2, -1) if to == "interleaved" else (-1, 2)
         heads = weight.unflatten(0, (*shape, num_heads))
         return heads.transpose(0, 1).flatten(0, 2)
+
+
+class NothingMoved(Mistake, exercise="convert_rotary"):
+    """The rows come back in the order that they had: axes that are made and undone move nothing, as
+    long as they are not exchanged in between."""
+
+    def convert_rotary(weight, num_heads, to):
+        return weight.unflatten(0, (num_heads, 2, -1)).flatten(0, 2)
 
 
 # 5.6 ----------------------------------------------------------------------------------------------
@@ -852,6 +1168,75 @@ class CutFromThePowerAbove(Mistake, exercise="alibi_bias"):
         distance = torch.arange(k_len - q_len, k_len)[:, None] - torch.arange(k_len)
         bias = -alibi_slopes(num_heads)[:, None, None] * distance
         return bias.masked_fill(distance < 0, -math.inf)
+
+
+class FilledWithoutSkipping(Mistake, exercise="alibi_bias"):
+    """The slopes that are missing are taken from the finer series one after the other; every other one
+    is there already, so take the first, third, fifth."""
+
+    def alibi_slopes(num_heads):
+        power = 2 ** int(math.log2(num_heads))
+        slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
+        slopes += [2 ** (-4 * i / power) for i in range(1, 2 * power)]
+        return torch.tensor(slopes[:num_heads], dtype=torch.float64)
+
+    def alibi_bias(num_heads, q_len, k_len):
+        query = torch.arange(k_len - q_len, k_len)[:, None]
+        key = torch.arange(k_len)
+        bias = -alibi_slopes(num_heads)[:, None, None] * (query - key)
+        return bias.masked_fill(key > query, -math.inf)
+
+
+class LargeNumberForInfinity(Mistake, exercise="alibi_bias"):
+    """Later keys get a large negative number; a row in which everything is hidden then attends to
+    hidden keys. Here minus infinity is asked for."""
+
+    def alibi_slopes(num_heads):
+        power = 2 ** int(math.log2(num_heads))
+        slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
+        slopes += [2 ** (-4 * i / power) for i in range(1, 2 * power, 2)]
+        return torch.tensor(slopes[:num_heads], dtype=torch.float64)
+
+    def alibi_bias(num_heads, q_len, k_len):
+        query = torch.arange(k_len - q_len, k_len)[:, None]
+        key = torch.arange(k_len)
+        bias = -alibi_slopes(num_heads)[:, None, None] * (query - key)
+        return bias.masked_fill(key > query, -1e9)
+
+
+class HiddenAsIfNothingWereCached(Mistake, exercise="alibi_bias"):
+    """Distances start where the queries stand, but the keys are hidden as if the first query stood at
+    0: both go by the places of the queries."""
+
+    def alibi_slopes(num_heads):
+        power = 2 ** int(math.log2(num_heads))
+        slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
+        slopes += [2 ** (-4 * i / power) for i in range(1, 2 * power, 2)]
+        return torch.tensor(slopes[:num_heads], dtype=torch.float64)
+
+    def alibi_bias(num_heads, q_len, k_len):
+        query = torch.arange(k_len - q_len, k_len)[:, None]
+        key = torch.arange(k_len)
+        bias = -alibi_slopes(num_heads)[:, None, None] * (query - key)
+        later = torch.ones(q_len, k_len, dtype=torch.bool).triu(1)
+        return bias.masked_fill(later, -math.inf)
+
+
+class DistanceFromTheLastKey(Mistake, exercise="alibi_bias"):
+    """Distances are counted from the last key in every row. The softmax would not mind, for a row is
+    off by one number, but here each query's own place is asked for."""
+
+    def alibi_slopes(num_heads):
+        power = 2 ** int(math.log2(num_heads))
+        slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
+        slopes += [2 ** (-4 * i / power) for i in range(1, 2 * power, 2)]
+        return torch.tensor(slopes[:num_heads], dtype=torch.float64)
+
+    def alibi_bias(num_heads, q_len, k_len):
+        query = torch.arange(k_len - q_len, k_len)[:, None]
+        key = torch.arange(k_len)
+        bias = -alibi_slopes(num_heads)[:, None, None] * (k_len - 1 - key)
+        return bias.expand(-1, q_len, -1).masked_fill(key > query, -math.inf)
 
 
 # 5.7 ----------------------------------------------------------------------------------------------
@@ -1024,6 +1409,61 @@ class AxesInTurns(Mistake, exercise="rotary_in_space"):
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
+class LastAxisFirst(Mistake, exercise="rotary_in_space"):
+    """The first part of the features is turned by the last coordinate: parts and coordinates stand in
+    the same order."""
+
+    def patch_coordinates(height, width):
+        rows, columns = torch.arange(height), torch.arange(width)
+        return torch.cartesian_prod(rows, columns).double()
+
+    def rotary_in_space(x, coordinates, base=100.0):
+        axes = coordinates.shape[-1]
+        width = x.shape[-1] // axes
+        exponent = torch.arange(0, width, 2, dtype=torch.float64) / width
+        angle = (coordinates.flip(-1)[..., None] / base**exponent).flatten(-2)
+        even, odd = x[..., 0::2], x[..., 1::2]
+        cos, sin = angle.cos(), angle.sin()
+        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+
+class HalvesPairedInAPart(Mistake, exercise="rotary_in_space"):
+    """Within the part of an axis the features i and i + width / 2 are paired; here neighbours are."""
+
+    def patch_coordinates(height, width):
+        rows, columns = torch.arange(height), torch.arange(width)
+        return torch.cartesian_prod(rows, columns).double()
+
+    def rotary_in_space(x, coordinates, base=100.0):
+        parts = []
+        for part, places in zip(
+            x.chunk(coordinates.shape[-1], -1), coordinates.unbind(-1), strict=True
+        ):
+            width = part.shape[-1]
+            exponent = torch.arange(0, width, 2, dtype=torch.float64) / width
+            angle = places[..., None] / base**exponent
+            first, second = part.chunk(2, dim=-1)
+            cos, sin = angle.cos(), angle.sin()
+            parts += [first * cos - second * sin, first * sin + second * cos]
+        return torch.cat(parts, dim=-1)
+
+
+class DistanceFromTheOrigin(Mistake, exercise="rotary_in_space"):
+    """Everything is turned by the distance from the origin, so the scores depend on where the origin
+    lies: turn each part by one coordinate."""
+
+    def patch_coordinates(height, width):
+        rows, columns = torch.arange(height), torch.arange(width)
+        return torch.cartesian_prod(rows, columns).double()
+
+    def rotary_in_space(x, coordinates, base=100.0):
+        exponent = torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]
+        angle = coordinates.norm(dim=-1, keepdim=True) / base**exponent
+        even, odd = x[..., 0::2], x[..., 1::2]
+        cos, sin = angle.cos(), angle.sin()
+        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+
 # 5.8 ----------------------------------------------------------------------------------------------
 
 
@@ -1176,6 +1616,74 @@ class LastInsteadOfFirst(Mistake, exercise="extrapolation"):
         return by_position, breaks_at, perplexity
 
 
+class ComparedWithTheLastToken(Mistake, exercise="extrapolation"):
+    """The limit is set by the last trained position alone, and one easy or hard token moves it: take
+    the mean of a whole window there, too."""
+
+    def extrapolation(losses, trained_length, window, tolerance):
+        length = losses.shape[1]
+        by_position = losses.mean(dim=0)
+        before = by_position[trained_length - 1]
+        breaks_at = length
+        for start in range(trained_length, length - window + 1):
+            if by_position[start : start + window].mean() > before + tolerance:
+                breaks_at = start
+                break
+        perplexity = (by_position.cumsum(0) / torch.arange(1, length + 1)).exp()
+        return by_position, breaks_at, perplexity
+
+
+class WindowsSideBySide(Mistake, exercise="extrapolation"):
+    """Only windows side by side are looked at, so the break is found up to a window too late: a window
+    may start at any position."""
+
+    def extrapolation(losses, trained_length, window, tolerance):
+        length = losses.shape[1]
+        by_position = losses.mean(dim=0)
+        before = by_position[trained_length - window : trained_length].mean()
+        breaks_at = length
+        for start in range(trained_length, length - window + 1, window):
+            if by_position[start : start + window].mean() > before + tolerance:
+                breaks_at = start
+                break
+        perplexity = (by_position.cumsum(0) / torch.arange(1, length + 1)).exp()
+        return by_position, breaks_at, perplexity
+
+
+class PartOfAWindowCounts(Mistake, exercise="extrapolation"):
+    """At the end of the text parts of a window are looked at, and one hard token is enough there: only
+    whole windows count."""
+
+    def extrapolation(losses, trained_length, window, tolerance):
+        length = losses.shape[1]
+        by_position = losses.mean(dim=0)
+        before = by_position[trained_length - window : trained_length].mean()
+        breaks_at = length
+        for start in range(trained_length, length):
+            if by_position[start : start + window].mean() > before + tolerance:
+                breaks_at = start
+                break
+        perplexity = (by_position.cumsum(0) / torch.arange(1, length + 1)).exp()
+        return by_position, breaks_at, perplexity
+
+
+class LastWindowForgotten(Mistake, exercise="extrapolation"):
+    """The last whole window is left out: it starts at length - window, and a range ends one before its
+    end."""
+
+    def extrapolation(losses, trained_length, window, tolerance):
+        length = losses.shape[1]
+        by_position = losses.mean(dim=0)
+        before = by_position[trained_length - window : trained_length].mean()
+        breaks_at = length
+        for start in range(trained_length, length - window):
+            if by_position[start : start + window].mean() > before + tolerance:
+                breaks_at = start
+                break
+        perplexity = (by_position.cumsum(0) / torch.arange(1, length + 1)).exp()
+        return by_position, breaks_at, perplexity
+
+
 # 5.9 ----------------------------------------------------------------------------------------------
 
 
@@ -1300,3 +1808,248 @@ class SignOfTheOtherHalf(Mistake, exercise="mended_positions"):
         angle = (positions[:, None] * speed).repeat(1, 2)
         first, second = x.chunk(2, dim=-1)
         return x * angle.cos() + torch.cat((second, -first), dim=-1) * angle.sin()
+
+
+class NothingMended(Mistake, exercise="mended_positions"):
+    """The table is as it was published: the exponent grows from entry to entry, and the first row is
+    that of position 1."""
+
+    def mended_positions(length, d_model):
+        entry = torch.arange(d_model)
+        exponent = 2 * entry.double() / d_model
+        angle = torch.arange(1, length + 1)[:, None] / 10_000**exponent
+        return torch.where(entry % 2 == 0, angle.sin(), angle.cos())
+
+    def mended_rotary(x, positions):
+        d_head = x.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2).double() / d_head)
+        angle = (positions[:, None] * speed).repeat(1, 2)
+        first, second = x.chunk(2, dim=-1)
+        return x * angle.cos() + torch.cat((-second, first), dim=-1) * angle.sin()
+
+
+class SinesMovedToTheFront(Mistake, exercise="mended_positions"):
+    """The numbers are right and stand in another order: all sines come first now, and this table has
+    each sine beside its cosine."""
+
+    def mended_positions(length, d_model):
+        exponent = torch.arange(0, d_model, 2).double() / d_model
+        angle = torch.arange(length)[:, None] / 10_000**exponent
+        return torch.cat((angle.sin(), angle.cos()), dim=1)
+
+    def mended_rotary(x, positions):
+        d_head = x.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2).double() / d_head)
+        angle = (positions[:, None] * speed).repeat(1, 2)
+        first, second = x.chunk(2, dim=-1)
+        return x * angle.cos() + torch.cat((-second, first), dim=-1) * angle.sin()
+
+
+# 5.10 -------------------------------------------------------------------------------------------
+
+
+class NothingTurned(Mistake, exercise="swapped_rotary"):
+    """Queries and keys come back as they were, and the model no longer sees how far apart tokens
+    stand."""
+
+    def swapped_rotary(query, key, positions):
+        return query, key
+
+
+class KeysNotTurned(Mistake, exercise="swapped_rotary"):
+    """Only the queries are turned: a score then depends on the place of the query, not on its
+    distance from the key. Turn both."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = positions[:, None, :, None] * speed
+
+        def turned(x):
+            a, b = x[..., 0::2], x[..., 1::2]
+            cos, sin = angle.cos(), angle.sin()
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+        return turned(query), key
+
+
+class KeysTurnedTheOtherWay(Mistake, exercise="swapped_rotary"):
+    """The keys are turned the other way, so a score depends on the sum of the two places, not on their
+    difference: turn both the same way."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = positions[:, None, :, None] * speed
+
+        def turned(x, angle=angle):
+            a, b = x[..., 0::2], x[..., 1::2]
+            cos, sin = angle.cos(), angle.sin()
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+        return turned(query, angle), turned(key, -angle)
+
+
+class KeysOnePlaceTooFar(Mistake, exercise="swapped_rotary"):
+    """The keys are turned by one place more than the queries, so each distance is off by one: a token
+    has one position."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = positions[:, None, :, None] * speed
+
+        def turned(x, angle=angle):
+            a, b = x[..., 0::2], x[..., 1::2]
+            cos, sin = angle.cos(), angle.sin()
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+        return turned(query, angle), turned(key, angle + speed)
+
+
+class KeyReturnedFirst(Mistake, exercise="swapped_rotary"):
+    """The two come back exchanged: the query is expected first."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = positions[:, None, :, None] * speed
+
+        def turned(x):
+            a, b = x[..., 0::2], x[..., 1::2]
+            cos, sin = angle.cos(), angle.sin()
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+        return turned(key), turned(query)
+
+
+class TurnedBackwards(Mistake, exercise="swapped_rotary"):
+    """Both are turned the other way, so what lies behind looks as if it lay ahead: from (a, b) to
+    (a cos − b sin, a sin + b cos) is the way that this model was trained with."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = -positions[:, None, :, None] * speed
+
+        def turned(x):
+            a, b = x[..., 0::2], x[..., 1::2]
+            cos, sin = angle.cos(), angle.sin()
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+        return turned(query), turned(key)
+
+
+class PairsOfHalves(Mistake, exercise="swapped_rotary"):
+    """The features i and i + d_head / 2 are paired; this model was trained with neighbours."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = positions[:, None, :, None] * speed
+
+        def turned(x):
+            a, b = x.chunk(2, dim=-1)
+            cos, sin = angle.cos(), angle.sin()
+            return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+        return turned(query), turned(key)
+
+
+class AnglesOfTheOtherLayout(Mistake, exercise="swapped_rotary"):
+    """Neighbours are paired, but the angles are laid out for halves, so the two features of a pair get
+    different angles: each angle stands twice, side by side."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = (positions[:, None, :, None] * speed).repeat(1, 1, 1, 2)
+
+        def turned(x):
+            crossed = torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
+            return x * angle.cos() + crossed * angle.sin()
+
+        return turned(query), turned(key)
+
+
+class BaseOfAnotherModel(Mistake, exercise="swapped_rotary"):
+    """The base is 500,000, as in some larger models; this one was trained with 10,000."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 500_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = positions[:, None, :, None] * speed
+
+        def turned(x):
+            a, b = x[..., 0::2], x[..., 1::2]
+            cos, sin = angle.cos(), angle.sin()
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+        return turned(query), turned(key)
+
+
+class FactorTwoForgotten(Mistake, exercise="swapped_rotary"):
+    """The exponent is half as large as it should be: pair i has the exponent 2i / d_head, because i
+    counts pairs and d_head counts features."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(d_head // 2, dtype=torch.float64) / d_head)
+        angle = positions[:, None, :, None] * speed
+
+        def turned(x):
+            a, b = x[..., 0::2], x[..., 1::2]
+            cos, sin = angle.cos(), angle.sin()
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+        return turned(query), turned(key)
+
+
+class AnglesInHalfPrecision(Mistake, exercise="swapped_rotary"):
+    """The angles are rounded to half precision. The loss hardly shows it, the logits do: work the angles
+    out in float32 or better."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = (positions[:, None, :, None].bfloat16() * speed.bfloat16()).double()
+
+        def turned(x):
+            a, b = x[..., 0::2], x[..., 1::2]
+            cos, sin = angle.cos(), angle.sin()
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+        return turned(query), turned(key)
+
+
+class PositionsIgnored(Mistake, exercise="swapped_rotary"):
+    """The positions are taken to be 0, 1, 2, … whatever was passed: a text with gaps is then read as if
+    it had none."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = torch.arange(query.shape[-2])[:, None] * speed
+
+        def turned(x):
+            a, b = x[..., 0::2], x[..., 1::2]
+            cos, sin = angle.cos(), angle.sin()
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+        return turned(query), turned(key)
+
+
+class FirstSequenceForAll(Mistake, exercise="swapped_rotary"):
+    """The positions of the first sequence are used for the whole batch; each sequence has its own."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+        angle = positions[0][:, None] * speed
+
+        def turned(x):
+            a, b = x[..., 0::2], x[..., 1::2]
+            cos, sin = angle.cos(), angle.sin()
+            return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+
+        return turned(query), turned(key)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Positions
 #
-# This notebook goes with chapter 5 of *Attention from the Ground Up*. You write a test for whether a layer sees the order of its tokens, give tokens a place in four ways (clocks, a learned table, turned queries and keys, scores lowered by distance), carry the third way over to pictures and points in space, find the place where a model trained on short texts breaks on long ones, and mend two published formulas.
+# This notebook goes with chapter 5 of *Attention from the Ground Up*. You write a test for whether a layer sees the order of its tokens, give tokens a place in four ways (clocks, a learned table, turned queries and keys, scores lowered by distance), carry the third way over to pictures and points in space, find the place where a model trained on short texts breaks on long ones, mend two published formulas, and put your own turn into a trained model.
 #
 # **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
 #
@@ -22,7 +22,7 @@ from classroom import check
 #
 # Attention is a weighted average, and an average does not care in which order its terms come. So a layer of attention without positions is blind to the order: permute its tokens, and its outputs come out permuted the same way, otherwise unchanged. Of "dog bites man" and "man bites dog" it makes the same three vectors.
 #
-# Write the test for that. `check_order_blindness` gets `layer`, a function of `x` of the shape `(length, d_model)` that returns the same shape; any length and width will do. It calls the layer on tokens of your choice, and asserts what holds for a layer that is blind. It must let every blind layer pass, however it rounds, and stop each one that sees the order in some way.
+# Write the test for that. `check_order_blindness` gets `layer`, a function of `x` of the shape `(length, d_model)` that returns the same shape; any length and width will do. It calls the layer on tokens of your choice, and asserts what holds for a layer that is blind. It must let every blind layer pass, however it rounds, and stop each one that sees the order in some way, however faintly, or hands one token the output of another.
 #
 # A causal mask is a way to see it: the first token sees itself, the second one both. Write `order_counter_example`: two tokens on which causal attention with the maps that you are given is *not* blind. Some output must move by more than 0.01.
 #
@@ -78,7 +78,7 @@ def order_counter_example(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "check_order_blindness-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "check_order_blindness-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
 check("check_order_blindness")
 
 # %% [markdown]
@@ -568,9 +568,143 @@ def mended_rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 check("mended_positions")
 
 # %% [markdown]
+# {{exercise swapped_rotary}}
+#
+# Everything so far was tested with random numbers. Now let your turn work in a model that has learned something. The course comes with one that continues Python: three layers of four heads, `d_head` 32. Its rotary positions are of the kind that you wrote in 5.4: neighbours are paired ("interleaved"), the base is 10,000. The cell below loads it, hands the queries and keys of each layer to a function, and goes on with what comes back.
+
+# %%
+import inspect
+import textwrap
+
+from groundup.pretrained import load
+
+reader, tokenizer = load("reader")
+
+
+@torch.no_grad()
+def logits_with(turn, ids, positions):
+    """Run the reader with `query, key = turn(query, key, positions)` in each layer."""
+    x = reader.embedding(ids)
+    for block in reader.blocks:
+        read, attention = block.attention_norm(x), block.attention
+        query, key, value = (
+            project(read).unflatten(-1, (reader.config.num_heads, -1)).transpose(1, 2)
+            for project in (attention.query, attention.key, attention.value)
+        )
+        query, key = turn(query, key, positions)
+        found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + attention.output(found.transpose(1, 2).flatten(2))
+        x = x + block.feed_forward(block.feed_forward_norm(x))
+    return reader.unembedding(reader.final_norm(x))
+
+
+def nats_per_token(logits, ids):
+    return F.cross_entropy(logits[0, :-1], ids[0, 1:]).item()
+
+
+ids = torch.tensor([tokenizer.encode(inspect.getsource(textwrap.TextWrapper))[:240]])
+places = torch.arange(240)[None]
+with torch.no_grad():
+    print(f"the reader as it is: {nats_per_token(reader(ids), ids):.4f} nats per token")
+unturned = logits_with(lambda query, key, positions: (query, key), ids, places)
+print(f"with nothing turned: {nats_per_token(unturned, ids):.4f} nats per token")
+
+# %% [markdown]
+# Write `swapped_rotary`. With it in all layers the logits must be *the same*, up to rounding. Not nearly the same, and not the same loss. A batch may hold texts that begin at different places, or of which tokens were left out: the positions say where each token stands. Stand-alone, please: it is put into the model without your other functions, so take along what it needs from your `apply_rotary`.
+#
+# *Before you code:* which of these would leave every logit as it is: counting from 1, turning both backwards, turning the keys one place too far, angles in half precision? And which would you notice in the loss?
+#
+# <details><summary>Hint: what to take along</summary>
+#
+# The function may be defined inside: `def turned(x): ...`, called for the query and for the key.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "swapped_rotary", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def swapped_rotary(
+    query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turn queries and keys as the trained model learned to expect them.
+
+    Shapes: query and key (batch, heads, length, d_head), positions (batch, length), whole
+    numbers; returns the turned query and the turned key, of the same shapes.
+    """
+    ### BEGIN SOLUTION
+    d_head = query.shape[-1]
+    speed = 10_000.0 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+    angle = positions[:, None, :, None] * speed
+
+    def turned(x):
+        ahead, aside = x[..., 0::2], x[..., 1::2]
+        pairs = (
+            ahead * angle.cos() - aside * angle.sin(),
+            ahead * angle.sin() + aside * angle.cos(),
+        )
+        return torch.stack(pairs, dim=-1).flatten(-2).to(x.dtype)
+
+    return turned(query), turned(key)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "swapped_rotary-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
+check("swapped_rotary")
+
+# %% [markdown]
 # ## Look at what you built
 #
-# The mended functions, drawn as their symptoms were. Then a head with ALiBi beside your clocks, and the losses that were measured, with a mark where your function says that they break. (These cells are not graded.)
+# First, what the loss alone would have told you about the trained model. Each row below turns in a wrong way, in all three layers. The first column is all that a training curve or an evaluation shows; the second is what a comparison of logits shows. Most rows would have been noticed, by somebody who knows what the loss should be. Look for those that you would have believed, and for the one that changes nothing. (These cells are not graded.)
+
+# %%
+mine = logits_with(swapped_rotary, ids, places)
+
+
+def wrong_turn(
+    base=10_000.0, step=2, sign=1, key_sign=1, moved=0, key_moved=0, dtype=torch.float64
+):
+    """Turn both with one thing changed; `key_` changes it for the keys alone."""
+
+    def turned(x, positions, sign):
+        speed = base ** (-step * torch.arange(x.shape[-1] // 2, dtype=torch.float64) / x.shape[-1])
+        angle = (positions[:, None, :, None].to(dtype) * speed.to(dtype) * sign).float()
+        a, b = x[..., 0::2], x[..., 1::2]
+        pairs = (a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos())
+        return torch.stack(pairs, dim=-1).flatten(-2)
+
+    def turn(query, key, positions):
+        query = turned(query, positions + moved, sign)
+        return query, turned(key, positions + moved + key_moved, sign * key_sign)
+
+    return turn
+
+
+def halves_for_neighbours(query, key, positions):
+    return tuple(
+        torch.stack([mended_rotary(h, positions[0]) for h in x[0]])[None] for x in (query, key)
+    )
+
+
+wrong = {
+    "counted from 1": wrong_turn(moved=1),
+    "angles in float16": wrong_turn(dtype=torch.float16),
+    "angles in bfloat16": wrong_turn(dtype=torch.bfloat16),
+    "base 20,000": wrong_turn(base=20_000.0),
+    "base 500,000": wrong_turn(base=500_000.0),
+    "exponent half as large": wrong_turn(step=1),
+    "keys one place too far": wrong_turn(key_moved=1),
+    "both backwards": wrong_turn(sign=-1),
+    "keys backwards": wrong_turn(key_sign=-1),
+    "halves for neighbours": halves_for_neighbours,
+    "nothing turned": lambda query, key, positions: (query, key),
+}
+print(f"{'':24}  nats per token  largest change of a logit")
+print(f"{'yours':24}  {nats_per_token(mine, ids):14.4f}")
+for name, turn in wrong.items():
+    logits = logits_with(turn, ids, places)
+    change = (logits - mine).abs().max()
+    print(f"{name:24}  {nats_per_token(logits, ids):14.4f}  {change:.4f}")
+
+# %% [markdown]
+# Then the mended functions, drawn as their symptoms were, a head with ALiBi beside your clocks, and the losses that were measured, with a mark where your function says that they break.
 
 # %%
 picture_symptoms(mended_positions, mended_rotary)

@@ -493,3 +493,50 @@ class RoundedDown(Variant, exercise="mended_positions"):
         angle = positions[:, None] * speed
         sign = torch.ones(d_head).index_fill(0, torch.arange(d_head // 2), -1.0)
         return x * angle.cos() + sign * x.roll(d_head // 2, dims=1) * angle.sin()
+
+
+# 5.10 -----------------------------------------------------------------------------------------
+
+
+class CountedFromOne(Variant, exercise="swapped_rotary"):
+    """All places are moved on by one, which no score and so no logit can tell."""
+
+    def swapped_rotary(query, key, positions):
+        d_head = query.shape[-1]
+        speed = 10_000 ** (-torch.arange(0, d_head, 2).double() / d_head)
+        hands = torch.exp(1j * (positions + 1)[:, None, :, None] * speed)
+        return tuple(
+            torch.view_as_real(torch.complex(x[..., 0::2], x[..., 1::2]) * hands).flatten(-2)
+            for x in (query, key)
+        )
+
+
+class MatrixForEachPlace(Variant, exercise="swapped_rotary"):
+    """One block-diagonal matrix for each token, a list for the tuple."""
+
+    def swapped_rotary(query, key, positions):
+        def matrix(place, d_head):
+            blocks = []
+            for i in range(0, d_head, 2):
+                angle = place * 10_000 ** (-i / d_head)
+                c, s = math.cos(angle), math.sin(angle)
+                blocks.append(torch.tensor([[c, s], [-s, c]], dtype=torch.float64))
+            return torch.block_diag(*blocks)
+
+        turns = torch.stack(
+            [torch.stack([matrix(p, query.shape[-1]) for p in row]) for row in positions.tolist()]
+        )
+        return [torch.einsum("bhld,blde->bhle", x, turns.to(x.dtype)) for x in (query, key)]
+
+
+class BothAtOnce(Variant, exercise="swapped_rotary"):
+    """Query and key stacked and turned together, angles in float32, features doubled."""
+
+    def swapped_rotary(query, key, positions):
+        both = torch.stack((query, key)).float()
+        d_head = both.shape[-1]
+        speed = torch.logspace(0, -4, d_head // 2 + 1)[:-1]
+        angle = torch.einsum("bl,i->bli", positions.float(), speed).repeat_interleave(2, dim=-1)
+        crossed = torch.stack((-both[..., 1::2], both[..., ::2]), dim=-1).flatten(-2)
+        turned = both * angle.cos()[:, None] + crossed * angle.sin()[:, None]
+        return turned[0], turned[1]
