@@ -636,11 +636,9 @@ def swapped_rotary(
 
     def turned(x):
         ahead, aside = x[..., 0::2], x[..., 1::2]
-        pairs = (
-            ahead * angle.cos() - aside * angle.sin(),
-            ahead * angle.sin() + aside * angle.cos(),
-        )
-        return torch.stack(pairs, dim=-1).flatten(-2).to(x.dtype)
+        first = ahead * angle.cos() - aside * angle.sin()
+        second = ahead * angle.sin() + aside * angle.cos()
+        return torch.stack((first, second), dim=-1).flatten(-2).to(x.dtype)
 
     return turned(query), turned(key)
     ### END SOLUTION
