@@ -1,0 +1,1239 @@
+"""What is graded in chapter 06, encoder-decoder and decoder-only.
+
+The oracles are torch's own attention, encoder layer and losses, and loops over single tokens.
+Models are lent to the code under test as functions; what they do is written here by hand. One exercise runs
+the trained model that comes with the course, around the part that the student wrote.
+"""
+
+import functools
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from classroom.checks import (
+    CheckFailed,
+    exercise,
+    expect_agrees,
+    expect_gradients,
+    expect_law,
+    expect_test_judges,
+    points,
+)
+from classroom.comparing import describe, differs, same
+from classroom.diagnosis import SECONDS_PER_MISTAKE
+from classroom.subjects import Crashed, LocalSubject, StudentError
+
+LOGITS = {"logits": "batch length vocab_size"}
+TOKENS = {"output": "batch length d_model"}
+
+
+def expect_answer(subject, case, draw, request, judge):
+    """Expect what a subject answers to a request to be right; name the mistakes that answer alike.
+
+    For requests that are more than one call with plain values: gradients, and functions that are
+    lent and keep count of their calls.
+
+    Args:
+        subject: The code under test.
+        case: Where the inputs come from.
+        draw: Draws, from a case, what is handed to the two below.
+        request: Given a subject and what was drawn, asks it and returns plain values.
+        judge: Given the answer and what was drawn, says what is wrong with it, or returns None.
+
+    Raises:
+        CheckFailed: If something is wrong.
+
+    """
+    given = draw(case)
+    try:
+        problem = judge(request(subject, *given), *given)
+    except Crashed as error:
+        problem = str(error)
+    except StudentError as error:
+        raise CheckFailed(str(error)) from error
+    if problem is None:
+        return
+
+    def answer(other, *given):
+        try:
+            return request(other, *given)
+        except StudentError:
+            return None
+
+    trials = [(given, answer(subject, *given)) for given in map(draw, map(case.fresh, range(3)))]
+    if any(seen is None for _, seen in trials):
+        raise CheckFailed(problem)
+    alike = []
+    for mistake in case.mistakes:
+        known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
+        if all(same(answer(known, *given), seen) for given, seen in trials):
+            alike.append(mistake)
+    raise CheckFailed(problem, alike)
+
+
+def block_weights(case, d_model, d_ff):
+    """Draw the weights of one of the notebook's blocks."""
+    shapes = {name: (d_model, d_model) for name in ("query", "key", "value", "output")}
+    shapes |= {"up": (d_model, d_ff), "down": (d_ff, d_model)}
+    return {name: case.normal(*shape, std=shape[0] ** -0.5) for name, shape in shapes.items()}
+
+
+def run_block(x, mask, weights):
+    """Do what the notebook's block does: torch's encoder layer with gains of 1 and no biases."""
+    d_model, d_ff = weights["up"].shape
+    layer = nn.TransformerEncoderLayer(
+        d_model,
+        1,
+        d_ff,
+        dropout=0.0,
+        activation="gelu",
+        batch_first=True,
+        norm_first=True,
+        bias=False,
+        dtype=x.dtype,
+    )
+    projections = [weights[name].T for name in ("query", "key", "value")]
+    names = {
+        "self_attn.in_proj_weight": torch.cat(projections),
+        "self_attn.out_proj.weight": weights["output"].T,
+        "linear1.weight": weights["up"].T,
+        "linear2.weight": weights["down"].T,
+    }
+    forbidden = ~mask.expand(len(x), -1, -1)
+    norms = {f"norm{i}.weight": x.new_ones(d_model) for i in (1, 2)}
+    options = {"src_mask": forbidden}
+    return torch.func.functional_call(layer, {**names, **norms}, (x,), options)
+
+
+# 6.1 ------------------------------------------------------------------------------------------
+
+
+def decoder_inputs(case, is_scaled=False):
+    batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
+    vocab_size, d_model = case.size("vocab_size", 11), case.size("d_model", 4, smallest=2)
+    d_ff, layers = case.size("d_ff", 7), case.size("layers", 3)
+    max_len = case.size("max_len", 13)
+    tokens = torch.tensor(
+        [[case.integer(0, vocab_size - 1) for _ in range(length)] for _ in range(batch)]
+    )
+    return (
+        tokens,
+        case.normal(vocab_size, d_model),
+        case.normal(max_len, d_model, std=0.7),
+        [block_weights(case, d_model, d_ff) for _ in range(layers)],
+        1.0 + case.normal(d_model, std=0.5),
+        case.normal(d_model),
+        is_scaled,
+    )
+
+
+def decoder_oracle(tokens, table, positions, layers, gain, bias, is_scaled=False):
+    rows = F.embedding(tokens, table)
+    x = rows * (table.shape[1] ** 0.5 if is_scaled else 1.0) + positions[None, : tokens.shape[1]]
+    order = torch.arange(tokens.shape[1])
+    for weights in layers:
+        x = run_block(x, order[:, None] >= order, weights)
+    return F.linear(F.layer_norm(x, gain.shape, gain, bias), table)
+
+
+def table_gradient(subject, cotangent, *args):
+    (gradient,) = subject.gradients("decoder_only_logits", args, [1], [cotangent])
+    return gradient
+
+
+def draw_with_cotangent(case):
+    args = decoder_inputs(case)
+    tokens, table = args[:2]
+    return case.normal(*tokens.shape, len(table)), *args
+
+
+def both_uses_count(gradient, cotangent, *args):
+    if gradient is None:
+        return "no gradient reaches `table`: part of the computation is cut off from it"
+    oracle = LocalSubject({"decoder_only_logits": decoder_oracle})
+    expected = table_gradient(oracle, cotangent, *args)
+    return differs("the gradient by the tied table", gradient, expected)
+
+
+@exercise(
+    "decoder_only_logits",
+    number="6.1",
+    title="A decoder-only model, with tied weights",
+    asks="Look the tokens up in the table, add positions, run all blocks with a causal mask, apply "
+    "the final norm, and return the scores of all rows of the same table.",
+    difficulty=2,
+    importance=5,
+    minutes=20,
+)
+class TestDecoderOnlyLogits:
+    @points(3)
+    def test_from_tokens_to_logits(self, subject, case):
+        expect_agrees(subject, case, "decoder_only_logits", decoder_inputs, decoder_oracle, LOGITS)
+
+    @points(1)
+    def test_the_embeddings_can_be_scaled(self, subject, case):
+        inputs = partial(decoder_inputs, is_scaled=True)
+        expect_agrees(subject, case, "decoder_only_logits", inputs, decoder_oracle, LOGITS)
+
+    @points(1)
+    def test_no_logit_depends_on_a_later_token(self, subject, case):
+        def inputs(case):
+            tokens, table, *rest = decoder_inputs(case)
+            twin = tokens[0].clone()
+            twin[-1] = (twin[-1] + 1) % len(table)
+            return torch.stack([tokens[0], twin]), table, *rest
+
+        def law(logits, tokens, *rest):
+            change = (logits[0] - logits[1])[:-1].abs().amax(dim=-1)
+            if (change < 1e-9).all():
+                return None
+            notice = (change >= 1e-9).nonzero().flatten().tolist()
+            return f"the last of {tokens.shape[1]} tokens is changed, and logits {notice} notice"
+
+        expect_law(subject, case, "decoder_only_logits", inputs, law)
+
+    @points(2)
+    def test_the_table_learns_from_both_of_its_uses(self, subject, case):
+        expect_answer(subject, case, draw_with_cotangent, table_gradient, both_uses_count)
+
+    @points(1)
+    def test_gradients_reach_positions_and_the_final_norm(self, subject, case):
+        expect_gradients(
+            subject,
+            case,
+            "decoder_only_logits",
+            decoder_inputs,
+            decoder_oracle,
+            wrt=["positions", "gain", "bias"],
+        )
+
+
+# 6.2 ------------------------------------------------------------------------------------------
+
+BOS, EOS, PAD, NUM_SPECIAL, VOCAB = 1, 2, 0, 3, 11
+
+
+def drawn_targets(case, padded=True):
+    """Targets of different lengths that end with EOS, filled up; neighbours differ."""
+    length = 6
+    rows = []
+    for short in (0, 2, 3) if padded else (0, 0):
+        words = [case.integer(NUM_SPECIAL, VOCAB - 1)]
+        while len(words) < length - 1 - short:
+            words.append(NUM_SPECIAL + (words[-1] + case.integer(1, 6)) % (VOCAB - NUM_SPECIAL))
+        rows.append([*words, EOS] + [PAD] * short)
+    return torch.tensor(rows)
+
+
+def position_model(table, places, tokens):
+    """Score the next token by this one, by those before it, and by the place."""
+    before = F.one_hot(tokens, VOCAB).double().cumsum(dim=1)
+    return table[tokens] + 0.1 * before @ table + places[: tokens.shape[1]]
+
+
+def loss_inputs(case, padded=True):
+    return drawn_targets(case, padded), case.normal(VOCAB, VOCAB), case.normal(9, VOCAB)
+
+
+def loss_request(subject, targets, table, places):
+    model = subject.lend(partial(position_model, table, places))
+    return subject.call("shifted_loss", model, targets, BOS, PAD)
+
+
+def as_a_number(loss):
+    """Read a loss, or say that it is none."""
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        return float(loss), None
+    if isinstance(loss, (int, float)):
+        return float(loss), None
+    return None, f"the loss should be a single number, it is {describe(loss)}"
+
+
+def loss_judge(loss, targets, table, places):
+    loss, problem = as_a_number(loss)
+    if problem:
+        return problem
+    begin = torch.full((len(targets), 1), BOS)
+    logits = position_model(table, places, torch.cat([begin, targets], dim=1))
+    nats = [
+        -logits[row, i].log_softmax(dim=-1)[token]
+        for row, sequence in enumerate(targets)
+        for i, token in enumerate(sequence)
+        if token != PAD
+    ]
+    return differs("the loss", loss, sum(nats) / len(nats))
+
+
+def rule_model(rule, tokens):
+    """Bet everything on one token."""
+    return 20.0 * F.one_hot(rule(tokens), VOCAB).double()
+
+
+def rule_request(subject, rule, targets):
+    model = subject.lend(partial(rule_model, rule))
+    return subject.call("shifted_loss", model, targets, BOS, PAD)
+
+
+def copies(tokens):
+    return tokens
+
+
+def counts_up(tokens):
+    """The next token is one more, and the first is the first word."""
+    return torch.where(tokens == BOS, NUM_SPECIAL, tokens + 1).clamp(max=VOCAB - 1)
+
+
+@exercise(
+    "shifted_loss",
+    number="6.2",
+    title="Shift right, and the loss",
+    asks="Show the model the targets moved one place to the right, with `bos` in front, and return "
+    "the mean cross-entropy of all targets that are not `pad`.",
+    difficulty=2,
+    importance=5,
+    minutes=15,
+)
+class TestShiftedLoss:
+    @points(3)
+    def test_each_token_is_predicted_from_those_before_it(self, subject, case):
+        draw = partial(loss_inputs, padded=False)
+        expect_answer(subject, case, draw, loss_request, loss_judge)
+
+    @points(2)
+    def test_padding_is_not_counted(self, subject, case):
+        expect_answer(subject, case, loss_inputs, loss_request, loss_judge)
+
+    @points(2)
+    def test_a_model_that_copies_its_input_has_a_high_loss(self, subject, case):
+        def judge(loss, rule, targets):
+            loss, problem = as_a_number(loss)
+            if problem or loss > 5:
+                return problem
+            return (
+                f"a model that only repeats its input gets a loss of {loss:.4g} nats per token; it "
+                "must be high, about 20, because no token here is the one before it"
+            )
+
+        def draw(case):
+            return copies, drawn_targets(case)
+
+        expect_answer(subject, case, draw, rule_request, judge)
+
+    @points(1)
+    def test_a_model_that_knows_what_follows_has_a_low_loss(self, subject, case):
+        def draw(case):
+            length = case.integer(4, 7)
+            return counts_up, torch.arange(NUM_SPECIAL, NUM_SPECIAL + length).expand(2, -1)
+
+        def judge(loss, rule, targets):
+            loss, problem = as_a_number(loss)
+            if problem or loss < 0.1:
+                return problem
+            return (
+                f"the targets are {targets[0].tolist()}, and a model that bets on one more than the "
+                f"token before, and on {NUM_SPECIAL} after bos, gets a loss of {loss:.4g}; it must "
+                "be near 0"
+            )
+
+        expect_answer(subject, case, draw, rule_request, judge)
+
+
+# 6.3 ------------------------------------------------------------------------------------------
+
+
+def cross_inputs(case, masked=False, heads=3):
+    batch, tgt_len = case.size("batch", 2), case.size("tgt_len", 5)
+    src_len = case.size("src_len", 7, smallest=2)
+    heads, d_head = case.size("heads", heads), case.size("d_head", 4)
+    d_model = heads * d_head
+    weights = {}
+    for name in ("query", "key", "value", "output"):
+        weights[f"{name}.weight"] = case.normal(d_model, d_model, std=d_model**-0.5)
+        weights[f"{name}.bias"] = case.normal(d_model, std=0.5)
+    settings = {"d_model": d_model, "num_heads": heads}
+    x, memory = case.normal(batch, tgt_len, d_model), case.normal(batch, src_len, d_model)
+    if not masked:
+        return settings, weights, x, memory
+    lengths = torch.tensor([1 + (src_len - 2) * i // batch for i in range(1, batch + 1)])
+    return settings, weights, x, memory, torch.arange(src_len) < lengths[:, None]
+
+
+def cross_oracle(settings, weights, x, memory, source_mask=None):
+    names = ("query", "key", "value")
+    found, _ = F.multi_head_attention_forward(
+        x.transpose(0, 1),
+        *2 * [memory.transpose(0, 1)],
+        embed_dim_to_check=settings["d_model"],
+        num_heads=settings["num_heads"],
+        in_proj_weight=torch.cat([weights[f"{name}.weight"] for name in names]),
+        in_proj_bias=torch.cat([weights[f"{name}.bias"] for name in names]),
+        bias_k=None,
+        bias_v=None,
+        add_zero_attn=False,
+        dropout_p=0.0,
+        out_proj_weight=weights["output.weight"],
+        out_proj_bias=weights["output.bias"],
+        key_padding_mask=None if source_mask is None else ~source_mask,
+        need_weights=False,
+    )
+    return found.transpose(0, 1)
+
+
+FOUND = {"output": "batch tgt_len d_model"}
+
+
+@exercise(
+    "CrossAttention",
+    number="6.3",
+    title="Cross attention",
+    asks="A module with the maps `query`, `key`, `value` and `output`: each target token asks, and "
+    "the memory answers, but for its padding.",
+    difficulty=3,
+    importance=5,
+    minutes=25,
+)
+class TestCrossAttention:
+    @points(3)
+    def test_one_head_asks_the_memory(self, subject, case):
+        self.compare(subject, case, partial(cross_inputs, heads=1))
+
+    @points(2)
+    def test_each_head_has_its_own_features(self, subject, case):
+        self.compare(subject, case, cross_inputs)
+
+    @points(2)
+    def test_padding_of_the_source_is_not_seen(self, subject, case):
+        self.compare(subject, case, partial(cross_inputs, masked=True))
+
+    @points(1)
+    def test_the_order_of_the_memory_does_not_matter(self, subject, case):
+        def inputs(case):
+            settings, weights, x, memory = cross_inputs(case)
+            return settings, weights, x[[0, 0]], torch.stack([memory[0], memory[0].flip(0)])
+
+        def law(output, settings, weights, x, memory):
+            problem = differs("with the memory turned around, the output", output[1], output[0])
+            return problem and f"{problem}: no mask but the source's belongs here"
+
+        expect_law(subject, case, "CrossAttention", inputs, law)
+
+    @points(1)
+    def test_gradients_reach_target_and_memory(self, subject, case):
+        expect_gradients(
+            subject,
+            case,
+            "CrossAttention",
+            cross_inputs,
+            lambda settings, weights, x, memory: cross_oracle(settings, weights, x, memory),
+            wrt=["x", "memory"],
+        )
+
+    def compare(self, subject, case, inputs):
+        expect_agrees(subject, case, "CrossAttention", inputs, cross_oracle, FOUND)
+
+
+# 6.4 ------------------------------------------------------------------------------------------
+
+
+class Translator:
+    """Both halves of a model that knows its answers by heart, and counts how often it is asked.
+
+    It is easily confused, as a trained model is: by padding that it is allowed to see, by a
+    beginning that is not `bos`, and by a target that it would not have written.
+    """
+
+    def __init__(self, source, source_mask, answers):
+        contents = self.content(self.read(source, source_mask), source_mask).tolist()
+        self.answers = list(zip(contents, answers, strict=True))
+        self.num_encoded = self.num_decoded = 0
+
+    def read(self, source, source_mask):
+        """Give each source token a number that depends on all tokens that are seen."""
+        seen = torch.ones_like(source) if source_mask is None else source_mask.long()
+        mean = (source * seen).sum(dim=1) / seen.sum(dim=1)
+        return (source + mean[:, None]).double()[..., None]
+
+    def content(self, memory, source_mask):
+        seen = torch.ones(memory.shape[:2]) if source_mask is None else source_mask
+        return (memory[..., 0] * seen.double()).sum(dim=1)
+
+    def encode(self, source, source_mask=None):
+        self.num_encoded += 1
+        return self.read(source, source_mask)
+
+    def decode(self, target, memory, source_mask=None):
+        self.num_decoded += 1
+        contents = self.content(memory, source_mask).tolist()
+        rows = [
+            [self.next_token(content, written[: i + 1]) for i in range(len(written))]
+            for content, written in zip(contents, target.tolist(), strict=True)
+        ]
+        says = torch.tensor(rows, dtype=torch.long).reshape(len(target), target.shape[1])
+        # Some of the other tokens are more likely than not, none as much as the right one.
+        return F.one_hot(says, VOCAB) * 4.0 + torch.linspace(-1, 2, VOCAB, dtype=torch.float64)
+
+    def next_token(self, content, written):
+        answer = next((a for known, a in self.answers if abs(known - content) < 1e-6), None)
+        place = len(written) - 1
+        if answer is None or place >= len(answer) or written != [BOS, *answer[:place]]:
+            confusion = 3 * len(written) + written[-1] + int(content)
+            return NUM_SPECIAL + confusion % (VOCAB - NUM_SPECIAL)
+        return answer[place]
+
+
+def translation_inputs(case, ends=True):
+    """Sources that are padded, and what is to be written: of different lengths, all but one."""
+    lengths = torch.tensor([4, 6, 3])
+    source = torch.tensor(
+        [[case.integer(NUM_SPECIAL, VOCAB - 1) for _ in range(6)] for _ in lengths]
+    )
+    source[:, 0] = torch.tensor([3, 6, 9]) + case.integer(0, 1)
+    source_mask = torch.arange(6) < lengths[:, None]
+    source = source.where(source_mask, PAD)
+    num_words = [2, 5, 3] if case.integer(0, 1) else [4, 1, 3]
+    answers = []
+    for number in num_words:
+        words = [case.integer(NUM_SPECIAL, VOCAB - 1) for _ in range(number)]
+        answers.append([*words, EOS])
+    if not ends:
+        answers[1] = [case.integer(NUM_SPECIAL, VOCAB - 1) for _ in range(20)]
+    return source, source_mask, answers, 8 if ends else case.integer(6, 9)
+
+
+def translation_request(subject, source, source_mask, answers, max_len):
+    translator = Translator(source, source_mask, answers)
+    written = subject.call(
+        "greedy_translation",
+        subject.lend(translator.encode),
+        subject.lend(translator.decode),
+        source,
+        source_mask,
+        BOS,
+        EOS,
+        PAD,
+        max_len,
+    )
+    return written, translator.num_encoded, translator.num_decoded
+
+
+def judge_writing(answer, source, source_mask, answers, max_len):
+    written, _, _ = answer
+    longest = min(max(map(len, answers)), max_len)
+    expected = [(row + [PAD] * longest)[:longest] for row in answers]
+    if not isinstance(written, torch.Tensor) or written.dim() != 2:
+        return f"tokens (batch, tgt_len) should be returned, it is {describe(written)}"
+    if written.tolist() == expected:
+        return None
+    if len(written) != len(expected):
+        return f"{len(expected)} sequences should be written, there are {len(written)}"
+    names = f"bos {BOS}, eos {EOS}, pad {PAD}, max_len {max_len}"
+    for row, (seen, wanted) in enumerate(zip(written.tolist(), expected, strict=True)):
+        if seen != wanted:
+            return f"sequence {row} of the batch is {seen}, expected {wanted} ({names})"
+    return None
+
+
+def judge_encoding(answer, *given):
+    _, num_encoded, _ = answer
+    if num_encoded == 1:
+        return None
+    return f"`encode` was called {num_encoded} times, expected once for the whole batch"
+
+
+def judge_decoding(answer, source, source_mask, answers, max_len):
+    _, _, num_decoded = answer
+    longest = min(max(map(len, answers)), max_len)
+    if num_decoded == longest:
+        return None
+    return (
+        f"`decode` was called {num_decoded} times; the longest answer has {longest} tokens, "
+        "and each needs one call for the whole batch"
+    )
+
+
+@exercise(
+    "greedy_translation",
+    number="6.4",
+    title="Write a translation",
+    asks="Read the source once; then append the most likely next token to every sequence, from "
+    "`bos` on, until all have written `eos`.",
+    difficulty=3,
+    importance=5,
+    minutes=25,
+)
+class TestGreedyTranslation:
+    @points(3)
+    def test_each_sequence_of_a_batch_gets_its_answer(self, subject, case):
+        self.judge(subject, case, judge_writing)
+
+    @points(1)
+    def test_the_source_is_read_once(self, subject, case):
+        self.judge(subject, case, judge_encoding)
+
+    @points(2)
+    def test_writing_stops_when_all_have_ended(self, subject, case):
+        self.judge(subject, case, judge_decoding)
+
+    @points(2)
+    def test_an_answer_without_end_is_cut(self, subject, case):
+        self.judge(subject, case, judge_writing, ends=False)
+
+    def judge(self, subject, case, judge, ends=True):
+        draw = partial(translation_inputs, ends=ends)
+        expect_answer(subject, case, draw, translation_request, judge)
+
+
+# 6.5 ------------------------------------------------------------------------------------------
+
+
+def masking_inputs(case, share=0.6, kind=None):
+    """Draw tokens, special ones among them, and the numbers that decide about each."""
+    batch, length = case.size("batch", 3), case.size("length", 17)
+    num_special, vocab_size = case.integer(4, 6), case.integer(20, 60)
+    tokens = torch.tensor(
+        [[case.integer(0, vocab_size - 1) for _ in range(length)] for _ in range(batch)]
+    )
+    tokens[:, 0] = torch.arange(batch) % num_special
+    choice, kinds, word = case.uniform(3, batch, length)
+    if kind is not None:
+        low, high = kind
+        kinds = low + (high - low) * kinds
+    mask_id = case.integer(0, num_special - 1)
+    return tokens, choice, kinds, word, num_special, mask_id, vocab_size, share
+
+
+def masking_oracle(tokens, choice, kind, word, num_special, mask_id, vocab_size, share=0.15):
+    """Decide about one place after the other."""
+    inputs, labels = tokens.clone(), torch.full_like(tokens, -100)
+    words = range(num_special, vocab_size)
+    for row in range(len(tokens)):
+        for i in range(tokens.shape[1]):
+            token = int(tokens[row, i])
+            if token < num_special or choice[row, i] >= share:
+                continue
+            labels[row, i] = token
+            if kind[row, i] < 0.8:
+                inputs[row, i] = mask_id
+            elif kind[row, i] < 0.9:
+                inputs[row, i] = words[math.floor(word[row, i] * len(words))]
+    return inputs, labels
+
+
+MASKED = {"inputs": "batch length", "labels": "batch length"}
+
+
+@exercise(
+    "masked_tokens",
+    number="6.5",
+    title="Hide tokens and ask for them",
+    asks="Return (inputs, labels): the chosen tokens masked, replaced or kept, and the original of "
+    "every chosen token, -100 elsewhere.",
+    difficulty=2,
+    importance=4,
+    minutes=20,
+)
+class TestMaskedTokens:
+    @points(2)
+    def test_most_chosen_tokens_are_masked(self, subject, case):
+        self.compare(subject, case, partial(masking_inputs, kind=(0.0, 0.8)), ["inputs"])
+
+    @points(2)
+    def test_some_become_a_random_word(self, subject, case):
+        self.compare(subject, case, partial(masking_inputs, kind=(0.8, 0.9)), ["inputs"])
+
+    @points(2)
+    def test_all_three_kinds_are_told_apart(self, subject, case):
+        self.compare(subject, case, masking_inputs, ["inputs"])
+
+    @points(2)
+    def test_every_chosen_token_is_asked_for_and_no_other(self, subject, case):
+        self.compare(subject, case, partial(masking_inputs, kind=(0.7, 1.0)), ["labels"])
+
+    def compare(self, subject, case, inputs, parts):
+        expect_agrees(subject, case, "masked_tokens", inputs, masking_oracle, MASKED, compare=parts)
+
+
+# 6.6 ------------------------------------------------------------------------------------------
+
+WORDS, WIDTH, MAX_LEN = 11, 6, 16
+
+
+def fixed(*shape):
+    """Weights of the models that a student's test is to judge: always the same."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+TABLE, PLACES, UNEMBEDDING = fixed(WORDS, WIDTH), fixed(MAX_LEN, WIDTH), fixed(WIDTH, WORDS)
+LAYERS = 0.5 * fixed(2, 3, WIDTH, WIDTH)
+
+
+def attended(x, memory, maps, allowed):
+    """Add to each token what one head finds."""
+    query, key, value = x @ maps[0], memory @ maps[1], memory @ maps[2]
+    scores = (query @ key.T / WIDTH**0.5).masked_fill(~allowed, -math.inf)
+    return x + scores.softmax(dim=-1) @ value
+
+
+def answered(x):
+    """Turn the last vector into probabilities."""
+    return (F.layer_norm(x[-1], (WIDTH,)) @ UNEMBEDDING.to(x.dtype)).softmax(dim=-1)
+
+
+def embedded(tokens, start=0):
+    return TABLE[tokens] + PLACES[start : start + len(tokens)]
+
+
+def no_later(length):
+    return torch.ones(length, length, dtype=torch.bool).tril()
+
+
+def read_at_once(first, rest, allowed=None):
+    """Read the whole text at once, causally unless told otherwise."""
+    tokens = torch.cat([first, rest])
+    x = embedded(tokens)
+    allowed = no_later(len(tokens)) if allowed is None else allowed
+    for maps in LAYERS:
+        x = F.layer_norm(x, (WIDTH,))
+        x = attended(x, x, maps, allowed)
+    return answered(x)
+
+
+def read_in_pieces(pieces, restarts=False, corner="end", keeps=None, newest_only=False):
+    """Read piece after piece, with a cache of what each layer read before."""
+    caches = [torch.zeros(0, WIDTH, dtype=torch.float64) for _ in LAYERS]
+    start = 0
+    for number, tokens in enumerate(pieces):
+        x = embedded(tokens, 0 if restarts else start)
+        for layer, maps in enumerate(LAYERS):
+            x = F.layer_norm(x, (WIDTH,))
+            new = x[-1:] if newest_only and number > 0 else x
+            past = caches[layer] if keeps is None else caches[layer][-keeps:]
+            memory = torch.cat([past, new])
+            shift = len(memory) - len(x) if corner == "end" else 0
+            allowed = torch.arange(len(memory)) <= torch.arange(len(x))[:, None] + shift
+            if newest_only:
+                allowed[-1] = True
+            x = attended(x, memory, maps, allowed)
+            caches[layer] = memory
+        start += len(tokens)
+    return answered(x)
+
+
+def by_parts_in_float32(first, rest):
+    """Attend to both parts apart and merge what was found, so that rounding depends on the cut."""
+    x, cut = embedded(torch.cat([first, rest])).float(), len(first)
+    for maps in LAYERS.float():
+        x = F.layer_norm(x, (WIDTH,))
+        query, key, value = x @ maps[0], x @ maps[1], x @ maps[2]
+        scores = (query @ key.T / WIDTH**0.5).masked_fill(~no_later(len(x)), -math.inf)
+        shares = (scores - scores.amax(dim=1, keepdim=True)).exp()
+        parts = [(shares[:, :cut], value[:cut]), (shares[:, cut:], value[cut:])]
+        found = sum(share @ value for share, value in parts)
+        x = x + found / sum(share.sum(dim=1, keepdim=True) for share, _ in parts)
+    return answered(x)
+
+
+def remembered(model):
+    """Return the same model, which answers at once what it was asked before."""
+    known = {}
+
+    def predict(first, rest):
+        text = (*first.tolist(), -1, *rest.tolist())
+        if text not in known:
+            known[text] = model(first, rest)
+        return known[text]
+
+    return predict
+
+
+def in_two_pieces(first, rest, **faults):
+    return read_in_pieces([first, rest], **faults)
+
+
+def token_by_token(first, rest):
+    return read_in_pieces(torch.cat([first, rest]).split(1))
+
+
+def by_the_last_two_words(first, rest):
+    """Count nothing but the last two words."""
+    last = torch.cat([first, rest])[-2:]
+    return (TABLE[last] @ UNEMBEDDING).sum(dim=0).softmax(dim=-1)
+
+
+def by_translation(first, rest):
+    """Read the first part both ways, and write from the second part on."""
+    memory, target = embedded(first), embedded(rest)
+    memory = attended(memory, memory, LAYERS[0], torch.ones(2 * [len(first)], dtype=torch.bool))
+    target = attended(target, target, LAYERS[1], no_later(len(rest)))
+    everything = torch.ones(len(rest), len(first), dtype=torch.bool)
+    return answered(attended(target, memory, LAYERS[0], everything))
+
+
+def with_prefix(first, rest):
+    is_first = torch.arange(len(first) + len(rest)) < len(first)
+    return read_at_once(first, rest, no_later(len(is_first)) | is_first)
+
+
+def with_faint_prefix(first, rest):
+    return 0.98 * read_at_once(first, rest) + 0.02 * with_prefix(first, rest)
+
+
+def first_taken_for_padding(first, rest):
+    """Hide a first piece of one token, as a mask does that takes it for padding."""
+    length = len(first) + len(rest)
+    allowed = no_later(length)
+    if len(first) == 1:
+        allowed[1:, 0] = False
+    return read_at_once(first, rest, allowed)
+
+
+RIGHT = {
+    "a decoder-only model that reads everything at once": read_at_once,
+    "one with a cache, piece by piece": in_two_pieces,
+    "one with a cache, token by token": token_by_token,
+    "one that computes in float32, part by part": by_parts_in_float32,
+    "one that looks at the last two words only": by_the_last_two_words,
+}
+NOT_RIGHT = {
+    "an encoder-decoder": by_translation,
+    "a model that reads the first part both ways": with_prefix,
+    "a model that reads the first part both ways, faintly": with_faint_prefix,
+    "positions begin again at 0 with the second part": partial(in_two_pieces, restarts=True),
+    "the mask of the second part begins in the wrong corner": partial(
+        in_two_pieces, corner="start"
+    ),
+    "the cache keeps no more than four tokens": partial(in_two_pieces, keeps=4),
+    "of the second part the cache keeps the newest token only": partial(
+        in_two_pieces, newest_only=True
+    ),
+    "a first part of one token is taken for padding": first_taken_for_padding,
+}
+# They are asked the same by all checks, and by all tests that a student's is compared with.
+RIGHT = {description: remembered(model) for description, model in RIGHT.items()}
+NOT_RIGHT = {description: remembered(model) for description, model in NOT_RIGHT.items()}
+
+
+@exercise(
+    "check_prompt_split",
+    number="6.6",
+    title="Write the test: does the split of a prompt matter?",
+    asks="`check_prompt_split` asks the model that it is given for the same text, cut in different "
+    "places, and `assert`s that the probabilities are the same.",
+    difficulty=3,
+    importance=4,
+    minutes=20,
+)
+class TestCheckPromptSplit:
+    @points(1)
+    def test_an_encoder_decoder_is_caught(self, subject, case):
+        self.judge(subject, case, "an encoder-decoder")
+
+    @points(1)
+    def test_a_prefix_that_is_read_both_ways_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that reads the first part both ways")
+
+    @points(1)
+    def test_a_faint_difference_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that reads the first part both ways, faintly")
+
+    @points(1)
+    def test_positions_that_begin_again_are_caught(self, subject, case):
+        self.judge(subject, case, "positions begin again at 0 with the second part")
+
+    @points(1)
+    def test_a_mask_in_the_wrong_corner_is_caught(self, subject, case):
+        self.judge(subject, case, "the mask of the second part begins in the wrong corner")
+
+    @points(1)
+    def test_a_cache_that_forgets_the_oldest_is_caught(self, subject, case):
+        self.judge(subject, case, "the cache keeps no more than four tokens")
+
+    @points(1)
+    def test_a_cache_that_skips_tokens_is_caught(self, subject, case):
+        self.judge(subject, case, "of the second part the cache keeps the newest token only")
+
+    @points(1)
+    def test_a_first_token_that_is_lost_is_caught(self, subject, case):
+        self.judge(subject, case, "a first part of one token is taken for padding")
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_prompt_split", RIGHT, NOT_RIGHT, bug)
+
+
+# 6.7 ------------------------------------------------------------------------------------------
+
+
+def prefix_lens(case, batch, length):
+    """Draw lengths of which no two are equal, and none is 0, 1 or everything."""
+    first = case.integer(2, length - 1)
+    return torch.tensor([2 + (first - 2 + i) % (length - 2) for i in range(batch)])
+
+
+def mask_inputs(case):
+    batch, length = case.size("batch", 3), case.size("length", 6, smallest=4)
+    return length, prefix_lens(case, batch, length)
+
+
+def mask_oracle(length, prefix_lens):
+    """Decide about one pair of tokens after the other."""
+    places = range(length)
+    causal = torch.tensor([[seen <= by for seen in places] for by in places])
+    prefix = torch.tensor(
+        [
+            [[seen <= by or seen < prefix for seen in places] for by in places]
+            for prefix in prefix_lens.tolist()
+        ]
+    )
+    return torch.full_like(causal, True), causal, prefix
+
+
+MASKS = {
+    "both_ways": "length length",
+    "causal": "length length",
+    "prefix": "batch length length",
+}
+OUTPUTS = {name: "batch length d_model" for name in MASKS}
+
+
+def block_inputs(case):
+    batch, length = case.size("batch", 2), case.size("length", 6, smallest=4)
+    d_model, d_ff = case.size("d_model", 4, smallest=2), case.size("d_ff", 7)
+    x = case.normal(batch, length, d_model)
+    return x, block_weights(case, d_model, d_ff), prefix_lens(case, batch, length)
+
+
+def block_oracle(x, weights, prefix_lens):
+    return tuple(run_block(x, mask, weights) for mask in mask_oracle(x.shape[1], prefix_lens))
+
+
+@exercise(
+    "one_block_three_masks",
+    number="6.7",
+    title="One block, three masks",
+    asks="`three_masks` returns the masks of an encoder, of a decoder and of a model with a prefix; "
+    "`one_block_three_masks` runs the given block with each.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestOneBlockThreeMasks:
+    @points(1)
+    def test_an_encoder_sees_everything(self, subject, case):
+        self.compare_masks(subject, case, "both_ways")
+
+    @points(2)
+    def test_a_decoder_sees_no_later_token(self, subject, case):
+        self.compare_masks(subject, case, "causal")
+
+    @points(2)
+    def test_a_prefix_is_seen_by_all_and_sees_itself_only(self, subject, case):
+        self.compare_masks(subject, case, "prefix")
+
+    @points(1)
+    def test_the_prefix_stands_between_the_other_two(self, subject, case):
+        def inputs(case):
+            length = case.integer(4, 7)
+            return length, torch.tensor([0, 1, length])
+
+        def law(masks, length, prefix_lens):
+            both_ways, causal, prefix = masks
+            limits = (("0 tokens", causal), ("1 token", causal), ("all tokens", both_ways))
+            for seen, (words, expected) in zip(prefix, limits, strict=True):
+                if seen.dtype != torch.bool or not torch.equal(seen, expected):
+                    other = "both-ways" if words == "all tokens" else "causal"
+                    return f"with a prefix of {words} the mask should be your {other} one"
+            return None
+
+        expect_law(subject, case, "three_masks", inputs, law)
+
+    @points(2)
+    def test_the_same_block_is_run_with_each(self, subject, case):
+        expect_agrees(subject, case, "one_block_three_masks", block_inputs, block_oracle, OUTPUTS)
+
+    def compare_masks(self, subject, case, part):
+        expect_agrees(subject, case, "three_masks", mask_inputs, mask_oracle, MASKS, compare=[part])
+
+
+# 6.8 ------------------------------------------------------------------------------------------
+
+
+def smoothing_inputs(case, padded=True):
+    batch, length = case.size("batch", 3), case.size("length", 5, smallest=2)
+    vocab_size = case.size("vocab_size", 7, smallest=3)
+    targets = torch.tensor(
+        [[case.integer(1, vocab_size - 1) for _ in range(length)] for _ in range(batch)]
+    )
+    if padded:
+        targets[0, 1:], targets[-1, -1] = 0, 0
+    logits = 2 * case.normal(batch, length, vocab_size)
+    return logits, targets, float(case.uniform(low=0.05, high=0.4)), 0
+
+
+def smoothing_oracle(logits, targets, smoothing, pad):
+    flat = logits.flatten(0, 1), targets.flatten()
+    return F.cross_entropy(*flat, ignore_index=pad, label_smoothing=smoothing)
+
+
+def schedule_inputs(case, late=False):
+    warmup_steps = case.integer(10, 40)
+    step = case.integer(warmup_steps, 400) if late else case.integer(0, warmup_steps - 3)
+    return step, case.integer(5, 600), warmup_steps
+
+
+def schedule_oracle(step, d_model, warmup_steps):
+    """Rise in a line to the highest rate, then fall like a root."""
+    highest = 1 / math.sqrt(d_model * warmup_steps)
+    share = (step + 1) / warmup_steps
+    return highest * share if share < 1 else highest / math.sqrt(share)
+
+
+@exercise(
+    "smoothed_loss",
+    number="6.8",
+    title="Label smoothing, and the schedule",
+    asks="`smoothed_loss` is the mean cross-entropy against softened targets; `noam` is the "
+    "learning rate of a step, counted from 0.",
+    difficulty=2,
+    importance=3,
+    minutes=20,
+)
+class TestSmoothedLoss:
+    @points(2)
+    def test_the_rest_is_shared_by_the_whole_vocabulary(self, subject, case):
+        self.compare(subject, case, partial(smoothing_inputs, padded=False))
+
+    @points(1)
+    def test_padding_is_not_counted(self, subject, case):
+        self.compare(subject, case, smoothing_inputs)
+
+    @points(1)
+    def test_without_smoothing_it_is_the_usual_loss(self, subject, case):
+        def inputs(case):
+            logits, targets, _, pad = smoothing_inputs(case)
+            return logits, targets, 0.0, pad
+
+        self.compare(subject, case, inputs)
+
+    @points(2)
+    def test_the_rate_rises_in_a_line(self, subject, case):
+        expect_agrees(subject, case, "noam", schedule_inputs, schedule_oracle, {"rate": ""})
+
+    @points(1)
+    def test_the_rate_falls_like_a_root(self, subject, case):
+        inputs = partial(schedule_inputs, late=True)
+        expect_agrees(subject, case, "noam", inputs, schedule_oracle, {"rate": ""})
+
+    @points(1)
+    def test_the_first_step_does_something(self, subject, case):
+        def inputs(case):
+            return 0, *schedule_inputs(case)[1:]
+
+        expect_agrees(subject, case, "noam", inputs, schedule_oracle, {"rate": ""})
+
+    def compare(self, subject, case, inputs):
+        expect_agrees(subject, case, "smoothed_loss", inputs, smoothing_oracle, {"loss": ""})
+
+
+# 6.9 ------------------------------------------------------------------------------------------
+
+
+def mended_inputs(case, padded=False):
+    batch, tgt_len = case.size("batch", 2), case.size("tgt_len", 5, smallest=2)
+    src_len, d_model = case.size("src_len", 7, smallest=3), case.size("d_model", 4, smallest=2)
+    lengths = torch.tensor([src_len - (2 - i % 2) * padded for i in range(batch)])
+    return (
+        case.normal(batch, tgt_len, d_model),
+        case.normal(batch, src_len, d_model),
+        torch.arange(src_len) < lengths[:, None],
+        case.normal(6, d_model, d_model, std=d_model**-0.5),
+    )
+
+
+def mended_oracle(x, memory, source_mask, weights):
+    """Go token by token: the past by a growing slice, the source by what is real of it."""
+    w_q, w_k, w_v, cross_q, cross_k, cross_v = weights
+    scale = x.shape[-1] ** -0.5
+
+    def found(query, key, value):
+        return torch.softmax(key @ query * scale, dim=0) @ value
+
+    rows = []
+    for tokens, source, real in zip(x, memory, source_mask, strict=True):
+        source = source[real]
+        for i, token in enumerate(tokens):
+            past = tokens[: i + 1]
+            stream = token + found(token @ w_q, past @ w_k, past @ w_v)
+            rows.append(stream + found(stream @ cross_q, source @ cross_k, source @ cross_v))
+    return torch.stack(rows).view_as(x)
+
+
+def decoder_twins(case):
+    """Two targets that differ in their last token."""
+    x, memory, source_mask, weights = mended_inputs(case)
+    twin = x[0].clone()
+    twin[-1] += 3 * case.normal(x.shape[2])
+    return torch.stack([x[0], twin]), memory[[0, 0]], source_mask[[0, 0]], weights
+
+
+def nobody_notices_the_last(output, x, memory, source_mask, weights):
+    if not isinstance(output, torch.Tensor) or output.shape != x.shape:
+        return f"the output should have shape {tuple(x.shape)}, it is {describe(output)}"
+    change = (output[0] - output[1])[:-1].abs().amax(dim=-1)
+    if (change < 1e-9).all():
+        return None
+    notice = (change >= 1e-9).nonzero().flatten().tolist()
+    return f"the last of {x.shape[1]} target tokens is changed, and the outputs {notice} notice"
+
+
+@exercise(
+    "mended_decoder",
+    number="6.9",
+    title="Bug hunt: a decoder that knows the answer",
+    asks="Return what the decoder should give: tokens compared with tokens, the target asking the "
+    "memory, and no look at the source's padding.",
+    difficulty=3,
+    importance=5,
+    minutes=20,
+)
+class TestMendedDecoder:
+    @points(2)
+    def test_without_cross_attention_tokens_attend_to_the_past(self, subject, case):
+        def inputs(case):
+            *rest, weights = mended_inputs(case)
+            return *rest, torch.cat([weights[:5], 0 * weights[5:]])
+
+        self.compare(subject, case, inputs)
+
+    @points(3)
+    def test_the_target_asks_the_source(self, subject, case):
+        self.compare(subject, case, mended_inputs)
+
+    @points(2)
+    def test_padding_of_the_source_is_not_seen(self, subject, case):
+        self.compare(subject, case, partial(mended_inputs, padded=True))
+
+    @points(1)
+    def test_no_token_notices_a_later_one(self, subject, case):
+        expect_law(subject, case, "mended_decoder", decoder_twins, nobody_notices_the_last)
+
+    def compare(self, subject, case, inputs):
+        expect_agrees(subject, case, "mended_decoder", inputs, mended_oracle, FOUND)
+
+
+# 6.10 -----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def translator():
+    """Load the trained model in double precision, and what it reads and writes."""
+    from groundup.data import Dates
+    from groundup.pretrained import load
+
+    model, tokenizers = load("dates")
+    return model.double().requires_grad_(False), tokenizers, Dates()
+
+
+def drawn_dates(case):
+    """Draw a short and a long date that the model has not met, as a batch.
+
+    Returns:
+        The source, the target, the source's mask, and the right answers.
+
+    """
+    from groundup.data import pair_batches
+
+    model, tokenizers, dates = translator()
+    drawn = dates.draw(8, case.generator, dates.validation_days)
+    drawn.sort(key=lambda pair: len(pair.source))
+    pairs = [drawn[0], drawn[-1]]
+    batch = next(pair_batches(pairs, 2, tokenizers["source"], tokenizers["target"]))
+    return *(batch.inputs[name] for name in ("source", "target", "source_mask")), batch.targets
+
+
+def trained_weights(block):
+    weights = {"gain": block.cross_attention_norm.gain, "bias": block.cross_attention_norm.bias}
+    weights |= dict(block.cross_attention.named_parameters())
+    return {name: weight.detach() for name, weight in weights.items()}
+
+
+def before_cross_attention(source, target, source_mask, layer):
+    """Run the decoder up to a cross-attention sub-layer; what is handed to it."""
+    model, _, _ = translator()
+    memory, x = model.encode(source, source_mask), model.embedding(target)
+    for block in model.blocks[:layer]:
+        x = block(x, memory, "causal", source_mask)
+    block = model.blocks[layer]
+    x = x + block.attention(block.attention_norm(x), mask="causal")
+    heads = model.config.num_heads
+    return x, memory, source_mask[:, 0, 0], trained_weights(block), heads
+
+
+def after_cross_attention(x, memory, source_mask, layer):
+    """Run the decoder on from there."""
+    model, _, _ = translator()
+    x = x + model.blocks[layer].feed_forward(model.blocks[layer].feed_forward_norm(x))
+    for block in model.blocks[layer + 1 :]:
+        x = block(x, memory, "causal", source_mask[:, None, None, :])
+    return model.unembedding(model.final_norm(x))
+
+
+def swap_inputs(case):
+    source, target, source_mask, _ = drawn_dates(case)
+    layer = case.integer(0, len(translator()[0].blocks) - 1)
+    return before_cross_attention(source, target, source_mask, layer)
+
+
+def swap_oracle(x, memory, source_mask, weights, num_heads):
+    read = F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])
+    settings = {"d_model": x.shape[-1], "num_heads": num_heads}
+    return x + cross_oracle(settings, weights, read, memory, source_mask)
+
+
+def expect_same_logits(subject, case, layer):
+    """Expect the model to give the same logits with the student's sub-layer in this layer."""
+    source, target, source_mask, labels = drawn_dates(case)
+    expected = translator()[0](source, target, source_mask)
+
+    given = before_cross_attention(source, target, source_mask, layer)
+
+    def law(seen, x, memory, source_mask, weights, num_heads):
+        if not isinstance(seen, torch.Tensor) or seen.shape != x.shape:
+            return f"the stream should have shape {tuple(x.shape)}, it is {describe(seen)}"
+        logits = after_cross_attention(seen.double(), memory, source_mask, layer)
+        if problem := differs("logits of the trained model", logits, expected):
+            told, wanted = (
+                F.cross_entropy(rows.flatten(0, 1), labels.flatten()).item()
+                for rows in (logits, expected)
+            )
+            return (
+                f"{problem}. All that the loss says is {told:.4f} nats per character instead of "
+                f"{wanted:.4f}"
+            )
+        return None
+
+    expect_law(subject, case, "swapped_cross_attention", lambda case: given, law)
+
+
+@exercise(
+    "swapped_cross_attention",
+    number="6.10",
+    title="Your part in a trained translator",
+    asks="Return the stream after norm, cross attention and sum, with the weights of a trained "
+    "model, so that its logits stay the same.",
+    difficulty=3,
+    importance=4,
+    minutes=20,
+)
+class TestSwappedCrossAttention:
+    @points(3)
+    def test_the_stream_of_a_trained_model_goes_on_as_it_did(self, subject, case):
+        expect_agrees(subject, case, "swapped_cross_attention", swap_inputs, swap_oracle, FOUND)
+
+    @points(3)
+    def test_with_it_in_any_layer_the_logits_are_the_same(self, subject, case):
+        for layer in range(len(translator()[0].blocks)):
+            expect_same_logits(subject, case, layer)
