@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from classroom.frames import Channel, HungUp, Late, ProtocolError
-from classroom.sandbox import Limits
+from classroom.sandbox import TOO_LITTLE_MEMORY, TOO_MANY_THREADS, Limits
 from classroom.subjects import WorkerSubject
 
 __all__ = ["CellRun", "Job", "JobDied", "JobTooSlow", "ProtocolError"]
@@ -74,8 +74,11 @@ class Job:
         self.deadline = deadline
         self._handles: dict[str, int] = {}
         self._reason = ""
-        soon = min(time.monotonic() + _SECONDS_TO_START, deadline)
+        now = time.monotonic()
+        soon = min(now + _SECONDS_TO_START, deadline + _GRACE_SECONDS)
         try:
+            if now >= deadline:
+                raise JobTooSlow("the time for this submission is over")
             self._take_handle("first", soon)
             self._watch.send(b"!")
             self._take_handle("runner", soon)
@@ -106,6 +109,9 @@ class Job:
         """
         started = time.monotonic()
         deadline = min(started + self._limits.seconds_per_cell, self.deadline)
+        if started >= self.deadline:
+            self.kill()
+            raise JobTooSlow("the time for this submission is over")
         with self._over_at_an_error():
             self._control.send(["run", source], deadline)
             try:
@@ -161,7 +167,7 @@ class Job:
 
     def _connect(self) -> Channel:
         ours, theirs = socket.socketpair()
-        soon = time.monotonic() + _SECONDS_TO_START
+        soon = min(time.monotonic() + _SECONDS_TO_START, self.deadline + _GRACE_SECONDS)
         try:
             with theirs, self._over_at_an_error():
                 self._control.send(["serve", self._limits.seconds_per_exercise], soon)
@@ -234,6 +240,10 @@ class Job:
 
 
 def _how(status: int) -> str:
+    if status == TOO_MANY_THREADS:
+        return "it left too many threads running"
+    if status == TOO_LITTLE_MEMORY:
+        return "it left too little memory for the other cells"
     if status >= 0:
         return f"it ended its own process with the status {status}"
     return f"its process was ended by the signal {signal.Signals(-status).name}"

@@ -29,7 +29,7 @@ SECONDS_PER_EXERCISE = 10.0
 _REPEAT_ALARM_AFTER = 0.01
 _FASTEST_ALARM = 2e-5
 # The process of the code under test stops a call itself; this long after, it is stopped.
-_GRACE_SECONDS = 0.5
+_GRACE_SECONDS = 0.3
 # What a check lends is computed by the grader, so it is not computed for inputs of any size.
 MAX_LENT_BYTES = 2**18
 # While these run, no alarm goes off: they clear up after the code under test.

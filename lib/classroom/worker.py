@@ -30,6 +30,7 @@ from traitlets.config import Config
 
 from classroom import kernel
 from classroom.frames import Channel, HungUp
+from classroom.sandbox import TOO_LITTLE_MEMORY, TOO_MANY_THREADS
 from classroom.subjects import serve
 
 WORKPLACE = "/tmp"
@@ -39,6 +40,8 @@ _NUM_FILES = 10_000
 _OPEN_FILES = 256
 _SECONDS_BETWEEN_LOOKS = 0.05
 _MAX_REQUEST = 2**16
+_BYTES_PER_OUTPUT = 200
+_ROUNDS_AGAINST_FORKS = 200
 
 
 class Collected:
@@ -54,6 +57,7 @@ class Collected:
 
     def __init__(self, num_bytes: int):
         self.outputs: list[dict[str, Any]] = []
+        self._num_bytes = num_bytes
         self._room = num_bytes
 
     def text(self, stream: str, text: str) -> None:
@@ -61,15 +65,16 @@ class Collected:
         if not text or self._room <= 0:
             return
         kept = text[: self._room]
-        self._room -= len(kept)
-        if len(kept) < len(text):
-            kept += "\n… the rest of the output was cut off\n"
+        self._room -= _size(kept)
+        if self._room < 0 or len(kept) < len(text):
+            # Written out, a character takes up to 12 bytes.
+            kept = kept[: len(kept) + self._room // 12] + "\n… the rest was cut off\n"
             self._room = 0
         last = self.outputs[-1] if self.outputs else {}
         if last.get("name") == stream:
             last["text"] += kept
         else:
-            self.outputs.append({"output_type": "stream", "name": stream, "text": kept})
+            self._add({"output_type": "stream", "name": stream, "text": kept})
 
     def data(self, kind: str, data: dict[str, Any]) -> None:
         """Add a value or a picture, as `execute_result` or `display_data`."""
@@ -77,19 +82,32 @@ class Collected:
             mime: value if isinstance(value, str) else json.dumps(value, default=repr)
             for mime, value in data.items()
         }
-        size = sum(map(len, texts.values()))
-        if size > self._room:
+        if sum(map(_size, texts.values())) > self._room:
             texts = {"text/plain": "… an output was left out: it is too long"}
-            size = min(size, 1000)
-        self._room -= size
-        self.outputs.append({"output_type": kind, "data": texts, "metadata": {}})
+        self._add({"output_type": kind, "data": texts, "metadata": {}}, *texts.values())
 
     def error(self, name: str, said: str, traceback: list[str]) -> None:
         """Add an exception."""
-        lines = [line[:10_000] for line in traceback[:100]]
-        self.outputs.append(
-            {"output_type": "error", "ename": name, "evalue": said[:10_000], "traceback": lines}
-        )
+        said, lines = said[:10_000], [line[:10_000] for line in traceback[:100]]
+        if sum(map(_size, lines)) > self._room:
+            lines = ["… the traceback was left out: it is too long"]
+        output = {"output_type": "error", "ename": name, "evalue": said, "traceback": lines}
+        self._add(output, said, *lines)
+
+    def clear(self) -> None:
+        """Forget all outputs."""
+        self.outputs.clear()
+        self._room = self._num_bytes
+
+    def _add(self, output: dict[str, Any], *texts: str) -> None:
+        if self._room > 0:
+            self.outputs.append(output)
+            self._room -= _BYTES_PER_OUTPUT + sum(map(_size, texts))
+
+
+def _size(text: str) -> int:
+    """Return how long a text is when it is written out."""
+    return len(json.dumps(text))
 
 
 class _Stream(io.TextIOBase):
@@ -115,7 +133,7 @@ class _Publisher(DisplayPublisher):
         self.shell.collected.data("display_data", data)
 
     def clear_output(self, wait: bool = False) -> None:
-        self.shell.collected.outputs.clear()
+        self.shell.collected.clear()
 
 
 class _Hook(DisplayHook):
@@ -142,6 +160,11 @@ class Shell(InteractiveShell):
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         self.collected.error(etype.__name__, _words_of(evalue), list(stb))
+
+    def mend(self) -> None:
+        """Undo what a cell has put in the place of our methods, so that others still run."""
+        for name in [name for name in vars(self) if callable(getattr(Shell, name, None))]:
+            del vars(self)[name]
 
     @contextlib.contextmanager
     def collecting(self, num_bytes: int) -> Iterator[Collected]:
@@ -258,11 +281,18 @@ def _keep_watch(
 def _watch(runner: int, grader: socket.socket, settings: dict[str, Any]) -> dict[str, Any]:
     """Wait for the end of the runner, of the grader, or of the memory that may be used."""
     memory_bytes = settings["memory_bytes"] + _resident(os.getpid())
+    a_child_ended, bell = os.pipe()
+    os.set_blocking(a_child_ended, False)
+    os.set_blocking(bell, False)
+    signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
     events = select.poll()
-    events.register(os.pidfd_open(runner), select.POLLIN)
+    events.register(a_child_ended, select.POLLIN)
     events.register(grader, select.POLLIN)
     while True:
         events.poll(1000 * _SECONDS_BETWEEN_LOOKS)
+        with contextlib.suppress(BlockingIOError):
+            os.read(a_child_ended, 2**12)
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
                 if ended[0] == runner:
@@ -289,6 +319,10 @@ def _resident(process: int) -> int:
     except OSError:
         return 0
     return pages * resource.getpagesize()
+
+
+def _address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def _own_share(process: int) -> int:
@@ -318,7 +352,7 @@ def _be_runner(settings: dict[str, Any], control: Channel, shell: Shell) -> None
     if settings["filter"]:
         kernel.filter_system_calls(bytes.fromhex(settings["filter"]))
     _reseed()
-    Runner(control, shell, printed, settings["output_bytes"]).run()
+    Runner(control, shell, printed, settings).run()
 
 
 def _redirect_standard_streams(keep: int, num_bytes: int) -> int:
@@ -336,9 +370,7 @@ def _redirect_standard_streams(keep: int, num_bytes: int) -> int:
 
 
 def _limit_resources(settings: dict[str, Any]) -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    address_space = pages * resource.getpagesize() + settings["memory_bytes"]
-    kernel.limit(resource.RLIMIT_AS, address_space)
+    kernel.limit(resource.RLIMIT_AS, _address_space() + settings["memory_bytes"])
     kernel.limit(resource.RLIMIT_FSIZE, settings["file_bytes"])
     kernel.limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
     kernel.limit(resource.RLIMIT_CORE, 0)
@@ -360,12 +392,16 @@ def _reseed() -> None:
 class Runner:
     """Executes the cells of one notebook as Jupyter would, and collects what they show."""
 
-    def __init__(self, control: Channel, shell: Shell, printed: int, output_bytes: int):
+    def __init__(self, control: Channel, shell: Shell, printed: int, settings: dict[str, Any]):
         self._control = control
         self._shell = shell
         self._printed = printed
-        self._output_bytes = output_bytes
+        self._output_bytes: int = settings["output_bytes"]
+        self._processes: int = settings["processes"]
+        self._memory_bytes: int = settings["memory_bytes"]
+        self._is_alone: bool = settings["namespaces"]
         self._server = 0
+        self._before: set[int] = set()
 
     def run(self) -> None:
         """Do what the grader says until it hangs up."""
@@ -390,25 +426,41 @@ class Runner:
         with self._shell.collecting(self._output_bytes) as collected:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
-                result = self._shell.run_cell(source, store_history=True)
+                result = Shell.run_cell(self._shell, source, store_history=True)
                 error = result.error_before_exec or result.error_in_exec
             except KeyboardInterrupt as interrupt:
                 error = interrupt
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
+                self._shell.mend()
         collected.text("stdout", self._printed_past_python())
+        self._require_room()
         return ["ran", collected.outputs, "" if error is None else _in_a_line(error)]
 
     def _printed_past_python(self) -> str:
-        size = min(os.fstat(self._printed).st_size, self._output_bytes)
-        found = os.pread(self._printed, size, 0).decode("utf-8", "replace")
-        os.ftruncate(self._printed, 0)
-        os.lseek(self._printed, 0, os.SEEK_SET)
+        try:
+            size = min(os.fstat(self._printed).st_size, self._output_bytes)
+            found = os.pread(self._printed, size, 0).decode("utf-8", "replace")
+            os.ftruncate(self._printed, 0)
+            os.lseek(self._printed, 0, os.SEEK_SET)
+        except OSError:  # the cell may have closed it
+            return ""
         return found
+
+    def _require_room(self) -> None:
+        """End here if a cell has left so much running that no exercise could be checked."""
+        if len(os.listdir("/proc/self/task")) > self._processes // 2:
+            os._exit(TOO_MANY_THREADS)
+        in_use = _address_space()
+        if in_use > resource.getrlimit(resource.RLIMIT_AS)[0] - self._memory_bytes // 8:
+            os._exit(TOO_LITTLE_MEMORY)
+        if self._is_alone and len(_processes()) > self._processes // 2:
+            _end_all_but({1, os.getpid()})
 
     def _start_server(self, seconds: float) -> None:
         """Fork a process with the variables as they are now, to answer an exercise's checks."""
         _, (connection,), _, _ = socket.recv_fds(self._control.connection, 1, 1)
+        self._before = _processes() if self._is_alone else set()
         self._server = os.fork()
         if self._server == 0:
             with _no_way_back():
@@ -419,15 +471,40 @@ class Runner:
         os.close(connection)
 
     def _stop_server(self) -> None:
+        """End the server and all that it has started, so that it costs the next one nothing."""
         if not self._server:
             return
-        with contextlib.suppress(OSError):
-            os.killpg(self._server, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            os.kill(self._server, signal.SIGKILL)
+        for end in (os.killpg, os.kill):
+            with contextlib.suppress(OSError):
+                end(self._server, signal.SIGKILL)
+        if self._is_alone:
+            _end_all_but(self._before)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._server, 0)
         self._server = 0
+
+
+def _processes() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def _end_all_but(spared: set[int]) -> None:
+    """End processes of this process namespace, also while they multiply."""
+    for _ in range(_ROUNDS_AGAINST_FORKS):
+        others = {process for process in _processes() - spared if not _has_ended(process)}
+        if not others:
+            return
+        for process in others:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _has_ended(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
 
 
 def _in_a_line(error: BaseException) -> str:

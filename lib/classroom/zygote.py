@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from classroom import sandbox
-from classroom.jobs import Job
+from classroom.jobs import Job, JobDied
 from classroom.sandbox import Layer, Limits
 
 _SECONDS_TO_START = 120.0
@@ -80,13 +80,21 @@ class Zygote:
         limits = limits or Limits()
         if deadline is None:
             deadline = time.monotonic() + limits.seconds_per_submission
-        if self._process is None or self._process.poll() is not None:
+        if not self._is_alive():
             self._start()
         try:
             return self._ask(limits, deadline)
-        except OSError:
+        except (OSError, JobDied):
+            if self._is_alive():
+                raise
             self._start()
             return self._ask(limits, deadline)
+
+    @property
+    def process(self) -> int:
+        """Number of the process that holds the sandbox."""
+        assert self._process is not None
+        return self._process.pid
 
     def stop(self) -> None:
         """End the sandbox and everything in it."""
@@ -157,6 +165,9 @@ class Zygote:
                 watch.close()
                 raise
         return Job(control, watch, limits, deadline)
+
+    def _is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def _has(self, name: str) -> bool:
         return any(layer.name == name and layer.active for layer in self.layers)
