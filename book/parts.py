@@ -745,7 +745,7 @@ GROUPS: dict[str, list[Part]] = {
             },
         ),
         Part(
-            "Optimiser, schedule, clipping",
+            "Optimiser and schedule",
             "--s-s",
             "ch-architectures",
             "training.adamw training.warmup_inverse_root",
