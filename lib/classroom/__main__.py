@@ -1,8 +1,10 @@
-"""The command line of the course machinery: `classroom release|check|inventory`."""
+"""The command line of the course machinery: `classroom release|check|grade|doctor|inventory`."""
 
 import argparse
+import contextlib
 import json
 import sys
+from datetime import datetime
 from pathlib import Path
 
 
@@ -14,6 +16,9 @@ def main(argv: list[str] | None = None) -> int:
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     try:
         return args.run(args)
+    except KeyboardInterrupt:
+        print(f"classroom {args.command}: stopped", file=sys.stderr)
+        return 130
     except (OSError, ValueError) as error:
         print(f"classroom {args.command}: {_in_a_sentence(error)}", file=sys.stderr)
         return 2
@@ -92,6 +97,90 @@ def _notebooks(path: Path) -> list[Path]:
     return [path]
 
 
+def _grade(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from classroom.grade import Assignment, grade_folder
+    from classroom.notebooks import assignments
+    from classroom.report import to_csv, to_table
+    from classroom.sandbox import Limits
+
+    folders = {folder.name: folder for folder in assignments(args.root / "exercises")}
+    if args.assignment not in folders:
+        there = ", ".join(folders) or "none"
+        raise ValueError(f"no assignment is called {args.assignment}; there are: {there}")
+    assignment = Assignment(folders[args.assignment])
+    kept = (args.kept or args.root / "graded") / assignment.name
+    with (
+        _gradebook(args, assignment.master.name) as gradebook,
+        tqdm(unit="submission", disable=not sys.stderr.isatty()) as bar,
+    ):
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+            bar.refresh()
+
+        summary = grade_folder(
+            assignment,
+            args.submitted or args.root / "submitted",
+            kept,
+            gradebook=gradebook,
+            limits=Limits(seconds_per_submission=args.seconds_per_submission),
+            allow_weaker=args.allow_weaker,
+            workers=args.workers,
+            progress=progress,
+        )
+    scores = kept / "scores.csv"
+    scores.write_text(to_csv(summary.verdicts), encoding="utf-8")
+    if args.json:
+        for verdict in summary.verdicts:
+            print(json.dumps(verdict.to_json()))
+    else:
+        print(to_table(summary.verdicts))
+        print(f"\n{summary.num_new} graded now; the scores are in {scores}")
+        if summary.report:
+            print(f"the seed of the checks and what it was used for: {summary.report}")
+    return 1 if summary.failed else 0
+
+
+@contextlib.contextmanager
+def _gradebook(args: argparse.Namespace, notebook: str):
+    """Give what writes into nbgrader's gradebook, or None."""
+    if args.no_gradebook:
+        yield None
+        return
+    from classroom.gradebook import GradebookWriter, Graded
+
+    with GradebookWriter(args.root, args.assignment, Path(notebook).stem) as writer:
+
+        def write(verdict, notebook):
+            received = datetime.fromisoformat(verdict.received)
+            reports = {report.exercise: report for report in verdict.reports}
+            writer.write(Graded(verdict.student, received, notebook, reports))
+
+        yield write
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from classroom import sandbox
+
+    layers = sandbox.probe()
+    lacking = [layer for layer in layers if layer.is_required and not layer.active]
+    width = max(len(layer.name) for layer in layers)
+    for layer in layers:
+        mark = "✓" if layer.active else "✗"
+        print(f"  {mark} {layer.name:<{width}}  keeps {layer.keeps}")
+        if not layer.active:
+            print(f"    {'':<{width}}  not active: {layer.why_not}")
+    if lacking:
+        names = ", ".join(layer.name for layer in lacking)
+        print(f"`classroom grade` refuses to work here without {names} (see --allow-weaker)")
+        return 1
+    print("`classroom grade` has all that it needs here")
+    return 0
+
+
 def _inventory(args: argparse.Namespace) -> int:
     from classroom.inventory import inventory
 
@@ -113,11 +202,11 @@ def _inventory(args: argparse.Namespace) -> int:
     return 0
 
 
-def _seconds(text: str) -> int:
-    seconds = int(text)
-    if seconds < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {seconds}")
-    return seconds
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -137,11 +226,50 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print one JSON object per notebook")
     command.add_argument(
         "--seconds-per-cell",
-        type=_seconds,
+        type=_positive,
         default=60,
         help="interrupt a cell after this time, 60 by default",
     )
     command.set_defaults(run=_check)
+
+    command = commands.add_parser(
+        "grade",
+        help="grade what a class handed in: students' code in a sandbox, the checks outside",
+    )
+    command.add_argument("assignment", help="such as 01_attention")
+    command.add_argument(
+        "--submitted",
+        type=Path,
+        help="holds STUDENT/ASSIGNMENT/ for each student, submitted/ by default",
+    )
+    command.add_argument(
+        "--kept", type=Path, help="where verdicts and scores are kept, graded/ by default"
+    )
+    command.add_argument(
+        "--workers", type=_positive, default=1, help="submissions to grade at a time, 1 by default"
+    )
+    command.add_argument(
+        "--allow-weaker",
+        action="store_true",
+        help="go on where this machine lacks a layer of the sandbox; every verdict says so",
+    )
+    command.add_argument(
+        "--seconds-per-submission",
+        type=_positive,
+        default=300,
+        help="time for all of a submission, 300 by default",
+    )
+    command.add_argument(
+        "--no-gradebook", action="store_true", help="leave nbgrader's gradebook alone"
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object per submission")
+    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
+    command.set_defaults(run=_grade)
+
+    command = commands.add_parser(
+        "doctor", help="say whether this machine can seal off the code that it grades"
+    )
+    command.set_defaults(run=_doctor)
 
     command = commands.add_parser("inventory", help="list all assignments and exercises")
     command.add_argument("--json", action="store_true", help="print one JSON object")

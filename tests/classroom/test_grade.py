@@ -1,0 +1,542 @@
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell
+from nbgrader.api import Gradebook
+
+from classroom import grade
+from classroom.__main__ import main
+from classroom.grade import (
+    VERDICTS,
+    Assignment,
+    HandedIn,
+    Settings,
+    executed,
+    grade_class,
+    grade_folder,
+    grade_submission,
+    handed_in,
+    judge,
+)
+from classroom.intake import read_submission
+from classroom.notebooks import build_notebook, cell_of, write_notebook
+from classroom.report import read_lines
+from classroom.sandbox import Limits, probe
+from classroom.selfcheck import run_checks
+from classroom.zygote import Zygote
+
+CENTRE = "def centre(x):\n    return x - x.mean(dim=0)"
+TWICE = "def twice(number):\n    return number + number"
+SEED = "secret"
+SOLUTION = re.compile(r"### BEGIN SOLUTION.*### END SOLUTION", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    with Zygote() as zygote:
+        yield zygote
+
+
+@pytest.fixture
+def handout(course):
+    """The assignment as students get it: centre for 3 points, twice for 2."""
+    folder = course / "exercises" / "07_averages"
+    folder.mkdir(parents=True)
+    notebook = build_notebook(course / "solutions" / "07_averages")
+    for cell in notebook.cells:
+        cell.source = SOLUTION.sub("raise NotImplementedError", cell.source)
+    nbformat.write(notebook, folder / "averages.ipynb")
+    for name in ("checks.py", "mistakes.py"):
+        shutil.copy(course / "solutions" / "07_averages" / name, folder)
+    return Assignment(folder)
+
+
+@pytest.fixture
+def submitted(course):
+    return course / "submitted"
+
+
+@pytest.fixture
+def hand_in(handout, submitted):
+    """Hand in the notebook with these answers, and cells of the student's own in places."""
+
+    def write(student="ada", centre=CENTRE, twice=TWICE, own=()):
+        notebook = nbformat.read(handout.folder / "averages.ipynb", as_version=4)
+        for name, source in (("centre", centre), ("twice", twice)):
+            if source is not None:
+                cell_of(notebook, name).source = source
+        for place, source in sorted(dict(own).items()):
+            notebook.cells.insert(place, new_code_cell(source))
+        folder = submitted / student / "07_averages"
+        folder.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, folder / "averages.ipynb")
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def graded(zygote, handout, hand_in):
+    """Hand in and grade; return the points by exercise, and the outcome."""
+
+    def run(limits=None, **cells):
+        submission = read_submission(hand_in(**cells), handout.master)
+        outcome = grade_submission(zygote, handout, submission, SEED, limits or Limits())
+        return {name: report.earned for name, report in outcome.reports.items()}, outcome
+
+    return run
+
+
+def said(outcome, exercise):
+    return "\n".join(outcome.reports[exercise].messages)
+
+
+# One submission
+
+
+def test_right_answers_earn_all_and_blanks_nothing(graded):
+    assert graded()[0] == {"centre": 3, "twice": 2}
+    points, outcome = graded(centre=None, twice=None)
+    assert points == {"centre": 0, "twice": 0}
+    assert said(outcome, "centre") == (
+        "`centre` is not written yet. Return the rows minus their mean."
+    )
+
+
+def test_a_mistake_is_named_and_a_half_right_answer_earns_its_part(graded):
+    points, outcome = graded(centre="def centre(x):\n    return x - x.mean(1, keepdim=True)")
+    assert points == {"centre": 0, "twice": 2}
+    assert outcome.reports["centre"].mistakes == ["MeanOfEachRow"]
+    half = "def centre(x):\n    return (x - x.mean(0)) * torch.ones(1, 1).double() * 2"
+    assert graded(centre=half)[0] == {"centre": 2, "twice": 2}
+
+
+def test_a_report_is_that_of_the_self_check(graded, handout, student):
+    wrong = "def centre(x):\n    return x.mean(dim=0)"
+    _, outcome = graded(centre=wrong)
+    local = run_checks(handout.folder, "centre", student(wrong), SEED)
+    assert outcome.reports["centre"].to_json() == local.to_json()
+
+
+def test_helpers_imports_and_magics_of_the_student_work(graded, handout, hand_in):
+    own = {
+        1: "%precision 3\nimport numpy as np",
+        4: "def mean(x):\n    return x.mean(dim=0)",
+        9: "2 + 3",
+    }
+    points, outcome = graded(centre="def centre(x):\n    return x - mean(x)", own=own)
+    assert points == {"centre": 3, "twice": 2} and outcome.errors == {}
+
+
+def test_the_executed_notebook_shows_what_the_cells_showed(graded, handout, submitted):
+    _, outcome = graded(own={2: "print('hello')\n6 * 7", 3: "1 / 0"})
+    submission = read_submission(submitted / "ada" / "07_averages", handout.master)
+    notebook = executed(handout.master, submission, outcome)
+    nbformat.validate(notebook)
+    shown, failed = notebook.cells[2].outputs, notebook.cells[3].outputs
+    assert [o.output_type for o in shown] == ["stream", "execute_result"]
+    assert failed[0].ename == "ZeroDivisionError"
+    assert cell_of(notebook, "centre-check").outputs == []
+    assert notebook.cells[-1].outputs[0].text == "the end\n"
+    assert outcome.errors == {3: "stopped: ZeroDivisionError: division by zero"}
+
+
+def test_a_cell_that_ends_its_process_is_left_out_and_nothing_else_is(graded, monkeypatch):
+    checked = []
+
+    def count(folder, exercise, *rest):
+        checked.append(exercise)
+        return run_checks(folder, exercise, *rest)
+
+    monkeypatch.setattr(grade, "run_checks", count)
+    own = {1: "import os", 5: "os._exit(3)", 6: "os.kill(os.getpid(), 9)"}
+    points, outcome = graded(own=own)
+    assert points == {"centre": 3, "twice": 2}
+    assert outcome.errors == {
+        5: "was left out: it ended its own process with the status 3",
+        6: "was left out: its process was ended by the signal SIGKILL",
+    }
+    assert checked == ["centre", "twice"]
+    assert outcome.outputs[max(outcome.outputs)][0]["text"] == "the end\n"
+
+
+def test_an_answer_that_ends_its_process_costs_its_own_exercise(graded):
+    points, outcome = graded(centre="import os\ndef centre(x):\n    os._exit(0)")
+    assert points == {"centre": 0, "twice": 2}
+    assert "`centre` ended the process that it ran in" in said(outcome, "centre")
+
+
+def test_an_answer_that_ends_the_whole_job_costs_its_own_exercise(graded):
+    killer = "import os\ndef centre(x):\n    os.kill(os.getppid(), 9)\n    os._exit(0)"
+    points, outcome = graded(centre=killer, own={1: "1 + 1"})
+    assert points == {"centre": 0, "twice": 2} and outcome.errors == {}
+
+
+def test_a_cell_without_an_end_is_told_so_and_nothing_else_is_lost(graded):
+    stubborn = "sum(range(10**12))"  # in C, where no interrupt is heard
+    own = {1: "import time\ntime.sleep(60)", 2: stubborn}
+    points, outcome = graded(Limits(seconds_per_cell=1.5), own=own)
+    assert points == {"centre": 3, "twice": 2}
+    assert outcome.errors[1] == "did not end within 1.5 s"
+    assert outcome.errors[2].startswith("was left out: it did not end in time")
+
+
+def test_the_time_of_a_submission_is_kept_and_what_was_checked_in_it_counts(graded):
+    sleep = "import time\ntime.sleep(60)"
+    points, outcome = graded(Limits(seconds_per_submission=6.0), own={5: sleep, 6: sleep})
+    assert points == {"centre": 3, "twice": 0}
+    assert outcome.seconds < 7
+    assert said(outcome, "twice") == (
+        "The time for the whole submission was used up before this was checked."
+    )
+
+
+# One folder
+
+
+@pytest.fixture
+def settings(handout):
+    return Settings(assignment=handout, limits=Limits(), allow_weaker=False, seed=SEED)
+
+
+@pytest.fixture
+def judged(zygote, settings, submitted):
+    def run(student="ada", finished=""):
+        return judge(
+            zygote, settings, HandedIn(student, submitted / student / "07_averages", finished)
+        )
+
+    return run
+
+
+def test_a_verdict_says_what_was_graded_and_how(judged, hand_in, settings):
+    folder = hand_in(own={2: "1 / 0"})
+    (folder / "data.csv").touch()
+    verdict = judged().verdict
+    assert (verdict.student, verdict.assignment) == ("ada", "07_averages")
+    assert (verdict.earned, verdict.points) == (5, 5)
+    assert [report.exercise for report in verdict.reports] == ["centre", "twice"]
+    assert verdict.errors == ("cell 3 stopped: ZeroDivisionError: division by zero",)
+    assert verdict.notes == ("only the notebook is used, not data.csv",)
+    data = (folder / "averages.ipynb").read_bytes()
+    assert verdict.digest == hashlib.sha256(data).hexdigest()
+    assert verdict.seed_commitment == hashlib.sha256(SEED.encode()).hexdigest()
+    assert verdict.layers == ("bubblewrap", "namespaces", "Landlock", "seccomp")
+    assert not verdict.allow_weaker
+    assert SEED not in json.dumps(verdict.to_json())
+
+
+def test_remarks_stand_at_the_top_of_the_notebook_as_plain_text(judged, hand_in):
+    folder = hand_in(own={2: "raise ValueError('<script>```</script>\\n```\\n# big')"})
+    (folder / "<img src=x>.csv").touch()
+    notebook = nbformat.reads(judged().notebook, as_version=4)
+    nbformat.validate(notebook)
+    lines = notebook.cells[0].source.splitlines()
+    assert (lines[0], lines[-1]) == ("```text", "```")
+    assert lines[1:-1] == [
+        "- only the notebook is used, not <img src=x>.csv",
+        "- cell 3 stopped: ValueError: <script>```</script>",
+    ]
+
+
+def test_what_cannot_be_read_earns_nothing_and_is_told_why(judged, hand_in):
+    folder = hand_in()
+    (folder / "averages.ipynb").write_text("{")
+    found = judged()
+    assert found.verdict.problem.startswith("averages.ipynb is damaged")
+    assert [(r.earned, r.points) for r in found.verdict.reports] == [(0, 3), (0, 2)]
+    assert found.verdict.reports[0].messages[0].startswith("Averages.ipynb is damaged")
+    notebook = nbformat.reads(found.notebook, as_version=4)
+    assert "is damaged" in notebook.cells[0].source
+    assert "raise NotImplementedError" in cell_of(notebook, "centre").source
+
+
+def test_a_link_to_anothers_folder_is_not_followed(judged, hand_in, submitted):
+    hand_in("ada")
+    (submitted / "eve").symlink_to(submitted / "ada")
+    (submitted / "mallory").mkdir()
+    (submitted / "mallory" / "07_averages").symlink_to(submitted / "ada" / "07_averages")
+    for student in ("eve", "mallory"):
+        verdict = judged(student).verdict
+        assert verdict.earned == 0 and "folder is a link" in verdict.problem
+
+
+def test_a_finished_verdict_is_found_again_only_if_something_changed(
+    judged, hand_in, handout, settings, zygote, submitted
+):
+    folder = hand_in()
+    key = judged().verdict.key
+    assert judged(finished=key) is None
+    each = HandedIn("ada", folder, key)
+    assert judge(zygote, replace(settings, limits=Limits(processes=7)), each) is not None
+    with (handout.folder / "checks.py").open("a") as file:
+        file.write("\n# changed\n")
+    assert judge(zygote, replace(settings, assignment=Assignment(handout.folder)), each) is not None
+    hand_in(twice=None)
+    assert judge(zygote, settings, each).verdict.earned == 3
+
+
+def test_only_folders_of_the_assignment_are_found(hand_in, submitted):
+    for student in ("zoe", "=cmd|calc!A0", "Zoë, née O'Brien", "a+b"):
+        hand_in(student)
+    hand_in(".hidden")
+    (submitted / "late").mkdir()
+    (submitted / ".DS_Store").touch()
+    assert [each.student for each in handed_in(submitted, "07_averages")] == [
+        "=cmd|calc!A0",
+        "Zoë, née O'Brien",
+        "a+b",
+        "zoe",
+    ]
+
+
+# A class
+
+
+@pytest.fixture
+def here(zygote, monkeypatch):
+    """Grade in this process, which spares the tests those of a pool."""
+    graded = []
+
+    def side_by_side(grader, submissions, workers):
+        for each in submissions:
+            found = judge(zygote, grader.settings, each)
+            if found is not None:
+                graded.append(each.student)
+            yield each, found
+
+    monkeypatch.setattr(grade, "side_by_side", side_by_side)
+    return graded
+
+
+def test_a_class_is_graded_kept_and_not_graded_again(here, hand_in, handout, submitted, tmp_path):
+    kept, seen = tmp_path / "graded", []
+    hand_in("bo", twice=None)
+    hand_in("ada")
+    first = grade_folder(handout, submitted, kept, progress=lambda *at: seen.append(at))
+    assert [(v.student, v.earned) for v in first.verdicts] == [("ada", 5), ("bo", 3)]
+    assert seen == [(0, 2), (1, 2), (2, 2)] and first.num_new == 2 and first.failed == ()
+    assert read_lines(kept / VERDICTS) == list(first.verdicts)
+    assert kept.stat().st_mode & 0o777 == 0o700
+    hand_in("cy", centre=None)
+    again = grade_folder(handout, submitted, kept)
+    assert here == ["ada", "bo", "cy"]
+    assert again.verdicts[:2] == first.verdicts and again.num_new == 1
+    assert grade_folder(handout, submitted, kept).report is None
+    shutil.rmtree(submitted / "bo")
+    assert len(grade_folder(handout, submitted, kept).verdicts) == 2
+
+
+def test_the_seed_is_secret_and_new_for_each_run_and_then_revealed(
+    here, hand_in, handout, submitted, tmp_path
+):
+    kept, during = tmp_path / "graded", []
+
+    def look(done, total):
+        during.append([p.name for p in kept.iterdir() if p.stat().st_mode & 0o077 == 0])
+
+    hand_in("ada")
+    first = grade_folder(handout, submitted, kept, progress=look)
+    assert all("unfinished_run.json" in names for names in during)
+    assert not (kept / "unfinished_run.json").exists()
+    report = json.loads(first.report.read_text())
+    assert hashlib.sha256(report["seed"].encode()).hexdigest() == report["seed_commitment"]
+    assert first.verdicts[0].seed_commitment == report["seed_commitment"]
+    assert report["students"] == ["ada"] and len(report["seed"]) == 64
+    hand_in("bo")
+    second = grade_folder(handout, submitted, kept)
+    assert json.loads(second.report.read_text())["seed"] != report["seed"]
+    assert json.loads(second.report.read_text())["students"] == ["bo"]
+
+
+def test_a_stopped_run_goes_on_with_its_seed(here, hand_in, handout, submitted, tmp_path):
+    kept = tmp_path / "graded"
+    for student in ("ada", "bo", "cy"):
+        hand_in(student)
+
+    def stop(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        grade_folder(handout, submitted, kept, progress=stop)
+    with (kept / VERDICTS).open("a") as file:
+        file.write('{"half a')
+    summary = grade_folder(handout, submitted, kept)
+    assert here == ["ada", "bo", "cy"] and summary.num_new == 1
+    assert len({verdict.seed_commitment for verdict in summary.verdicts}) == 1
+    assert json.loads(summary.report.read_text())["students"] == ["ada", "bo", "cy"]
+
+
+def test_the_gradebook_is_told_before_a_verdict_is_finished(
+    here, hand_in, handout, submitted, tmp_path
+):
+    kept, told = tmp_path / "graded", []
+
+    def gradebook(verdict, notebook):
+        lines = kept / VERDICTS
+        told.append((verdict.student, verdict.earned, lines.exists()))
+        assert cell_of(notebook, "centre").source == CENTRE
+        if verdict.student == "bo":
+            raise ValueError("no such name")
+
+    hand_in("ada")
+    hand_in("bo")
+    summary = grade_folder(handout, submitted, kept, gradebook)
+    assert told == [("ada", 5, False), ("bo", 5, True)]
+    assert [v.in_gradebook for v in summary.verdicts] == [True, False]
+    assert summary.verdicts[1].notes == ("this is not in the gradebook: no such name",)
+    grade_folder(handout, submitted, kept, gradebook)
+    assert [name for name, *_ in told] == ["ada", "bo", "bo"]
+    grade_folder(handout, submitted, kept)
+    assert here == ["ada", "bo", "bo"]
+
+
+def test_a_grader_that_fails_is_no_verdict(hand_in, handout, submitted, tmp_path, monkeypatch):
+    kept = tmp_path / "graded"
+    hand_in("ada")
+
+    def fails(zygote, settings, each):
+        raise MemoryError("\x1b[2J")
+
+    def side_by_side(grader, submissions, workers):
+        work = grader()
+        return [(each, work(each)) for each in submissions]
+
+    monkeypatch.setattr(grade, "judge", fails)
+    monkeypatch.setattr(grade, "side_by_side", side_by_side)
+    summary = grade_folder(handout, submitted, kept)
+    assert summary.failed == ("ada",) and summary.verdicts[0].earned == 0
+    assert summary.verdicts[0].problem == (
+        "the grader failed, which is not its author's fault (MemoryError: \\x1b[2J)"
+    )
+    assert not (kept / VERDICTS).exists() and summary.report is None
+
+
+# Several processes
+
+
+@pytest.mark.slow
+def test_a_killed_grader_costs_nobody_anything(hand_in, settings):
+    """Whoever is graded while it is killed is graded again, and the others go on."""
+    folders = [HandedIn(f"student {i}", hand_in(f"student {i}")) for i in range(3)]
+    came, killed = {}, []
+
+    def keep(each, judged):
+        assert each.student not in came
+        came[each.student] = judged.verdict.earned, judged.is_final
+        if not killed:
+            killed.append(kill_a_child())
+
+    grade_class(settings, folders, keep, workers=2)
+    assert killed and came == {f"student {i}": (5, True) for i in range(3)}
+
+
+def kill_a_child():
+    for path in Path(f"/proc/{os.getpid()}/task/{os.getpid()}").glob("children"):
+        for child in path.read_text().split():
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGKILL)
+                return child
+    raise AssertionError("there is no child to kill")
+
+
+def test_a_submission_that_kills_its_grader_each_time_is_named(
+    zygote, hand_in, settings, monkeypatch
+):
+    """A killed process ends those beside it; here the last one before it has told its result."""
+    folders = [HandedIn(name, hand_in(name)) for name in ("ada", "poison", "yan", "zoe")]
+
+    def side_by_side(grader, submissions, workers):
+        for each in submissions:
+            if each.student == "poison":
+                return
+            yield each, judge(zygote, grader.settings, each)
+
+    monkeypatch.setattr(grade, "side_by_side", side_by_side)
+    came = {}
+    grade_class(settings, folders, lambda each, judged: came.update({each.student: judged}))
+    earned = {student: judged.verdict.earned for student, judged in came.items()}
+    assert earned == {"ada": 5, "poison": 0, "yan": 5, "zoe": 5}
+    assert "a process of the grader was killed" in came["poison"].verdict.problem
+    assert [name for name, judged in came.items() if not judged.is_final] == ["poison"]
+
+
+# The command
+
+
+def command(capsys, *argv):
+    status = main([str(word) for word in argv])
+    wrote = capsys.readouterr()
+    return status, wrote.out, wrote.err
+
+
+def test_the_command_shows_a_table_and_writes_scores(here, hand_in, course, capsys):
+    hand_in("ada")
+    hand_in("=1+1", centre=None)
+    status, out, err = command(
+        capsys, "grade", "07_averages", "--root", course, "--no-gradebook", "--workers", 2
+    )
+    assert (status, err) == (0, "")
+    assert out.splitlines()[:4] == [
+        "student  7.1  7.2  points",
+        "=1+1       0    2  2 of 5  no remarks",
+        "ada        3    2  5 of 5  no remarks",
+        "",
+    ]
+    kept = course / "graded" / "07_averages"
+    assert out.splitlines()[4] == f"2 graded now; the scores are in {kept / 'scores.csv'}"
+    rows = (kept / "scores.csv").read_text().splitlines()
+    assert rows[1].startswith('"\'=1+1",0,2,2,5,')
+    status, out, _ = command(
+        capsys, "grade", "07_averages", "--root", course, "--no-gradebook", "--json"
+    )
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [(r["student"], r["earned"], r["points"]) for r in records] == [
+        ("=1+1", 2, 5),
+        ("ada", 5, 5),
+    ]
+    assert len(here) == 2
+
+
+def test_the_command_fills_nbgraders_gradebook(here, hand_in, course, capsys):
+    folder = course / "solutions" / "07_averages"
+    write_notebook(build_notebook(folder), folder / "averages.ipynb")
+    hand_in("ada", centre=None, own={2: "1 / 0"})
+    (hand_in("bo") / "averages.ipynb").write_text("{")
+    status, out, err = command(capsys, "grade", "07_averages", "--root", course)
+    assert (status, err) == (0, ""), err
+    database = f"sqlite:///{course / 'gradebook.db'}"
+    with Gradebook(database, "attention_from_the_ground_up") as gradebook:
+        scores = {s: gradebook.find_submission("07_averages", s).score for s in ("ada", "bo")}
+    assert scores == {"ada": 2, "bo": 0}
+    kept = course / "autograded" / "ada" / "07_averages" / "averages.ipynb"
+    notebook = nbformat.read(kept, as_version=4)
+    assert "ZeroDivisionError" in notebook.cells[0].source
+    assert cell_of(notebook, "centre-check").outputs[0].data["text/plain"] == "0"
+
+
+def test_a_command_that_cannot_go_on_says_so_in_a_sentence(handout, course, capsys, monkeypatch):
+    grading = ("grade", "07_averages", "--root", course, "--no-gradebook")
+    status, out, err = command(capsys, *grading)
+    assert (status, out) == (2, "")
+    assert err == f"classroom grade: {course / 'submitted'}: No such file or directory\n"
+    status, _, err = command(capsys, "grade", "08_more", "--root", course)
+    assert status == 2
+    assert err == "classroom grade: no assignment is called 08_more; there are: 07_averages\n"
+    (course / "submitted").mkdir()
+    weak = (replace(probe()[0], active=False, why_not="there is none"), *probe()[1:])
+    monkeypatch.setattr(grade, "probe", lambda: weak)
+    status, _, err = command(capsys, *grading)
+    assert status == 2 and not (course / "graded").exists()
+    assert err.startswith("classroom grade: this machine cannot seal a submission in: bubblewrap")
+    status, out, _ = command(capsys, *grading, "--allow-weaker")
+    assert status == 0 and out.startswith("nothing was handed in")
