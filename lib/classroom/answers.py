@@ -17,7 +17,7 @@ import functools
 import linecache
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,14 @@ def load_answers(path: Path) -> list[Answer]:
     """
     if not path.exists():
         return []
+    status = path.stat()
+    found = _read_answers(path.resolve(), status.st_mtime_ns, status.st_size)
+    # Copies, because an answer keeps what its cell defined, and what that changed since.
+    return [replace(answer) for answer in found]
+
+
+@functools.lru_cache(maxsize=64)
+def _read_answers(path: Path, changed: int, size: int) -> tuple[Answer, ...]:
     source = path.read_text(encoding="utf-8")
     lines = source.splitlines()
     try:
@@ -95,7 +103,7 @@ def load_answers(path: Path) -> list[Answer]:
         raise ValueError(f"{path.name}, line {error.lineno}: {error.msg}") from None
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     prelude = "\n".join(lines[: classes[0].lineno - 1]) if classes else ""
-    return [_read_answer(node, lines, prelude, path) for node in classes]
+    return tuple(_read_answer(node, lines, prelude, path) for node in classes)
 
 
 def _read_answer(node: ast.ClassDef, lines: list[str], prelude: str, path: Path) -> Answer:

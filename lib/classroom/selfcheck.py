@@ -388,6 +388,8 @@ def _pytest(folder: Path, args: list[str], plugin: object) -> int:
     options = [
         *("-c", str(_PYTEST_CONFIG)),
         *("--rootdir", "."),
+        # Or pytest lists every folder above: a home with thousands of files is slow.
+        *("--confcutdir", "."),
         *("--import-mode", "importlib"),
         *("--assert", "plain"),
         *("--capture", "fd"),

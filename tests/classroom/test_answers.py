@@ -128,3 +128,31 @@ def test_an_answer_says_what_it_answers_and_what_is_special_about_it(tmp_path, h
 def test_a_file_that_is_no_python_is_refused_by_its_line(tmp_path):
     with pytest.raises(ValueError, match="mistakes.py, line 2: invalid syntax"):
         load_answers(write(tmp_path, "x = 2\nclass class\n"))
+
+
+def test_what_a_cell_changes_is_not_seen_by_the_next_reader(tmp_path):
+    path = tmp_path / "mistakes.py"
+    path.write_text(
+        "from classroom.answers import Mistake\n\n\n"
+        "class Counts(Mistake, exercise='f'):\n"
+        '    """It counts."""\n\n'
+        "    calls = []\n\n"
+        "    def f():\n"
+        "        calls.append(1)\n"
+        "        return len(calls)\n"
+    )
+    for _ in range(2):
+        (counts,) = load_answers(path)
+        assert counts.namespace["f"]() == 1
+
+
+def test_a_file_that_changed_is_read_again(tmp_path):
+    path = tmp_path / "mistakes.py"
+    for name in ("First", "Second"):
+        path.write_text(
+            "from classroom.answers import Mistake\n\n\n"
+            f"class {name}(Mistake, exercise='f'):\n"
+            '    """It is wrong."""\n\n'
+            "    def f():\n        pass\n"
+        )
+        assert [answer.name for answer in load_answers(path)] == [name]

@@ -329,6 +329,16 @@ def test_files_that_lie_around_are_not_used(assignment, student, name, content):
     assert (report.earned, report.points) == (3, 3)
 
 
+def test_no_folder_above_is_listed(assignment, student, monkeypatch):
+    """A home with thousands of files would make every check slow."""
+    listed = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path=".": listed.append(path) or scandir(path))
+    run_checks(assignment, "centre", student(RIGHT))
+    above = {str(folder.resolve()) for folder in assignment.parents}
+    assert listed and not above & {str(Path(path).resolve()) for path in listed}
+
+
 @pytest.mark.parametrize("name", ["with space", "with [brackets]", "a::b", "größe", "$HOME"])
 def test_a_folder_may_have_any_name(write_checks, student, tmp_path, name):
     folder = write_checks(CONTENT, tmp_path / name)
