@@ -466,6 +466,11 @@ class Translator:
 
     def decode(self, target, memory, source_mask=None):
         self.num_decoded += 1
+        if target.dim() != 2 or len(target) != len(memory):
+            raise ValueError(
+                "decode must get one target for each source of the batch, got target of shape "
+                f"{tuple(target.shape)} and memory of shape {tuple(memory.shape)}"
+            )
         contents = self.content(memory, source_mask).tolist()
         rows = [
             [self.next_token(content, written[: i + 1]) for i in range(len(written))]

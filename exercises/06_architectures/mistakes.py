@@ -1497,9 +1497,9 @@ class LabelsFirst(Mistake, exercise="masked_tokens"):
 # 6.6 --------------------------------------------------------------------------------------------
 
 
-class SumsToOne(Mistake, exercise="check_prompt_split"):
-    """The test checks that probabilities sum to 1, which they do in every wrong model too; compare the
-    same text, cut in different places."""
+class NothingRejected(Mistake, exercise="check_prompt_split"):
+    """Every model gets past, wrong ones too: compare the probabilities for the same text, cut in
+    different places, and `assert` that they agree; a test that returns False rejects nothing."""
 
     def check_prompt_split(predict):
         text = torch.tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])
@@ -1508,9 +1508,10 @@ class SumsToOne(Mistake, exercise="check_prompt_split"):
             assert abs(seen.sum() - 1) < 1e-5
 
 
-class LikeliestTokenOnly(Mistake, exercise="check_prompt_split"):
-    """The test compares the most likely token only; a model may move all probabilities and keep that
-    one."""
+class SmallChangesPass(Mistake, exercise="check_prompt_split"):
+    """Models with a prefix that is read both ways get past: the cut moves their probabilities by a few
+    hundredths or less, and not which token is the most likely. Compare all probabilities, and
+    allow for rounding only."""
 
     def check_prompt_split(predict):
         text = torch.tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])
@@ -1519,9 +1520,9 @@ class LikeliestTokenOnly(Mistake, exercise="check_prompt_split"):
             assert predict(text[:cut], text[cut:]).argmax() == expected
 
 
-class ShortPrompt(Mistake, exercise="check_prompt_split"):
-    """The text is too short for a cache that keeps four tokens to show that it forgets: use one of ten or
-    so."""
+class ForgettingPasses(Mistake, exercise="check_prompt_split"):
+    """A cache that keeps four tokens gets past: it forgets nothing before the first part has more than
+    four; use a text of ten or so, and cut it late, too."""
 
     def check_prompt_split(predict):
         text = torch.tensor([7, 2, 9, 4])
@@ -1531,9 +1532,9 @@ class ShortPrompt(Mistake, exercise="check_prompt_split"):
             assert torch.allclose(seen.double(), expected.double(), atol=1e-5)
 
 
-class CutsInTheMiddleOnly(Mistake, exercise="check_prompt_split"):
-    """The test never cuts behind the first token, where a piece of a single token may be treated
-    differently: try every cut."""
+class FirstCutMissing(Mistake, exercise="check_prompt_split"):
+    """One model treats a first part of a single token differently, and gets past: cut behind the first
+    token, too."""
 
     def check_prompt_split(predict):
         text = torch.tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])
@@ -1543,9 +1544,9 @@ class CutsInTheMiddleOnly(Mistake, exercise="check_prompt_split"):
             assert torch.allclose(seen.double(), expected.double(), atol=1e-5)
 
 
-class LastTokensOnly(Mistake, exercise="check_prompt_split"):
-    """The test compares only cuts before the last two tokens, and misses what happens elsewhere: try
-    every cut."""
+class FewCutsTried(Mistake, exercise="check_prompt_split"):
+    """Some cuts show neither a faint influence nor a first part that is taken for padding, and both get
+    past: try every cut."""
 
     def check_prompt_split(predict):
         text = torch.tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])
@@ -1554,9 +1555,9 @@ class LastTokensOnly(Mistake, exercise="check_prompt_split"):
         assert torch.allclose(seen.double(), expected.double(), atol=1e-5)
 
 
-class TooTolerant(Mistake, exercise="check_prompt_split"):
-    """The test allows a difference of 0.02 and lets a faint one pass; right models differ by less than a
-    millionth."""
+class FaintInfluencePasses(Mistake, exercise="check_prompt_split"):
+    """A faint influence of the cut gets past: it moves a probability by about a thousandth; allow for
+    rounding only, which is a thousand times less."""
 
     def check_prompt_split(predict):
         text = torch.tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])
@@ -1565,9 +1566,8 @@ class TooTolerant(Mistake, exercise="check_prompt_split"):
             assert (predict(text[:cut], text[cut:]) - expected).abs().max() < 0.02
 
 
-class EqualBitsDemanded(Mistake, exercise="check_prompt_split"):
-    """The test demands that probabilities are equal bit by bit; right models round differently from cut to
-    cut, so allow a small difference."""
+class RoundingForbidden(Mistake, exercise="check_prompt_split"):
+    """Right models that round differently from cut to cut are rejected: allow a small difference."""
 
     def check_prompt_split(predict):
         text = torch.tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])
@@ -1576,9 +1576,9 @@ class EqualBitsDemanded(Mistake, exercise="check_prompt_split"):
             assert torch.equal(predict(text[:cut], text[cut:]), expected)
 
 
-class DifferentTexts(Mistake, exercise="check_prompt_split"):
-    """The test compares different texts, and so rejects right models: the two parts together must
-    always be the same text, in the same order."""
+class EverythingRejected(Mistake, exercise="check_prompt_split"):
+    """Every model is rejected, right ones too: for those only the cut may not matter, so both parts
+    together must always be the same text, in the same order."""
 
     def check_prompt_split(predict):
         text = torch.tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])
@@ -1588,8 +1588,9 @@ class DifferentTexts(Mistake, exercise="check_prompt_split"):
             assert torch.allclose(seen.double(), expected.double(), atol=1e-5)
 
 
-class DifferenceDemanded(Mistake, exercise="check_prompt_split"):
-    """The test fails when the predictions agree; it must fail when they do not."""
+class WrongWayRound(Mistake, exercise="check_prompt_split"):
+    """Right models are rejected, and wrong ones get past: the test must fail where predictions differ,
+    and pass where they agree."""
 
     def check_prompt_split(predict):
         text = torch.tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])
