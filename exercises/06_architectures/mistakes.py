@@ -2091,43 +2091,6 @@ class FeaturesStillCompared(Mistake, exercise="mended_decoder"):
         return x + attend(x @ cross_q, memory @ cross_k, memory @ cross_v, real)
 
 
-class FeaturesStillComparedAndSwapped(Mistake, exercise="mended_decoder"):
-    """Features are still compared with features, and the memory still asks: compare tokens with tokens,
-    and let the target ask."""
-
-    def mended_decoder(x, memory, source_mask, weights):
-        w_q, w_k, w_v, cross_q, cross_k, cross_v = weights
-        scale = math.sqrt(x.shape[-1])
-
-        def attend(query, key, value, mask):
-            scores = query.transpose(1, 2) @ key / scale
-            return scores.masked_fill(~mask, float("-inf")).softmax(dim=-1) @ value
-
-        past = torch.ones(x.shape[1], x.shape[1]).tril() == 1
-        everything = torch.ones(x.shape[1], memory.shape[1]) == 1
-        real = source_mask[:, None, :]
-        x = x + attend(x @ w_q, x @ w_k, x @ w_v, past)
-        return x + attend(memory @ cross_q, x @ cross_k, x @ cross_v, real)
-
-
-class FeaturesStillComparedAndPaddingSeen(Mistake, exercise="mended_decoder"):
-    """Features are still compared with features, and the source's padding is still seen."""
-
-    def mended_decoder(x, memory, source_mask, weights):
-        w_q, w_k, w_v, cross_q, cross_k, cross_v = weights
-        scale = math.sqrt(x.shape[-1])
-
-        def attend(query, key, value, mask):
-            scores = query.transpose(1, 2) @ key / scale
-            return scores.masked_fill(~mask, float("-inf")).softmax(dim=-1) @ value
-
-        past = torch.ones(x.shape[1], x.shape[1]).tril() == 1
-        everything = torch.ones(x.shape[1], memory.shape[1]) == 1
-        real = source_mask[:, None, :]
-        x = x + attend(x @ w_q, x @ w_k, x @ w_v, past)
-        return x + attend(x @ cross_q, memory @ cross_k, memory @ cross_v, everything)
-
-
 class SidesStillSwapped(Mistake, exercise="mended_decoder"):
     """The memory still asks and the target answers, so each output sees the whole target: queries come
     from the target, keys and values from the memory."""
