@@ -147,11 +147,6 @@ def require(layers: Sequence[Layer], allow_weaker: bool = False) -> None:
         )
 
 
-def is_active(name: str) -> bool:
-    """Say whether this machine offers a layer."""
-    return any(layer.name == name and layer.active for layer in probe())
-
-
 def readable() -> list[str]:
     """Return the places that a submission may read: the system, Python, and its worker's code."""
     places = [*_SYSTEM, sys.base_prefix, sys.prefix, *_SETTINGS]

@@ -65,16 +65,17 @@ class Collected:
         if not text or self._room <= 0:
             return
         kept = text[: self._room]
-        self._room -= _size(kept)
-        if self._room < 0 or len(kept) < len(text):
-            # Written out, a character takes up to 12 bytes.
-            kept = kept[: len(kept) + self._room // 12] + "\n… the rest was cut off\n"
-            self._room = 0
+        size, is_cut = 0, len(kept) < len(text)
+        while kept and (size := _size(kept)) > self._room:
+            kept, is_cut = kept[: len(kept) * self._room // size], True
+        if is_cut:
+            kept += "\n… the rest was cut off\n"
         last = self.outputs[-1] if self.outputs else {}
         if last.get("name") == stream:
             last["text"] += kept
         else:
             self._add({"output_type": "stream", "name": stream, "text": kept})
+        self._room = 0 if is_cut else self._room - size
 
     def data(self, kind: str, data: dict[str, Any]) -> None:
         """Add a value or a picture, as `execute_result` or `display_data`."""

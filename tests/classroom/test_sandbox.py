@@ -1,0 +1,173 @@
+"""What the sandbox shows and forbids, seen from inside, by root and by an ordinary user."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from classroom import kernel, sandbox
+from classroom.__main__ import main
+from classroom.sandbox import Layer, Limits, TooWeak, probe, require
+
+ROOT = Path(__file__).parents[2]
+ACTIVE = Layer("bubblewrap", "files out of sight", True)
+LACKING = Layer("Landlock", "files out of reach", False, "the kernel has none")
+UNNEEDED = Layer("control groups", "memory", False, "it is not mounted", is_required=False)
+
+
+def require_or_skip():
+    """Skip on a machine that lacks a layer, unless all are said to be there."""
+    try:
+        require(probe())
+    except TooWeak as why:
+        if os.environ.get("CLASSROOM_SANDBOX") == "required":
+            pytest.fail(str(why))
+        pytest.skip(str(why))
+
+
+@pytest.fixture
+def inside():
+    """Run Python code in the sandbox and return what it prints."""
+    require_or_skip()
+
+    def run(code):
+        done = subprocess.run(
+            sandbox.command([sys.executable, "-I", "-c", code]),
+            env=sandbox.environment(),
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+def test_a_lacking_layer_is_refused_with_its_reason():
+    with pytest.raises(TooWeak, match=r"Landlock is not active \(the kernel has none\)"):
+        require([ACTIVE, LACKING])
+
+
+def test_a_lacking_layer_is_accepted_when_told_so():
+    require([ACTIVE, LACKING], allow_weaker=True)
+
+
+def test_a_layer_that_is_not_required_may_lack():
+    require([ACTIVE, UNNEEDED])
+
+
+def test_a_layer_that_does_not_work_is_probed_as_lacking(monkeypatch, tmp_path):
+    there = {layer.name: layer for layer in probe()}
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: not permitted' >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(sandbox, "environment", lambda: {"PATH": os.environ["PATH"]})
+    layers = {layer.name: layer for layer in probe.__wrapped__()}
+    assert not layers["bubblewrap"].active
+    assert "not permitted" in layers["bubblewrap"].why_not
+    assert layers["seccomp"] == there["seccomp"]
+
+
+def test_a_program_that_is_missing_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no `bwrap`" in probe.__wrapped__()[0].why_not
+
+
+@pytest.mark.parametrize("name", [field for field in Limits.__slots__])
+def test_limits_are_positive(name):
+    with pytest.raises(ValueError, match=f"{name} must be positive, got 0"):
+        Limits(**{name: 0})
+
+
+def test_output_has_a_limit_of_its_own():
+    with pytest.raises(ValueError, match="output_bytes must be at most"):
+        Limits(output_bytes=2**30)
+
+
+def test_only_allowed_places_are_in_sight(inside):
+    seen = set(json.loads(inside("import json, os; print(json.dumps(os.listdir('/')))")))
+    tops = {Path(place).parts[1] for place in sandbox.readable()}
+    assert seen == tops | {"proc", "dev", "tmp"}
+
+
+def test_the_course_and_the_reference_library_are_not_in_sight(inside):
+    code = (
+        "import glob, importlib.util, os\n"
+        f"print(os.listdir({str(ROOT / 'lib')!r}), importlib.util.find_spec('groundup'))"
+    )
+    assert inside(code) == "['classroom'] None"
+
+
+def test_a_reference_library_that_is_installed_with_python_is_hidden(monkeypatch, tmp_path):
+    packages = tmp_path / "site-packages"
+    (packages / "groundup").mkdir(parents=True)
+    monkeypatch.setattr(sandbox.site, "getsitepackages", lambda: [str(packages)])
+    monkeypatch.setattr(sandbox, "readable", lambda: [str(tmp_path)])
+    argv = sandbox.command(["true"])
+    hidden = argv.index(str(packages / "groundup"))
+    assert argv[hidden - 1] == "--tmpfs"
+
+
+def test_nothing_can_be_written_but_in_tmp(inside):
+    code = (
+        "import os\n"
+        "for top in ['/', *('/' + n for n in os.listdir('/'))]:\n"
+        "    try:\n"
+        "        open(top + '/x', 'w').close()\n"
+        "        print(top)\n"
+        "    except OSError: pass"
+    )
+    assert inside(code) == "/tmp"
+
+
+def test_it_is_nobody_and_has_no_capabilities(inside):
+    status = inside("print(open('/proc/self/status').read())")
+    lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert lines["Uid"].split()[0] != "0"
+    assert int(lines["CapEff"], 16) == int(lines["CapPrm"], 16) == 0
+    assert lines["NoNewPrivs"] == "1"
+
+
+def test_there_is_no_network_and_no_other_process(inside):
+    code = (
+        "import os, socket\n"
+        "print([n for _, n in socket.if_nameindex()], len([p for p in os.listdir('/proc') "
+        "if p.isdigit()]))"
+    )
+    assert inside(code) == "['lo'] 2"
+
+
+def test_nothing_of_our_environment_is_in_sight(inside, monkeypatch):
+    monkeypatch.setenv("CLASSROOM_SEED", "secret")
+    assert "CLASSROOM_SEED" not in inside("import os; print(dict(os.environ))")
+
+
+def test_every_way_in_works_where_it_is_tried_out(inside):
+    assert json.loads(inside(Path(kernel.__file__).read_text())) == {
+        "namespaces": "",
+        "landlock": "",
+        "seccomp": "",
+    }
+
+
+def test_the_doctor_shows_every_layer(capsys):
+    status = main(["doctor"])
+    said = capsys.readouterr().out
+    for layer in probe():
+        assert layer.name in said
+        assert layer.keeps in said
+    assert status == (0 if all(layer.active for layer in probe() if layer.is_required) else 1)
+
+
+def test_the_doctor_says_what_lacks_and_how_it_ends(capsys, monkeypatch):
+    monkeypatch.setattr(sandbox, "probe", lambda: (ACTIVE, LACKING, UNNEEDED))
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "the kernel has none" in said
+    assert "refuses" in said
+    monkeypatch.setattr(sandbox, "probe", lambda: (ACTIVE, UNNEEDED))
+    assert main(["doctor"]) == 0
