@@ -2164,25 +2164,6 @@ class CausalMaskLost(Mistake, exercise="mended_decoder"):
         return x + attend(x @ cross_q, memory @ cross_k, memory @ cross_v, real)
 
 
-class SourceMaskInverted(Mistake, exercise="mended_decoder"):
-    """The source mask is used the wrong way round: what is True may be seen. (Where nothing is left to
-    see, the weights become NaN.)"""
-
-    def mended_decoder(x, memory, source_mask, weights):
-        w_q, w_k, w_v, cross_q, cross_k, cross_v = weights
-        scale = math.sqrt(x.shape[-1])
-
-        def attend(query, key, value, mask):
-            scores = query @ key.transpose(1, 2) / scale
-            return scores.masked_fill(~mask, float("-inf")).softmax(dim=-1) @ value
-
-        past = torch.ones(x.shape[1], x.shape[1]).tril() == 1
-        everything = torch.ones(x.shape[1], memory.shape[1]) == 1
-        real = ~source_mask[:, None, :]
-        x = x + attend(x @ w_q, x @ w_k, x @ w_v, past)
-        return x + attend(x @ cross_q, memory @ cross_k, memory @ cross_v, real)
-
-
 class SoftmaxOverQueries(Mistake, exercise="mended_decoder"):
     """The softmax runs over those who ask; each of them shares out its own weight: dim=-1."""
 
