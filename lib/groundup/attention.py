@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from groundup.config import require_share
 from groundup.masks import AnyMask, drawn_mask, masked_softmax
 
 
@@ -76,6 +77,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     backend: Literal["explicit", "fused"] = "explicit",
     score_bias: Float[Tensor, "..."] | None = None,
+    dropout: float = 0.0,
 ) -> Float[Tensor, "*batch q_len d_value"]:
     """Give each query the average of the values, weighted by how well the keys match it.
 
@@ -90,25 +92,30 @@ def scaled_dot_product_attention(
         backend: `explicit` builds the weights and can be read; `fused` calls torch's kernel,
             which gives the same numbers without storing a `q_len` by `k_len` matrix.
         score_bias: Added to the scaled scores, as `alibi_bias` wants; broadcasts like `mask`.
+        dropout: Share of the weights that is dropped, from 0 to 1; for training. Those
+            that stay are scaled up, so that the mean of many draws is the answer
+            without dropout. Draws from torch's global random state.
 
     Returns:
         One average per query, in the convex hull of the values it may attend to; zeros where
         it may attend to nothing.
 
     Raises:
-        ValueError: If the key heads do not divide the query heads, or if `"causal"` meets more
-            queries than keys.
+        ValueError: If the key heads do not divide the query heads, if `"causal"` meets
+            more queries than keys, or if `dropout` is below 0 or not below 1.
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.2.1,
         https://arxiv.org/abs/1706.03762; shared key heads: Ainslie et al. 2023, GQA, section
-        2.2, https://arxiv.org/abs/2305.13245
+        2.2, https://arxiv.org/abs/2305.13245; dropout: `dot_product_attention` in
+        https://github.com/tensorflow/tensor2tensor
 
     """
+    require_share("dropout", dropout)
     if backend == "fused":
-        return _fused_attention(query, key, value, mask, scale, score_bias)
+        return _fused_attention(query, key, value, mask, scale, score_bias, dropout)
     weights = attention_weights(query, key, mask, scale, score_bias)
-    return weights @ match_heads(value, query)
+    return F.dropout(weights, dropout) @ match_heads(value, query)
 
 
 def repeat_kv_heads(
@@ -169,6 +176,7 @@ def _fused_attention(
     mask: AnyMask | None,
     scale: float | None,
     score_bias: Tensor | None,
+    dropout: float,
 ) -> Tensor:
     q_len, k_len, is_grouped = query.shape[-2], key.shape[-2], _has_fewer_heads(key, query)
     # Only a causal mask that is said and not drawn lets torch choose its fastest kernel.
@@ -183,6 +191,13 @@ def _fused_attention(
             silent = ~drawn.any(dim=-1, keepdim=True)
             attn_mask = attn_mask.masked_fill(~(drawn | silent), -math.inf)
     mixed = F.scaled_dot_product_attention(
-        query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=is_grouped
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p=dropout,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=is_grouped,
     )
     return mixed if silent is None else mixed.masked_fill(silent, 0.0)

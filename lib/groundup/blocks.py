@@ -2,7 +2,7 @@
 
 Pre-norm normalises what a sub-layer reads, `x + f(norm(x))`, and leaves the stream alone.
 Post-norm normalises the stream after each sum, `norm(x + f(x))`. Dropout acts on what a
-sub-layer gives, before it is added.
+sub-layer gives, before it is added; apart from it, attention may drop some of its weights.
 
 Source:
     Vaswani et al. 2017, Attention Is All You Need, sections 3.1 and 5.4 (post-norm, dropout),
@@ -41,12 +41,14 @@ class Block(nn.Module):
         norm_order: `pre` or `post`.
         bias: Whether linear maps add a constant.
         dropout: Share of a sub-layer's output that is dropped in training, from 0 to 1.
+        attention_dropout: Share of the attention weights that is dropped in training.
         rotary: Turns the queries and keys of self attention by their position.
         alibi: Whether the scores of self attention fall with distance.
         qk_norm: Whether queries and keys are normalised.
 
     Raises:
-        ValueError: If `norm_order`, `norm` or `activation` is none of these.
+        ValueError: If `norm_order`, `norm` or `activation` is none of these, or as in
+            `MultiHeadAttention`.
 
     """
 
@@ -63,6 +65,7 @@ class Block(nn.Module):
         norm_order: Literal["pre", "post"] = "pre",
         bias: bool = True,
         dropout: float = 0.0,
+        attention_dropout: float = 0.0,
         rotary: Rotary | None = None,
         alibi: bool = False,
         qk_norm: bool = False,
@@ -71,7 +74,14 @@ class Block(nn.Module):
         if norm_order not in ("pre", "post"):
             raise ValueError(f"norm_order must be pre or post, got norm_order={norm_order}")
         self.attention = MultiHeadAttention(
-            d_model, num_heads, num_kv_heads, bias, rotary, alibi, qk_norm
+            d_model,
+            num_heads,
+            num_kv_heads,
+            bias,
+            rotary,
+            alibi,
+            qk_norm,
+            attention_dropout=attention_dropout,
         )
         self.attention_norm = new_norm(norm, d_model, norm_eps)
         self.feed_forward = new_feed_forward(d_model, d_ff, activation, bias)
@@ -113,7 +123,7 @@ class DecoderBlock(Block):
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, **choices):
         super().__init__(d_model, num_heads, d_ff, **choices)
-        names = ("num_kv_heads", "bias", "qk_norm")
+        names = ("num_kv_heads", "bias", "qk_norm", "attention_dropout")
         shared = {name: choices[name] for name in names if name in choices}
         self.cross_attention = MultiHeadAttention(d_model, num_heads, **shared)
         norm, norm_eps = choices.get("norm", "layer"), choices.get("norm_eps", 1e-5)

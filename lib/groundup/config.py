@@ -48,6 +48,8 @@ class _Config:
     """Whether the linear maps inside the blocks add a constant."""
     dropout: float
     """Share of a sub-layer's output that is dropped in training, from 0 to 1."""
+    attention_dropout: float = 0.0
+    """Share of the attention weights that is dropped in training, from 0 to 1."""
     tie_embeddings: bool
     """Whether the table that reads tokens also predicts them."""
     zero_init_outputs: bool = False
@@ -78,8 +80,8 @@ class _Config:
             raise ValueError(
                 f"sinusoidal positions need an even d_model, got d_model={self.d_model}"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got dropout={self.dropout}")
+        for name in ("dropout", "attention_dropout"):
+            require_share(name, getattr(self, name))
 
     @property
     def d_head(self) -> int:
@@ -285,6 +287,8 @@ class EncoderOnlyConfig(_Config):
     ) -> "EncoderOnlyConfig":
         """The sizes and choices of BERT base, without its sentence pairs and its output layer.
 
+        BERT also drops a tenth of its attention weights; ask for it by `attention_dropout=0.1`.
+
         Source:
             Devlin et al. 2019, BERT, section 3 and appendix A.2, https://arxiv.org/abs/1810.04805
 
@@ -408,6 +412,17 @@ def require_multiple(name: str, value: int, of_name: str, of: int) -> None:
         raise ValueError(
             f"{name} must be a multiple of {of_name}, got {name}={value}, {of_name}={of}"
         )
+
+
+def require_share(name: str, value: float) -> None:
+    """Refuse to drop less than nothing, or everything.
+
+    Raises:
+        ValueError: If `value` is below 0, or not below 1.
+
+    """
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {name}={value}")
 
 
 def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

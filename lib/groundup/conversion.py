@@ -129,8 +129,8 @@ def to_hugging_face_weights(
 def from_hugging_face_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
     """Turn their `config.json` into our configuration.
 
-    Their three shares of dropout become one: what is dropped from a sub-layer's output. What
-    they drop from attention weights has no counterpart.
+    What they drop from embeddings and what from a sub-layer's output is one share here, that of
+    the output.
 
     Args:
         fields: What the file holds. What it leaves out has their default.
@@ -151,7 +151,8 @@ def from_hugging_face_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
 def to_hugging_face_config(config: DecoderOnlyConfig) -> dict[str, Any]:
     """Turn our configuration into their `config.json`.
 
-    Llama has no dropout, so it is left out there: it matters in training only.
+    Llama drops attention weights and nothing else, so `dropout` is left out there: it matters
+    in training only.
 
     Raises:
         ValueError: If neither GPT-2 nor Llama has what the configuration asks for.
@@ -177,7 +178,7 @@ def to_hugging_face_config(config: DecoderOnlyConfig) -> dict[str, Any]:
             "layer_norm_epsilon": config.norm_eps,
             "embd_pdrop": config.dropout,
             "resid_pdrop": config.dropout,
-            "attn_pdrop": 0.0,
+            "attn_pdrop": config.attention_dropout,
         }
     return shared | {
         "model_type": "llama",
@@ -194,6 +195,7 @@ def to_hugging_face_config(config: DecoderOnlyConfig) -> dict[str, Any]:
         "rope_theta": config.rotary_base,  # where versions before 5 look for it
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_base},
         "attention_bias": config.bias,
+        "attention_dropout": config.attention_dropout,
         "mlp_bias": config.bias,
     }
 
@@ -334,6 +336,7 @@ def _from_gpt2_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
         activation=_activation("activation_function", "gelu_new", fields, _GPT2_ACTIVATIONS),
         bias=True,
         dropout=fields.get("resid_pdrop", 0.1),
+        attention_dropout=fields.get("attn_pdrop", 0.1),
         tie_embeddings=fields.get("tie_word_embeddings", True),
     )
 
@@ -370,6 +373,7 @@ def _from_llama_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
         activation=_activation("hidden_act", "silu", fields, _LLAMA_ACTIVATIONS),
         bias=biases[0],
         dropout=0.0,
+        attention_dropout=fields.get("attention_dropout", 0.0),
         tie_embeddings=fields.get("tie_word_embeddings", False),
     )
 

@@ -290,7 +290,7 @@ def _new_blocks(
 ) -> nn.ModuleList:
     names = (
         "d_model num_heads d_ff num_kv_heads activation norm norm_eps norm_order bias dropout "
-        "qk_norm"
+        "attention_dropout qk_norm"
     ).split()
     choices: dict[str, Any] = {name: getattr(config, name) for name in names}
     choices["alibi"] = config.positions == "alibi"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from groundup.attention import attention_weights, scaled_dot_product_attention
 from groundup.cache import AnyLayerCache, StaticLayerCache
-from groundup.config import require_multiple
+from groundup.config import require_multiple, require_share
 from groundup.layers import RMSNorm
 from groundup.masks import AnyMask
 from groundup.positions import Rotary, alibi_bias, alibi_slopes
@@ -47,16 +47,19 @@ class MultiHeadAttention(nn.Module):
         qk_norm: Whether queries and keys are brought to one size, so that no score explodes.
         backend: `explicit` or `fused`, as in `scaled_dot_product_attention`; an attribute that
             may be changed at any time, because it changes how and not what.
+        attention_dropout: Share of the weights that `forward` drops in training, from 0 to 1.
 
     Raises:
-        ValueError: If the heads do not divide as stated, or `rotary` is made for other heads.
+        ValueError: If the heads do not divide as stated, `rotary` is made for other heads, or
+            `attention_dropout` is below 0 or not below 1.
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.2.2,
         https://arxiv.org/abs/1706.03762; Shazeer 2019, Fast Transformer Decoding (multi-query),
         https://arxiv.org/abs/1911.02150; Ainslie et al. 2023, GQA,
         https://arxiv.org/abs/2305.13245; Henry et al. 2020, Query-Key Normalization for
-        Transformers, https://arxiv.org/abs/2010.04245
+        Transformers, https://arxiv.org/abs/2010.04245; dropout of weights: Radford et al. 2018,
+        Improving Language Understanding by Generative Pre-Training, "Model specifications"
 
     """
 
@@ -70,11 +73,13 @@ class MultiHeadAttention(nn.Module):
         alibi: bool = False,
         qk_norm: bool = False,
         backend: Literal["explicit", "fused"] = "fused",
+        attention_dropout: float = 0.0,
     ):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         require_multiple("d_model", d_model, "num_heads", num_heads)
         require_multiple("num_heads", num_heads, "num_kv_heads", num_kv_heads)
+        require_share("attention_dropout", attention_dropout)
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.d_head = d_model // num_heads
         if rotary is not None and rotary.d_head != self.d_head:
@@ -84,6 +89,7 @@ class MultiHeadAttention(nn.Module):
             )
         self.rotary, self.alibi = rotary, alibi
         self.backend: Literal["explicit", "fused"] = backend
+        self.attention_dropout = attention_dropout
         self.query = nn.Linear(d_model, d_model, bias=bias)
         self.key = nn.Linear(d_model, num_kv_heads * self.d_head, bias=bias)
         self.value = nn.Linear(d_model, num_kv_heads * self.d_head, bias=bias)
@@ -119,8 +125,15 @@ class MultiHeadAttention(nn.Module):
         """
         query, key, value = self._project(x, context, mask, cache, positions)
         bias = self._score_bias(query, key, cache)
+        dropout = self.attention_dropout if self.training else 0.0
         mixed = scaled_dot_product_attention(
-            query, key, value, mask, backend=self.backend, score_bias=bias
+            query,
+            key,
+            value,
+            mask,
+            backend=self.backend,
+            score_bias=bias,
+            dropout=dropout,
         )
         return self.output(merge_heads(mixed))
 
@@ -131,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         mask: AnyMask | None = None,
         positions: Int[Tensor, "*batch q_len"] | None = None,
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Say how much each token attends to each other, head by head, as in `forward`."""
+        """Say how much each token attends to each other, head by head, before any dropout."""
         query, key, _ = self._project(x, context, mask, None, positions)
         return attention_weights(query, key, mask, score_bias=self._score_bias(query, key, None))
 

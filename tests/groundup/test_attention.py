@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from groundup.attention import (
     attention_weights,
@@ -20,6 +21,20 @@ from groundup.positions import alibi_bias
 BACKENDS = ["explicit", "fused"]
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 MASKS = ["none", "causal", "padding", "random"]
+
+
+@pytest.fixture
+def masked(normal, mask_named):
+    """Make inputs, a mask as it is given and as it is drawn; the word stands for a square one."""
+
+    def make(mask_name, num_kv_heads=3):
+        is_word = mask_name == "word"
+        k_len = 5 if is_word else 7
+        key, value = (normal(2, num_kv_heads, k_len, width) for width in (4, 6))
+        drawn = causal_mask(5) if is_word else mask_named(mask_name)
+        return (normal(2, 3, 5, 4), key, value), "causal" if is_word else drawn, drawn
+
+    return make
 
 
 # By hand
@@ -79,7 +94,92 @@ def test_the_scale_can_be_chosen(qkv, scale):
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("mask_name", [*MASKS, "word"])
+@pytest.mark.parametrize("num_kv_heads", [1, 3])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout_is_torch_s_layer_between_the_softmax_and_the_values(
+    masked, forward_and_backward, backend, num_kv_heads, mask_name
+):
+    """From one seed, the same weights are dropped; gradients flow through the others only."""
+    inputs, mask, drawn = masked(mask_name, num_kv_heads)
+
+    def ours(*inputs):
+        torch.manual_seed(0)
+        return scaled_dot_product_attention(*inputs, mask, backend=backend, dropout=0.4)
+
+    def by_hand(query, *shared):
+        key, value = (repeat_kv_heads(x, 3) for x in shared)
+        torch.manual_seed(0)
+        return nn.Dropout(0.4)(attention_weights(query, key, drawn)) @ value
+
+    results = (forward_and_backward(function, *inputs) for function in (ours, by_hand))
+    for x, y in zip(*results, strict=True):
+        torch.testing.assert_close(x, y)
+
+
 # Laws
+
+
+@pytest.mark.parametrize("mask_name", [*MASKS, "word"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_dropout_of_zero_changes_and_draws_nothing(masked, backend, mask_name):
+    inputs, mask, _ = masked(mask_name)
+    before = torch.get_rng_state()
+    mixed = scaled_dot_product_attention(*inputs, mask, backend=backend, dropout=0.0)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(mixed, scaled_dot_product_attention(*inputs, mask, backend=backend))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("mask_name", ["none", "random", "word"])
+@pytest.mark.parametrize("num_kv_heads", [1, 3])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_weight_is_dropped_or_scaled_up(
+    masked, normal, backend, num_kv_heads, mask_name, biased
+):
+    """Where the values are the rows of the identity, the answers are the weights in use."""
+    (query, key, _), mask, drawn = masked(mask_name, num_kv_heads)
+    k_len = key.shape[-2]
+    bias = normal(3, 5, k_len) if biased else None
+    weights = attention_weights(query, key, drawn, score_bias=bias)
+    inputs = (query, key, torch.eye(k_len).double().expand(2, num_kv_heads, -1, -1))
+    torch.manual_seed(0)
+    for dropout in (0.1, 0.7):
+        used = scaled_dot_product_attention(
+            *(x.expand(200, *x.shape) for x in inputs), mask, None, backend, bias, dropout
+        )
+        is_dropped, whole = used == 0, weights.expand_as(used)
+        torch.testing.assert_close(used[~is_dropped], whole[~is_dropped] / (1 - dropout))
+        coins = is_dropped[whole > 0].double()
+        error = math.sqrt(dropout * (1 - dropout) / len(coins))  # of their mean
+        assert abs(coins.mean() - dropout) < 5 * error
+        alike = (is_dropped == is_dropped[:, :1, :1, :1])[whole > 0].double().mean()
+        assert alike < 0.98  # each sequence, head and query draws for itself
+
+
+@pytest.mark.parametrize("mask_name", [*MASKS, "word"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_mean_of_many_draws_is_the_answer_without_dropout(masked, backend, mask_name):
+    """The variance of a draw is p / (1 - p) times the sum of squared weights times values."""
+    inputs, mask, drawn = masked(mask_name)
+    exact = scaled_dot_product_attention(*inputs, mask)
+    variance = attention_weights(*inputs[:2], drawn).square() @ inputs[2].square() * 0.3 / 0.7
+    torch.manual_seed(0)
+    many = (x.expand(2000, *x.shape) for x in inputs)
+    draws = scaled_dot_product_attention(*many, mask, backend=backend, dropout=0.3)
+    assert ((draws.mean(dim=0) - exact).abs() <= 5 * (variance / 2000).sqrt() + 1e-12).all()
+    torch.testing.assert_close(draws.var(dim=0), variance, atol=1e-9, rtol=0.25)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_fully_masked_row_is_silent_under_dropout_too(
+    normal, silent_rows_stay_silent, backend, biased
+):
+    torch.manual_seed(0)
+    bias = normal(3, 5, 7, dtype=torch.float32) if biased else None
+    attend = partial(scaled_dot_product_attention, backend=backend, score_bias=bias, dropout=0.3)
+    silent_rows_stay_silent(attend, torch.float32)
 
 
 @pytest.mark.parametrize("mask_name", MASKS)
@@ -440,6 +540,16 @@ def test_a_causal_attention_of_more_queries_than_keys_is_refused(normal, backend
     with pytest.raises(ValueError, match="q_len must not exceed k_len, got q_len=5, k_len=3"):
         scaled_dot_product_attention(
             normal(5, 4), normal(3, 4), normal(3, 6), "causal", backend=backend
+        )
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5, math.nan])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_dropout_of_less_than_nothing_or_of_everything_is_refused(normal, backend, dropout):
+    message = f"dropout must be at least 0 and below 1, got dropout={dropout}"
+    with pytest.raises(ValueError, match=message):
+        scaled_dot_product_attention(
+            normal(5, 4), normal(5, 4), normal(5, 6), backend=backend, dropout=dropout
         )
 
 

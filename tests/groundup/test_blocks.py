@@ -165,6 +165,27 @@ def test_dropout_acts_on_a_sub_layer_s_output_before_it_is_added(
     assert 0.3 < is_dropped.double().mean() < 0.7
 
 
+@pytest.mark.parametrize("norm_order", ORDERS)
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [(Block, "attention"), (DecoderBlock, "attention"), (DecoderBlock, "cross_attention")],
+)
+def test_every_attention_drops_weights_in_training_only(normal, shaken, kind, part, norm_order):
+    """Only one attention speaks, so that only what it drops can change the answer."""
+    block, x = (
+        shaken(kind(12, 3, 11, attention_dropout=0.5, norm_order=norm_order)),
+        normal(2, 5, 12),
+    )
+    plain = shaken(kind(12, 3, 11, norm_order=norm_order))
+    memory = [normal(2, 7, 12)] if kind is DecoderBlock else []
+    for name in {"attention", "cross_attention"} - {part}:
+        if hasattr(block, name):
+            nn.init.zeros_(getattr(block, name).output.weight)
+    plain.load_state_dict(block.state_dict())
+    assert not torch.allclose(block(x, *memory), block(x, *memory))
+    assert torch.equal(block.eval()(x, *memory), plain(x, *memory))
+
+
 def test_dropout_is_silent_after_training(normal, shaken):
     block, x = shaken(Block(12, 3, 11, dropout=0.5)).eval(), normal(2, 5, 12)
     assert torch.equal(block(x), block(x))
@@ -179,3 +200,9 @@ def test_dropout_is_silent_after_training(normal, shaken):
 def test_an_unknown_norm_order_is_refused(unchecked, kind):
     with pytest.raises(ValueError, match="norm_order must be pre or post, got norm_order=both"):
         kind(12, 3, 11, norm_order="both")
+
+
+@pytest.mark.parametrize("kind", [Block, DecoderBlock])
+def test_dropping_all_weights_is_refused(kind):
+    with pytest.raises(ValueError, match="below 1, got attention_dropout=1.0"):
+        kind(12, 3, 11, attention_dropout=1.0)

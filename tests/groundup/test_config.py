@@ -67,7 +67,9 @@ def test_bert_base_is_as_released():
 )
 def test_every_preset_survives_json_and_takes_overrides(kind, sizes):
     for name in kind.PRESETS:
-        config = kind.preset(name, **sizes, num_kv_heads=1, dropout=0.25)
+        assert kind.preset(name, **sizes).attention_dropout == 0
+        config = kind.preset(name, **sizes, num_kv_heads=1, dropout=0.25, attention_dropout=0.5)
+        assert config.attention_dropout == 0.5
         assert (config.max_len, config.num_kv_heads, config.dropout) == (5, 1, 0.25)
         assert kind.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
@@ -130,6 +132,14 @@ REFUSED = [
     ({"window": 0}, "window must be at least 1, got window=0"),
     ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got dropout=1.0"),
     ({"dropout": -0.1}, "dropout must be at least 0 and below 1, got dropout=-0.1"),
+    (
+        {"attention_dropout": 1.0},
+        "attention_dropout must be at least 0 and below 1, got attention_dropout=1.0",
+    ),
+    (
+        {"attention_dropout": -0.1},
+        "attention_dropout must be at least 0 and below 1, got attention_dropout=-0.1",
+    ),
     ({"dropuot": 0.1}, "DecoderOnlyConfig has no field dropuot"),
 ]
 

@@ -215,7 +215,38 @@ def test_our_files_are_read_by_their_library(choices, our_model, tokens, tmp_pat
     assert torch.equal(their_greedy(theirs, read, 17), greedy(ours, read, 17))
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT2Config(**GPT2, **NO_ENDS, attn_pdrop=0.3, resid_pdrop=0.0, embd_pdrop=0.0),
+        LlamaConfig(**LLAMA, **NO_ENDS, attention_dropout=0.3),
+    ],
+    ids=["GPT-2", "Llama"],
+)
+def test_in_training_the_same_attention_weights_are_dropped(config, their_model, tokens, tmp_path):
+    """From one seed, layer by layer."""
+    theirs, read = their_model(config).train(), tokens(29, 3, 13)
+    theirs.save_pretrained(tmp_path)
+    ours = from_hugging_face(tmp_path).train()
+    logits = []
+    for model in (ours, theirs):
+        torch.manual_seed(0)
+        logits.append(model(read))
+    torch.testing.assert_close(logits[0], logits[1].logits, rtol=0, atol=1e-5)
+    assert not torch.allclose(logits[0], ours.eval()(read), atol=0.1)
+
+
 # Laws
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_the_share_of_dropped_attention_weights_goes_both_ways(positions, our_model):
+    shares = {"learned": {"dropout": 0.2}, "rotary": {}}[positions] | {"attention_dropout": 0.3}
+    config = our_model(positions=positions, **shares).config
+    theirs = to_hugging_face_config(config)
+    assert theirs["attn_pdrop" if positions == "learned" else "attention_dropout"] == 0.3
+    again = from_hugging_face_config(theirs)
+    assert (again.dropout, again.attention_dropout) == (config.dropout, 0.3)
 
 
 @pytest.mark.parametrize("choices", OURS)
@@ -264,11 +295,13 @@ def test_settings_that_older_files_leave_out_have_their_defaults():
     new = GPT2Config(**old, **NO_ENDS).to_dict()
     assert gpt2 == from_hugging_face_config(new)
     assert (gpt2.d_ff, gpt2.activation, gpt2.norm_eps) == (48, "gelu_tanh", 1e-5)
+    assert (gpt2.dropout, gpt2.attention_dropout) == (0.1, 0.1)
     left_out = ("num_key_value_heads", "rms_norm_eps", "rope_parameters")
     old = {key: value for key, value in LLAMA.items() if key not in left_out}
     llama = from_hugging_face_config(old | {"model_type": "llama", "rope_theta": 99.0})
     assert (llama.num_kv_heads, llama.norm_eps, llama.rotary_base) == (None, 1e-6, 99.0)
     assert (llama.tie_embeddings, gpt2.tie_embeddings) == (False, True)
+    assert llama.attention_dropout == 0
 
 
 # Refusals

@@ -99,7 +99,37 @@ def test_self_attention_equals_torch_s(normal, shaken, transfer, backend):
     torch.testing.assert_close(ours(x, mask=mask), theirs(x, x, x, attn_mask=~mask)[0])
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_in_training_the_same_weights_are_dropped_as_in_torch_s(normal, shaken, transfer, backend):
+    """From one seed, and with gradients for every parameter; in evaluation none is dropped."""
+    ours = shaken(MultiHeadAttention(24, 6, backend=backend, attention_dropout=0.4))
+    theirs = nn.MultiheadAttention(24, 6, dropout=0.4, batch_first=True).double()
+    transfer.attention(ours, theirs)
+    x, context = normal(2, 5, 24), normal(2, 7, 24)
+    torch.manual_seed(0)
+    out = ours(x, context)
+    torch.manual_seed(0)
+    torch.testing.assert_close(out, theirs(x, context, context, need_weights=False)[0])
+    out.sin().sum().backward()
+    assert all(
+        p.grad.abs().max() > 1e-9 for name, p in ours.named_parameters() if "key.b" not in name
+    )
+    expected = ours.eval()(x, context)
+    assert not torch.allclose(out, expected)
+    torch.testing.assert_close(expected, theirs.eval()(x, context, context, need_weights=False)[0])
+
+
 # Laws
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_that_are_looked_at_are_whole_in_training_too(normal, shaken, backend):
+    attention = shaken(MultiHeadAttention(24, 6, 2, backend=backend, attention_dropout=0.4))
+    x, before = normal(2, 5, 24), torch.get_rng_state()
+    weights = attention.weights(x, mask="causal")
+    assert torch.equal(weights, attention.eval().weights(x, mask="causal"))
+    attention(x)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_heads_at_once_are_a_loop_of_heads(normal, shaken):
@@ -189,9 +219,8 @@ def test_fewer_key_and_value_heads_need_fewer_weights():
 @pytest.mark.parametrize("num_kv_heads", [6, 2, 1])
 @pytest.mark.parametrize("rotary", [False, True])
 def test_cached_attention_equals_uncached(normal, shaken, chunks, num_kv_heads, rotary):
-    attention = shaken(
-        MultiHeadAttention(24, 6, num_kv_heads, rotary=Rotary(31, 4) if rotary else None)
-    )
+    choices = {"rotary": Rotary(31, 4) if rotary else None, "attention_dropout": 0.4}
+    attention = shaken(MultiHeadAttention(24, 6, num_kv_heads, **choices)).eval()
     x, cache = normal(2, 7, 24), LayerCache(2, num_kv_heads, 11, 4, dtype=torch.float64)
     parts = []
     for part in x.split(chunks, dim=1):
@@ -285,6 +314,13 @@ def test_heads_that_do_not_divide_are_refused():
         MultiHeadAttention(24, 6, 4)
     with pytest.raises(ValueError, match="num_kv_heads, got num_heads=6, num_kv_heads=0"):
         MultiHeadAttention(24, 6, 0)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_dropping_less_than_nothing_or_everything_is_refused(share):
+    message = f"attention_dropout must be at least 0 and below 1, got attention_dropout={share}"
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(24, 6, attention_dropout=share)
 
 
 def test_turns_made_for_other_heads_are_refused():
