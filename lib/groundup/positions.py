@@ -52,6 +52,7 @@ class SinusoidalPositions(nn.Module):
     def forward(self, positions: Int[Tensor, "*batch length"]) -> Float[Tensor, "*batch length d"]:
         """Look up the rows of the given positions."""
         _require_length_fits(positions, len(self.table))
+        _require_positions_fit(positions, len(self.table))
         return self.table[positions]
 
 
@@ -71,6 +72,7 @@ class LearnedPositions(nn.Module):
     def forward(self, positions: Int[Tensor, "*batch length"]) -> Float[Tensor, "*batch length d"]:
         """Look up the vectors of the given positions."""
         _require_length_fits(positions, self.table.num_embeddings)
+        _require_positions_fit(positions, self.table.num_embeddings)
         return self.table(positions)
 
 
@@ -228,7 +230,8 @@ class Rotary(nn.Module):
             start: Index of the first token, where no positions are given.
 
         Raises:
-            ValueError: If `x` is not `d_head` wide, or if it goes on beyond `max_len`.
+            ValueError: If `x` is not `d_head` wide, or if it goes on beyond `max_len`. Given
+                positions are looked at on a processor only, where nothing has to wait for it.
 
         """
         if x.shape[-1] != self.d_head:
@@ -236,6 +239,7 @@ class Rotary(nn.Module):
                 f"x must be as wide as d_head, got width={x.shape[-1]}, d_head={self.d_head}"
             )
         if positions is not None:
+            _require_positions_fit(positions, self.max_len)
             return turn(x, self.cos[positions], self.sin[positions], self.layout)
         end = start + x.shape[-2]
         if end > self.max_len:
@@ -441,6 +445,18 @@ def _require_length_fits(positions: Int[Tensor, "*batch length"], max_len: int) 
     length = positions.shape[-1]
     if length > max_len:
         raise ValueError(f"length must not exceed max_len, got length={length}, max_len={max_len}")
+
+
+def _require_positions_fit(positions: Int[Tensor, "*batch length"], max_len: int) -> None:
+    # On a GPU every step would have to wait for the numbers, and a compiler cannot branch on them.
+    if positions.device.type != "cpu" or torch.compiler.is_compiling() or not positions.numel():
+        return
+    lowest, highest = (place.item() for place in positions.aminmax())
+    if lowest < 0 or highest >= max_len:
+        raise ValueError(
+            "positions must be at least 0 and below max_len, "
+            f"got positions from {lowest} to {highest}, max_len={max_len}"
+        )
 
 
 def _require_pairs(d_head: int) -> None:

@@ -139,6 +139,40 @@ def test_encoder_decoder_equals_torch_s_layers(encoder_decoder, transfer, tokens
 # Laws
 
 
+def test_every_attention_of_every_model_drops_weights_in_training_only(
+    decoder_only, encoder_only, encoder_decoder, tokens
+):
+    given = [tokens(19, 2, 7)], [tokens(19, 2, 7)], [tokens(23, 2, 5), tokens(19, 2, 7)]
+    layers = 2, 2, 3 + 2 * 2
+    builds = decoder_only, encoder_only, encoder_decoder
+    for build, inputs, number in zip(builds, given, layers, strict=True):
+        model, plain = build(attention_dropout=0.3), build()
+        plain.load_state_dict(model.state_dict())
+        shares = [
+            part.attention_dropout
+            for part in model.modules()
+            if isinstance(part, MultiHeadAttention)
+        ]
+        assert shares == [0.3] * number
+        assert not torch.allclose(model(*inputs), model(*inputs))
+        assert torch.equal(model.eval()(*inputs), plain(*inputs))
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_cached_decoding_drops_no_weights_in_evaluation(decoder_only, tokens, is_static):
+    model, numbers = decoder_only(attention_dropout=0.3, num_kv_heads=1).eval(), tokens(19, 2, 7)
+    cache = model.new_cache(2, is_static=is_static)
+    parts = [model(part, cache=cache) for part in numbers.split([4, 1, 1, 1], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(numbers))
+
+
+def test_a_position_beyond_the_model_is_refused(decoder_only, tokens):
+    for positions in ("learned", "rotary"):
+        model = decoder_only(positions=positions, d_model=24)
+        with pytest.raises(ValueError, match="below max_len, got .* from 0 to 11, max_len=11"):
+            model(tokens(19, 2, 3), positions=torch.tensor([0, 1, 11]))
+
+
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_future_tokens_do_not_change_the_past(

@@ -444,6 +444,18 @@ def test_more_positions_than_the_table_has_are_refused(kind):
         positions(torch.arange(7))
 
 
+@pytest.mark.parametrize(("lowest", "highest"), [(3, 7), (-1, 3)])
+@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions, Rotary])
+def test_a_position_outside_the_table_is_refused(kind, lowest, highest):
+    """However few positions there are; a negative one would be counted from the end."""
+    positions = kind(7, 4)
+    inputs = [torch.ones(2, 2, 4)] if kind is Rotary else []
+    assert positions(*inputs, torch.tensor([[6, 0], [3, 6]])).shape == (2, 2, 4)
+    message = f"below max_len, got positions from {lowest} to {highest}, max_len=7"
+    with pytest.raises(ValueError, match=message):
+        positions(*inputs, torch.tensor([[highest, 3], [3, lowest]]))
+
+
 def test_odd_widths_are_refused(normal):
     with pytest.raises(ValueError, match="d_model must be even .* got d_model=5"):
         sinusoidal_table(3, 5)
