@@ -341,7 +341,12 @@ GROUPS: dict[str, list[Part]] = {
             "3.10",
         ),
         Part("What heads learn", "-s---", "sec-03-learned", "pretrained.load"),
-        Part("Dropout on the weights", "r----", "sec-00-layers", left_out=True),
+        Part(
+            "Dropout on the weights",
+            "r----",
+            "sec-00-layers",
+            "attention.scaled_dot_product_attention",
+        ),
     ],
     "The block": [
         Part("Sub-layers add to what they read", "rrr-r", "sec-04-stream", "blocks.Block", "4.4"),
