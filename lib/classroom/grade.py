@@ -131,8 +131,11 @@ def grade_submission(
     attempts = _Attempts(assignment, submission, seed, limits)
     is_over = False
     while not is_over and time.monotonic() < deadline:
-        with zygote.start_job(limits, deadline) as job:
-            is_over = attempts.go_through(job)
+        try:
+            with zygote.start_job(limits, deadline) as job:
+                is_over = attempts.go_through(job)
+        except JobTooSlow:
+            break  # there was no time left to start
     outcome = attempts.outcome
     for exercise in assignment.master.exercises:
         outcome.reports.setdefault(exercise, assignment.unchecked(exercise, _OUT_OF_TIME))
