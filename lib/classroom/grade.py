@@ -46,6 +46,7 @@ Gradebook = Callable[[Verdict, NotebookNode], None]
 VERDICTS = "verdicts.jsonl"
 _UNFINISHED = "unfinished_run.json"
 _OUT_OF_TIME = "The time for the whole submission was used up before this was checked."
+_STOPPED = "stopped: "
 _MAX_ERROR_LENGTH = 300
 
 
@@ -192,7 +193,7 @@ class _Attempts:
         if run.error and run.seconds >= self._limits.seconds_per_cell:
             errors[at] = f"did not end within {self._limits.seconds_per_cell:g} s"
         elif run.error:
-            errors[at] = f"stopped: {run.error}"
+            errors[at] = f"{_STOPPED}{run.error}"
 
 
 # What is kept of it
@@ -217,11 +218,20 @@ def with_remarks(notebook: NotebookNode, remarks: Sequence[str]) -> NotebookNode
     return notebook
 
 
-def _errors(submission: Submission, outcome: Outcome) -> tuple[str, ...]:
-    """Return a sentence for each cell that did not run to its end."""
+def _errors(assignment: Assignment, submission: Submission, outcome: Outcome) -> tuple[str, ...]:
+    """Return a sentence for each cell that did not run to its end.
+
+    None for a cell that was handed out like this and stopped: it shows what an answer does that
+    is reported on anyway, or it draws with a library that is not there when grades count.
+    """
+    handed_out = assignment.master.notebook.cells
     sentences = []
     for at, what in sorted(outcome.errors.items()):
-        exercise = submission.cells[at].answers
+        cell = submission.cells[at]
+        is_given = cell.stands_for is not None and cell.source == handed_out[cell.stands_for].source
+        exercise = cell.answers
+        if is_given and not exercise and what.startswith(_STOPPED):
+            continue
         where = f"cell {at + 1} ({exercise})" if exercise else f"cell {at + 1}"
         sentences.append(f"{where} {shown(what, _MAX_ERROR_LENGTH)}")
     return tuple(sentences)
@@ -377,7 +387,7 @@ def judge(zygote: Zygote, settings: Settings, each: HandedIn) -> Judged | None:
         key=key,
         reports=tuple(outcome.reports[name] for name in assignment.master.exercises),
         problem=problem,
-        errors=_errors(submission, outcome),
+        errors=_errors(assignment, submission, outcome),
         notes=submission.notes,
         file=submission.file,
         digest=submission.digest,

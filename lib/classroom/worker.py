@@ -162,6 +162,9 @@ class Shell(InteractiveShell):
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         self.collected.error(etype.__name__, _words_of(evalue), list(stb))
 
+    def enable_gui(self, gui: str | None = None) -> None:
+        """Do nothing: pictures appear under their cell, and there is no window to wait for."""
+
     def mend(self) -> None:
         """Undo what a cell has put in the place of our methods, so that others still run."""
         for name in [name for name in vars(self) if callable(getattr(Shell, name, None))]:

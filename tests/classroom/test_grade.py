@@ -128,7 +128,8 @@ def test_a_report_is_that_of_the_self_check(graded, handout, student):
 
 def test_helpers_imports_and_magics_of_the_student_work(graded, handout, hand_in):
     own = {
-        1: "%precision 3\nimport numpy as np",
+        1: "%matplotlib inline\nimport numpy as np",
+        2: "np.zeros(3)",
         4: "def mean(x):\n    return x.mean(dim=0)",
         9: "2 + 3",
     }
@@ -232,6 +233,15 @@ def test_a_verdict_says_what_was_graded_and_how(judged, hand_in, settings):
     assert verdict.layers == ("bubblewrap", "namespaces", "Landlock", "seccomp")
     assert not verdict.allow_weaker
     assert SEED not in json.dumps(verdict.to_json())
+
+
+def test_a_given_cell_that_stops_is_no_remark(judged, hand_in):
+    """The last cell prints; what broke it is the student's, and told where it is checked."""
+    hand_in(own={2: "def print(*args):\n    raise ValueError('no')"})
+    judgement = judged()
+    assert judgement.verdict.errors == ()
+    notebook = nbformat.reads(judgement.notebook, as_version=4)
+    assert notebook.cells[-1].outputs[0].ename == "ValueError"
 
 
 def test_remarks_stand_at_the_top_of_the_notebook_as_plain_text(judged, hand_in):
