@@ -344,7 +344,7 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "Dropout on the weights",
             "r----",
-            "sec-00-layers",
+            "sec-04-dropout",
             "attention.scaled_dot_product_attention",
         ),
     ],
