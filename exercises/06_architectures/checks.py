@@ -18,6 +18,7 @@ from classroom.checks import (
     exercise,
     expect_agrees,
     expect_gradients,
+    expect_inputs_unchanged,
     expect_law,
     expect_test_judges,
     points,
@@ -649,13 +650,17 @@ class TestMaskedTokens:
     def test_some_become_a_random_word(self, subject, case):
         self.compare(subject, case, partial(masking_inputs, kind=(0.8, 0.9)), ["inputs"])
 
-    @points(2)
+    @points(1)
     def test_all_three_kinds_are_told_apart(self, subject, case):
         self.compare(subject, case, masking_inputs, ["inputs"])
 
     @points(2)
     def test_every_chosen_token_is_asked_for_and_no_other(self, subject, case):
         self.compare(subject, case, partial(masking_inputs, kind=(0.7, 1.0)), ["labels"])
+
+    @points(1)
+    def test_the_tokens_themselves_are_not_hidden(self, subject, case):
+        expect_inputs_unchanged(subject, case, "masked_tokens", masking_inputs)
 
     def compare(self, subject, case, inputs, parts):
         expect_agrees(subject, case, "masked_tokens", inputs, masking_oracle, MASKED, compare=parts)
@@ -747,6 +752,11 @@ def remembered(model):
     known = {}
 
     def predict(first, rest):
+        if not (len(first) and len(rest)):
+            raise ValueError(
+                "predict needs at least one token in each part, got "
+                f"{len(first)} in first and {len(rest)} in rest"
+            )
         text = (*first.tolist(), -1, *rest.tolist())
         if text not in known:
             known[text] = model(first, rest)
@@ -947,8 +957,10 @@ class TestOneBlockThreeMasks:
         def law(masks, length, prefix_lens):
             both_ways, causal, prefix = masks
             limits = (("0 tokens", causal), ("1 token", causal), ("all tokens", both_ways))
+            if prefix.dtype != torch.bool:
+                return f"the mask with a prefix has dtype {prefix.dtype}, expected torch.bool"
             for seen, (words, expected) in zip(prefix, limits, strict=True):
-                if seen.dtype != torch.bool or not torch.equal(seen, expected):
+                if not torch.equal(seen, expected):
                     other = "both-ways" if words == "all tokens" else "causal"
                     return f"with a prefix of {words} the mask should be your {other} one"
             return None
@@ -1215,8 +1227,8 @@ def expect_same_logits(subject, case, layer):
                 for rows in (logits, expected)
             )
             return (
-                f"{problem}. All that the loss says is {told:.4f} nats per character instead of "
-                f"{wanted:.4f}"
+                f"{problem}. All that the loss says is {told:.2g} nats per character instead of "
+                f"{wanted:.2g}"
             )
         return None
 

@@ -271,7 +271,7 @@ check("greedy_translation")
 # - it is **chosen** if `choice < share`, unless its token is special: tokens `0` to `num_special - 1` are (padding, begin, end, mask …) and are never chosen;
 # - a chosen token becomes `mask_id` if `kind < 0.8`; if `0.8 <= kind < 0.9`, a random *word*: the ids `num_special` to `vocab_size - 1` are the words, and `word` says which, each getting an equally long piece of the interval from 0 to 1; else it stays.
 #
-# Return the inputs and the labels. A label is the *original* token where a token was chosen, whatever became of it, and `-100` everywhere else: that is what `F.cross_entropy` ignores.
+# Return the inputs and the labels. A label is the *original* token where a token was chosen, whatever became of it, and `-100` everywhere else: that is what `F.cross_entropy` ignores. Leave `tokens` itself as it is: it is your data, and will be hidden anew, in other places, when it comes again.
 #
 # *Before you code:* which share of all ordinary tokens ends up as `mask_id`? And how many places does a batch of 1000 ordinary tokens learn from?
 #
@@ -510,7 +510,9 @@ def loss_on_noise(decoder, steps=150):
 
 
 def show_symptoms(decoder):
-    print(f"loss on random tokens: {loss_on_noise(decoder):.2f} (nobody can: {math.log(8):.2f})")
+    print(
+        f"loss on random tokens: {loss_on_noise(decoder):.2f} (at best {math.log(8):.2f} without the answers)"
+    )
     generator = torch.Generator().manual_seed(1)
     x, memory = torch.randn(2, 1, 6, 6, generator=generator)
     weights = torch.randn(6, 6, 6, generator=generator)

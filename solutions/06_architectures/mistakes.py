@@ -291,6 +291,83 @@ class FirstBlockAgainAndAgain(Mistake, exercise="decoder_only_logits"):
         return x @ table.T
 
 
+class MaskOfNumbers(Mistake, exercise="decoder_only_logits"):
+    """The mask is made of ones and zeros, which are added to the scores and hide nothing; a boolean
+    mask, True where attention is allowed, hides what it should."""
+
+    def decoder_only_logits(tokens, table, positions, layers, gain, bias, is_scaled=False):
+        x = table[tokens]
+        if is_scaled:
+            x = x * math.sqrt(table.shape[1])
+        x = x + positions[: tokens.shape[1]]
+        mask = torch.tril(torch.ones(tokens.shape[1], tokens.shape[1], dtype=x.dtype))
+        for weights in layers:
+            x = block(x, mask, weights)
+        x = F.layer_norm(x, gain.shape, gain, bias)
+        return x @ table.T
+
+
+class DiagonalMissing(Mistake, exercise="decoder_only_logits"):
+    """No token sees itself, so the first sees nothing at all; a causal mask allows a token and all
+    before it."""
+
+    def decoder_only_logits(tokens, table, positions, layers, gain, bias, is_scaled=False):
+        x = table[tokens]
+        if is_scaled:
+            x = x * math.sqrt(table.shape[1])
+        x = x + positions[: tokens.shape[1]]
+        mask = torch.tril(torch.ones(tokens.shape[1], tokens.shape[1]), diagonal=-1) == 1
+        for weights in layers:
+            x = block(x, mask, weights)
+        x = F.layer_norm(x, gain.shape, gain, bias)
+        return x @ table.T
+
+
+class LastBlockAlone(Mistake, exercise="decoder_only_logits"):
+    """Every block reads the embeddings, so that of all blocks only the last one counts; each reads
+    what the one before it returned."""
+
+    def decoder_only_logits(tokens, table, positions, layers, gain, bias, is_scaled=False):
+        x = table[tokens]
+        if is_scaled:
+            x = x * math.sqrt(table.shape[1])
+        x = x + positions[: tokens.shape[1]]
+        mask = torch.tril(torch.ones(tokens.shape[1], tokens.shape[1])) == 1
+        for weights in layers:
+            y = block(x, mask, weights)
+        x = y
+        x = F.layer_norm(x, gain.shape, gain, bias)
+        return x @ table.T
+
+
+class ScaledUnasked(Mistake, exercise="decoder_only_logits"):
+    """The rows are scaled even if `is_scaled` is False; then they go in as they are."""
+
+    def decoder_only_logits(tokens, table, positions, layers, gain, bias, is_scaled=False):
+        x = table[tokens] * math.sqrt(table.shape[1])
+        x = x + positions[: tokens.shape[1]]
+        mask = torch.tril(torch.ones(tokens.shape[1], tokens.shape[1])) == 1
+        for weights in layers:
+            x = block(x, mask, weights)
+        x = F.layer_norm(x, gain.shape, gain, bias)
+        return x @ table.T
+
+
+class LogitsScaledToo(Mistake, exercise="decoder_only_logits"):
+    """The table is scaled for the logits as well; the factor belongs to the way in alone."""
+
+    def decoder_only_logits(tokens, table, positions, layers, gain, bias, is_scaled=False):
+        x = table[tokens]
+        if is_scaled:
+            x = x * math.sqrt(table.shape[1])
+        x = x + positions[: tokens.shape[1]]
+        mask = torch.tril(torch.ones(tokens.shape[1], tokens.shape[1])) == 1
+        for weights in layers:
+            x = block(x, mask, weights)
+        x = F.layer_norm(x, gain.shape, gain, bias)
+        return x @ table.T * (math.sqrt(table.shape[1]) if is_scaled else 1)
+
+
 # 6.2 --------------------------------------------------------------------------------------------
 
 
@@ -380,6 +457,17 @@ class PaddingCounted(Mistake, exercise="shifted_loss"):
         first = torch.full((len(targets), 1), bos)
         logits = model(torch.cat([first, targets[:, :-1]], dim=1))
         return F.cross_entropy(logits.transpose(1, 2), targets)
+
+
+class PaddingSoughtInTheInput(Mistake, exercise="shifted_loss"):
+    """What counts as padding is read off the shifted input, so behind each eos one pad is asked for;
+    leave out the places whose *target* is pad."""
+
+    def shifted_loss(model, targets, bos, pad):
+        first = torch.full((len(targets), 1), bos)
+        tokens = torch.cat([first, targets[:, :-1]], dim=1)
+        nats = F.cross_entropy(model(tokens).transpose(1, 2), targets, reduction="none")
+        return nats[tokens != pad].mean()
 
 
 class DividedByAllPlaces(Mistake, exercise="shifted_loss"):
@@ -698,6 +786,26 @@ class ScaledByTheWholeWidth(Mistake, exercise="CrossAttention"):
                 scores = scores.masked_fill(hidden, float("-inf"))
             output = scores.softmax(dim=-1) @ value
             return self.output(output.transpose(1, 2).flatten(2))
+
+
+class OneHeadOnly(Mistake, exercise="CrossAttention"):
+    """All features make one head, whatever `num_heads` says; each head has d_model / num_heads of
+    them, and a softmax of its own."""
+
+    class CrossAttention(nn.Module):
+        def __init__(self, d_model, num_heads):
+            super().__init__()
+            self.query = nn.Linear(d_model, d_model)
+            self.key = nn.Linear(d_model, d_model)
+            self.value = nn.Linear(d_model, d_model)
+            self.output = nn.Linear(d_model, d_model)
+
+        def forward(self, x, memory, source_mask=None):
+            query, key, value = self.query(x), self.key(memory), self.value(memory)
+            scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+            if source_mask is not None:
+                scores = scores.masked_fill(~source_mask[:, None, :], float("-inf"))
+            return self.output(scores.softmax(dim=-1) @ value)
 
 
 class NotScaled(Mistake, exercise="CrossAttention"):
@@ -1218,6 +1326,25 @@ class FilledUpWithEos(Mistake, exercise="greedy_translation"):
         return written[:, 1:]
 
 
+class EosOverwritten(Mistake, exercise="greedy_translation"):
+    """The eos that a sequence writes is overwritten with pad; it belongs to the answer, and pad comes
+    after it."""
+
+    def greedy_translation(encode, decode, source, source_mask, bos, eos, pad, max_len):
+        memory = encode(source, source_mask)
+        written = torch.full((len(source), 1), bos)
+        done = torch.zeros(len(source), dtype=torch.bool)
+        while written.shape[1] <= max_len:
+            logits = decode(written, memory, source_mask)
+            newest = logits[:, -1].argmax(dim=-1)
+            done |= newest == eos
+            newest[done] = pad
+            written = torch.cat([written, newest[:, None]], dim=1)
+            if done.all():
+                break
+        return written[:, 1:]
+
+
 class SequenceBySequence(Mistake, exercise="greedy_translation"):
     """Each sequence is translated by itself, with calls of its own; the batch goes through the model
     together."""
@@ -1492,6 +1619,21 @@ class LabelsFirst(Mistake, exercise="masked_tokens"):
         inputs[swapped] = random_words[swapped]
         labels = tokens.masked_fill(~chosen, -100)
         return labels, inputs
+
+
+class TokensChanged(Mistake, exercise="masked_tokens"):
+    """The given tokens themselves are hidden, so the data stay hidden for ever, and their labels with
+    them when they come again; change a copy."""
+
+    def masked_tokens(tokens, choice, kind, word, num_special, mask_id, vocab_size, share=0.15):
+        chosen = (choice < share) & (tokens >= num_special)
+        number = vocab_size - num_special
+        random_words = num_special + (word * number).floor().long()
+        labels = tokens.masked_fill(~chosen, -100)
+        tokens[chosen & (kind < 0.8)] = mask_id
+        swapped = chosen & (kind >= 0.8) & (kind < 0.9)
+        tokens[swapped] = random_words[swapped]
+        return tokens, labels
 
 
 # 6.6 --------------------------------------------------------------------------------------------
@@ -1929,6 +2071,20 @@ class PaddingCounted(Mistake, exercise="smoothed_loss"):
         return d_model**-0.5 * min(n**-0.5, n * warmup_steps**-1.5)
 
 
+class PaddingInTheSpread(Mistake, exercise="smoothed_loss"):
+    """Padding is left out of the usual loss, but not of the part that is shared by the vocabulary;
+    neither part may count it."""
+
+    def smoothed_loss(logits, targets, smoothing, pad):
+        log_p = F.log_softmax(logits, dim=-1)
+        nats = F.nll_loss(log_p.flatten(0, 1), targets.flatten(), ignore_index=pad)
+        return (1 - smoothing) * nats - smoothing * log_p.mean()
+
+    def noam(step, d_model, warmup_steps):
+        n = step + 1
+        return d_model**-0.5 * min(n**-0.5, n * warmup_steps**-1.5)
+
+
 class DividedByAllPlaces(Mistake, exercise="smoothed_loss"):
     """The sum over real targets is divided by all places, padding included."""
 
@@ -1960,8 +2116,8 @@ class SoftmaxTwice(Mistake, exercise="smoothed_loss"):
 
 
 class StepTakenForTheNumber(Mistake, exercise="smoothed_loss"):
-    """`step` is taken for the number of the update, so every rate is one step late and the first
-    update does nothing: steps are counted from 0, updates from 1."""
+    """`step` is taken for the number of the update, so every rate comes one step late: steps are
+    counted from 0, updates from 1."""
 
     def smoothed_loss(logits, targets, smoothing, pad):
         log_p = F.log_softmax(logits, dim=-1)
@@ -2128,6 +2284,24 @@ class PaddingStillSeen(Mistake, exercise="mended_decoder"):
         return x + attend(x @ cross_q, memory @ cross_k, memory @ cross_v, everything)
 
 
+class OldStreamAsks(Mistake, exercise="mended_decoder"):
+    """Cross attention asks with the stream as it was before self attention; it asks with the sum, what
+    each token found before it included."""
+
+    def mended_decoder(x, memory, source_mask, weights):
+        w_q, w_k, w_v, cross_q, cross_k, cross_v = weights
+        scale = math.sqrt(x.shape[-1])
+
+        def attend(query, key, value, mask):
+            scores = query @ key.transpose(1, 2) / scale
+            return scores.masked_fill(~mask, float("-inf")).softmax(dim=-1) @ value
+
+        past = torch.ones(x.shape[1], x.shape[1]).tril() == 1
+        real = source_mask[:, None, :]
+        found = attend(x @ w_q, x @ w_k, x @ w_v, past)
+        return x + found + attend(x @ cross_q, memory @ cross_k, memory @ cross_v, real)
+
+
 class CausalMaskOnTheSource(Mistake, exercise="mended_decoder"):
     """Cross attention has a causal mask; the source is there in full, only its padding is hidden."""
 
@@ -2274,7 +2448,7 @@ class ResidualFromTheNorm(Mistake, exercise="swapped_cross_attention"):
 
 
 class NormForgotten(Mistake, exercise="swapped_cross_attention"):
-    """The stream asks without a norm."""
+    """The stream asks without a norm; in a pre-norm block what asks is normalised first."""
 
     def swapped_cross_attention(x, memory, source_mask, weights, num_heads):
         def split(tokens):
@@ -2288,6 +2462,24 @@ class NormForgotten(Mistake, exercise="swapped_cross_attention"):
         scores = scores.masked_fill(~source_mask[:, None, None, :], -math.inf)
         merged = (scores.softmax(dim=-1) @ value).transpose(1, 2).flatten(2)
         return x + merged @ weights["output.weight"].T + weights["output.bias"]
+
+
+class NormBehindTheSum(Mistake, exercise="swapped_cross_attention"):
+    """The norm comes behind the sum, as in a post-norm block; here it comes before the queries, and
+    the sum stays as it is."""
+
+    def swapped_cross_attention(x, memory, source_mask, weights, num_heads):
+        def split(tokens):
+            return tokens.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+        query = split(x @ weights["query.weight"].T + weights["query.bias"])
+        key = split(memory @ weights["key.weight"].T + weights["key.bias"])
+        value = split(memory @ weights["value.weight"].T + weights["value.bias"])
+        scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+        scores = scores.masked_fill(~source_mask[:, None, None, :], -math.inf)
+        merged = (scores.softmax(dim=-1) @ value).transpose(1, 2).flatten(2)
+        x = x + merged @ weights["output.weight"].T + weights["output.bias"]
+        return F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])
 
 
 class MemoryNormalisedAgain(Mistake, exercise="swapped_cross_attention"):
