@@ -586,7 +586,6 @@ GROUPS: dict[str, list[Part]] = {
             "s-w--",
             "ch-architectures",
             "blocks.DecoderBlock",
-            "6.9",
             notes={"draft": "It reads what was there before, and cross attention is passed by."},
         ),
         Part(
@@ -693,7 +692,7 @@ GROUPS: dict[str, list[Part]] = {
             "www--",
             "ch-architectures",
             "models.EncoderDecoder functional.encoder_decoder pretrained.load",
-            "6.9",
+            "6.10",
             notes={
                 "post": "The final model is made of two layers whose code is not shown.",
                 "walk-through": "The pieces do not fit as they stand: the input has no shape, "
