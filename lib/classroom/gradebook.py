@@ -5,13 +5,15 @@ code printed can be taken for one. Then nbgrader's own pieces carry it into the 
 `autograded/`, where its feedback, its formgrader and its export find it.
 """
 
+import contextlib
 import copy
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,13 +113,14 @@ class GradebookWriter:
         self._notebook_name = notebook_name
 
     def __enter__(self) -> "GradebookWriter":
-        self._gradebook = Gradebook(self._course.db_url, self._course.course_id)
-        try:
-            self._gradebook.find_notebook(self._notebook_name, self._assignment)
-        except MissingEntry:
-            self._gradebook.close()
-            self._tell_of_the_assignment()
+        with _our_programs():
             self._gradebook = Gradebook(self._course.db_url, self._course.course_id)
+            try:
+                self._gradebook.find_notebook(self._notebook_name, self._assignment)
+            except MissingEntry:
+                self._gradebook.close()
+                self._tell_of_the_assignment()
+                self._gradebook = Gradebook(self._course.db_url, self._course.course_id)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -216,6 +219,17 @@ class GradebookWriter:
                     f"nbgrader could not be told of {self._assignment}: see what "
                     f"`nbgrader generate_assignment {self._assignment}` says"
                 ) from None
+
+
+@contextlib.contextmanager
+def _our_programs() -> Iterator[None]:
+    """Let nbgrader find `alembic`, which it calls by its name, where no environment is active."""
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
 
 
 def _require_plain(student: str) -> None:

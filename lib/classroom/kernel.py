@@ -33,7 +33,7 @@ ALL_NAMESPACES = (
 )
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
-_MS_REC, _MS_PRIVATE = 16384, 1 << 18
+_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 22, 24
 _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 _SECCOMP_MODE_FILTER = 2
@@ -89,11 +89,38 @@ def keep_mounts_private() -> None:
     _checked(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "private mounts")
 
 
-def mount_memory(target: str, num_bytes: int, num_files: int) -> None:
-    """Mount an empty folder that lives in memory, for this user alone."""
+def mount_memory(
+    target: str, num_bytes: int, num_files: int, still_seen: Iterable[str] = ()
+) -> None:
+    """Mount a folder that lives in memory, for this user alone; `/proc` must be there.
+
+    Args:
+        target: Where; what was there is hidden.
+        num_bytes: What it can hold.
+        num_files: How many files it can hold.
+        still_seen: Files and folders that are not to be hidden, such as a Python that was
+            installed below `target`; others may be among them.
+
+    """
+    below = sorted(path for path in still_seen if path.startswith(f"{target}/"))
+    places = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in below}
     options = f"size={num_bytes},nr_inodes={num_files},mode=700".encode()
     flags = _MS_NOSUID | _MS_NODEV
     _checked(_libc.mount(b"tmpfs", target.encode(), b"tmpfs", flags, options), f"mount {target}")
+    for path, place in places.items():
+        if not os.path.lexists(path):  # or else it lies in one of those before it
+            source = f"/proc/self/fd/{place}"
+            _make_room(path, os.path.isdir(source))
+            flags = _MS_BIND | _MS_REC
+            _checked(_libc.mount(source.encode(), path.encode(), None, flags, None), f"bind {path}")
+        os.close(place)
+
+
+def _make_room(path: str, for_a_folder: bool) -> None:
+    """Make what something can be mounted on."""
+    os.makedirs(path if for_a_folder else os.path.dirname(path), exist_ok=True)
+    if not for_a_folder:
+        Path(path).touch()
 
 
 def mount_processes(target: str = "/proc") -> None:

@@ -6,6 +6,7 @@ its own, private folders in memory, Landlock, a filter of system calls and resou
 """
 
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -149,9 +150,16 @@ def require(layers: Sequence[Layer], allow_weaker: bool = False) -> None:
 
 def readable() -> list[str]:
     """Return the places that a submission may read: the system, Python, and its worker's code."""
-    places = [*_SYSTEM, sys.base_prefix, sys.prefix, *_SETTINGS]
-    places.append(str(Path(__file__).parent))
+    ours = (sys.base_prefix, sys.prefix, str(Path(__file__).parent))
+    places = [*_SYSTEM, *_SETTINGS, *itertools.chain.from_iterable(map(for_everybody, ours))]
     return [place for place in dict.fromkeys(places) if os.path.lexists(place)]
+
+
+def for_everybody(folder: str) -> list[str]:
+    """Return a folder, or what is in it if root keeps it from the user that it is read as."""
+    if os.geteuid() == 0 and os.stat(folder).st_mode & 0o5 != 0o5:
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    return [folder]
 
 
 def command(argv: Sequence[str]) -> list[str]:
@@ -160,8 +168,10 @@ def command(argv: Sequence[str]) -> list[str]:
     It is the same for root and for an ordinary user, because a first bubblewrap gives up root:
     it collects the places where an ordinary user can reach them, and becomes that user.
     """
-    sandbox = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", *_places()]
-    sandbox += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/tmp"]
+    sandbox = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session"]
+    # First, because Python may have been installed below it.
+    sandbox += ["--perms", "1777", "--tmpfs", "/tmp", *_places()]
+    sandbox += ["--proc", "/proc", "--dev", "/dev"]
     # What hides something lies on top of it, and nothing can be written where others would see it.
     for place in _hidden():
         sandbox += ["--tmpfs", place, "--remount-ro", place]

@@ -16,6 +16,7 @@ import resource
 import select
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -264,7 +265,9 @@ def _keep_watch(
         if settings["namespaces"]:
             kernel.keep_mounts_private()
             for folder in (WORKPLACE, _SHARED_MEMORY):
-                kernel.mount_memory(folder, settings["file_bytes"], _NUM_FILES)
+                kernel.mount_memory(
+                    folder, settings["file_bytes"], _NUM_FILES, settings["readable"]
+                )
             kernel.mount_processes()
         kernel.set_dumpable(False)
         runner = os.fork()
@@ -347,7 +350,8 @@ def _be_runner(settings: dict[str, Any], control: Channel, shell: Shell) -> None
     printed = _redirect_standard_streams(control.connection.fileno(), settings["file_bytes"])
     _limit_resources(settings)
     os.environ["TMPDIR"] = WORKPLACE
-    os.chdir(WORKPLACE)
+    # Beside it there may be a Python that was installed below /tmp.
+    os.chdir(tempfile.mkdtemp(prefix="work-", dir=WORKPLACE))
     kernel.give_up_privileges()
     if settings["landlock"]:
         kernel.restrict_files(

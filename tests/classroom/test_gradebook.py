@@ -187,6 +187,17 @@ def test_a_name_that_leads_elsewhere_is_refused(course, writer, notebook, studen
     assert not (course / "autograded").exists()
 
 
+def test_an_environment_need_not_be_active(make_course, tmp_path, monkeypatch):
+    """A new gradebook asks for the program `alembic`."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    root = make_course(tmp_path / "other")
+    assignment = root / "solutions" / "07_averages"
+    write_notebook(build_notebook(assignment), assignment / "averages.ipynb")
+    with GradebookWriter(root, "07_averages", "averages"):
+        assert os.environ["PATH"] == "/usr/bin:/bin"
+    assert (root / "gradebook.db").exists()
+
+
 def test_an_assignment_that_nbgrader_refuses_is_told(course):
     (course / "gradebook.db").unlink()
     (course / "solutions" / "07_averages" / "averages.ipynb").write_text("no notebook")

@@ -47,6 +47,16 @@ def inside():
     return run
 
 
+def test_a_python_that_only_root_may_enter_is_shown_by_its_parts(monkeypatch, tmp_path):
+    (tmp_path / "lib").mkdir()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    tmp_path.chmod(0o755)
+    assert str(tmp_path) in sandbox.readable()
+    tmp_path.chmod(0o700)
+    shown = tmp_path / "lib" if os.geteuid() == 0 else tmp_path
+    assert {str(shown)} == {p for p in sandbox.readable() if p.startswith(str(tmp_path))}
+
+
 def test_a_lacking_layer_is_refused_with_its_reason():
     with pytest.raises(TooWeak, match=r"Landlock is not active \(the kernel has none\)"):
         require([ACTIVE, LACKING])

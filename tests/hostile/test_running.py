@@ -396,7 +396,8 @@ ATTACKS = {
     ),
     # Getting out.
     "files are written": before(WRITE_FILES),
-    "files are written at the check": inside(WRITE_FILES, why="expected"),
+    # Where Python lies below /tmp, trying to remove all of it takes longer than there is.
+    "files are written at the check": inside(WRITE_FILES, why="expected|was stopped"),
     "files are written in the background": before(BACKGROUND),
     "a link to what is outside": before(
         "import os\nfor name in ('gradebook.db', 'seed'):\n"

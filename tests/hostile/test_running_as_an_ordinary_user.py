@@ -41,7 +41,7 @@ def test_attacks_on_an_ordinary_user_earn_nothing_either(zygote):
     tests = str(Path(__file__).with_name("test_running.py"))
     done = subprocess.run(
         [
-            *reachable([*sandbox.readable(), str(ROOT)]),
+            *reachable([*sandbox.readable(), *sandbox.for_everybody(str(ROOT))]),
             *("--chdir", str(ROOT), "--", "setpriv", *become, "--bounding-set=-all", "--"),
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, "-k", SOME),
         ],
