@@ -1,6 +1,7 @@
 """A class graded with stock nbgrader commands gets the scores that its self-checks showed."""
 
 import csv
+import itertools
 import os
 import shutil
 import subprocess
@@ -54,8 +55,8 @@ def packs(answers):
 class Classroom:
     """A copy of the course in which several kinds of student have handed in one chapter.
 
-    In chapter 01 there is one for every mistake and every variant; in the others a few, because
-    what is asked here is whether nbgrader and the self-check agree, and each takes ten seconds.
+    In chapter 01 there is one for every mistake and every variant; in the others two, because what
+    is asked here is whether nbgrader and the self-check agree, and each takes ten seconds.
     """
 
     def __init__(self, assignment, root: Path, folder: Path):
@@ -66,14 +67,19 @@ class Classroom:
             copy(root / name, folder / name)
         thorough = assignment.name == THOROUGHLY
         solution = {name: assignment.solution(name) for name in assignment.exercises}
-        self.answers = {
-            "solution": solution,
-            "blank": {name: assignment.blank(name) for name in assignment.exercises},
-        }
-        for kind in ("mistakes", "variants"):
-            found = packs(getattr(assignment, kind))
-            for i, pack in enumerate(found if thorough else found[:1]):
-                self.answers[f"{kind}_{i:02}"] = {**solution, **pack}
+        blank = {name: assignment.blank(name) for name in assignment.exercises}
+        mistakes, variants = packs(assignment.mistakes), packs(assignment.variants)
+        self.answers = {"solution": solution}
+        if thorough:
+            self.answers["blank"] = blank
+            for kind, found in (("mistakes", mistakes), ("variants", variants)):
+                for i, pack in enumerate(found):
+                    self.answers[f"{kind}_{i:02}"] = {**solution, **pack}
+        else:
+            kinds = itertools.cycle([mistakes[0], variants[0], blank])
+            self.answers["mixed"] = {
+                name: kind[name] for name, kind in zip(assignment.exercises, kinds, strict=False)
+            }
         for student, answers in self.answers.items():
             self.hand_in(student, {name: answer.cell for name, answer in answers.items()})
         if thorough:
@@ -166,14 +172,16 @@ def test_mistakes_lose_points_and_nothing_else_does(classrooms):
 
 def only_mistakes_lose_points(classroom):
     full = classroom.scores("solution")
-    assert sum(classroom.scores("blank").values()) == 0
+    mistakes = {(mistake.exercise, mistake.name) for mistake in classroom.assignment.mistakes}
     for student, answers in classroom.answers.items():
         scores = classroom.scores(student)
         for exercise, answer in answers.items():
             score = scores[exercise]
-            if student.startswith("mistakes") and answer.name != "Solution":
+            if answer.name == "Blank":
+                assert score == 0
+            elif (exercise, answer.name) in mistakes:
                 assert score < full[exercise], f"{exercise}: {answer.name}"
-            elif student != "blank":
+            else:
                 assert score == full[exercise], f"{exercise}: {answer.name}"
 
 
