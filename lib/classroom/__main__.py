@@ -7,13 +7,13 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
+from classroom.startup import skip_the_grammar_of_addresses
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; user errors end with one sentence and the status 2."""
     args = _parser().parse_args(argv)
-    # If this is there, jsonschema, which checks notebooks, compiles a grammar of web addresses
-    # for seconds when it is imported. Notebooks have none to check.
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+    skip_the_grammar_of_addresses()
     try:
         return args.run(args)
     except KeyboardInterrupt:

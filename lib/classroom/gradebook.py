@@ -30,12 +30,10 @@ from nbgrader.utils import is_grade
 from sqlalchemy.exc import SAWarning
 from sqlalchemy.orm import scoped_session, sessionmaker
 from traitlets.config import Config
-from traitlets.config.loader import PyFileConfigLoader
 
 from classroom.notebooks import CHECK_SUFFIX
+from classroom.release import nbgrader_config
 from classroom.selfcheck import REPORT_TYPE, Report
-
-CONFIG = "nbgrader_config.py"
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class GradebookWriter:
     """
 
     def __init__(self, root: Path, assignment: str, notebook_name: str):
-        self._config = PyFileConfigLoader(CONFIG, str(root.resolve())).load_config()
+        self._config = nbgrader_config(root)
         self._config.CourseDirectory.root = str(root.resolve())
         self._config.CourseDirectory.assignment_id = assignment
         self._course = CourseDirectory(config=self._config)

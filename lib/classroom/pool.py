@@ -8,11 +8,12 @@ What a process needs is imported in it late, after what makes importing fast.
 import multiprocessing
 import pickle
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
+
+from classroom.startup import skip_the_grammar_of_addresses
 
 _work: Callable[[Any], Any] | None = None
 """What a process does with each job; set when it starts."""
@@ -60,8 +61,7 @@ def _start(start: bytes) -> None:
     from classroom import kernel
 
     kernel.end_with_parent()
-    # See `classroom.__main__`: seconds of importing that no notebook needs.
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+    skip_the_grammar_of_addresses()
     _work = pickle.loads(start)()
 
 

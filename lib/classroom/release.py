@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nbgrader.converters import GenerateAssignment, NbGraderException
 from nbgrader.coursedir import CourseDirectory
-from traitlets.config.loader import PyFileConfigLoader
+from traitlets.config.loader import Config, PyFileConfigLoader
 
 from classroom.notebooks import assignments, build_notebook, text_file, write_notebook
 
@@ -24,6 +24,11 @@ _TRACES = ("BEGIN SOLUTION", "END SOLUTION")
 
 class ReleaseError(ValueError):
     """A release was not made; the text says what to mend."""
+
+
+def nbgrader_config(root: Path) -> Config:
+    """Read the settings with which nbgrader works in a course's folder."""
+    return PyFileConfigLoader(CONFIG, str(root.resolve())).load_config()
 
 
 def release(
@@ -119,7 +124,7 @@ def _generate(root: Path, folder: Path, scratch: Path) -> Path:
     copy.mkdir(parents=True)
     for name in (text_file(folder).with_suffix(".ipynb").name, *HANDED_OUT):
         shutil.copy(folder / name, copy)
-    config = PyFileConfigLoader(CONFIG, str(root.resolve())).load_config()
+    config = nbgrader_config(root)
     config.CourseDirectory.root = str(scratch)
     config.CourseDirectory.assignment_id = folder.name
     # No gradebook, as by `nbgrader generate_assignment --no-db`, whatever the settings name.
