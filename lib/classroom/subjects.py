@@ -277,13 +277,17 @@ class LocalSubject:
             yield
         finally:
             armed = False
+            seconds_left = self._seconds_left - (time.monotonic() - started)
             if can_interrupt:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                # One of many alarms may still be on its way, through a thread of torch's. By
-                # default it would end the process.
-                is_default = went_off and previous == signal.SIG_DFL
-                signal.signal(signal.SIGALRM, _too_late if is_default else previous)
-            self._seconds_left -= time.monotonic() - started
+                # One of many alarms may still be on its way, through a thread of torch's. The
+                # default would end the process, and Python reports an alarm that finds itself
+                # ignored between its arrival and its handling. A handler that came from C is
+                # None here and cannot be put back.
+                may_be_late = went_off or seconds_left < _REPEAT_ALARM_AFTER
+                keep = callable(previous) or (previous is not None and not may_be_late)
+                signal.signal(signal.SIGALRM, previous if keep else _too_late)
+            self._seconds_left = seconds_left
 
 
 class WorkerSubject:
