@@ -13,7 +13,7 @@ import platform
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -525,6 +525,8 @@ def grade_folder(
     allow_weaker: bool = False,
     workers: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    students: Collection[str] | None = None,
+    again: Collection[str] = (),
 ) -> Summary:
     """Grade what a class handed in, and keep it.
 
@@ -539,13 +541,16 @@ def grade_folder(
         allow_weaker: Go on where this machine lacks a layer of the sandbox.
         workers: How many to grade at a time.
         progress: Told how many are done, of how many.
+        students: Whose submissions are graded, all by default. What is kept of the others stays.
+        again: Students whose submissions are graded although nothing has changed.
 
     Raises:
         OSError: If files cannot be read or written.
         ValueError: If this machine cannot seal a submission in, or what is kept is damaged.
 
     """
-    submissions = handed_in(submitted, assignment.name)
+    everybody = handed_in(submitted, assignment.name)
+    submissions = [e for e in everybody if students is None or e.student in students]
     require(probe(), allow_weaker)
     run = Run.start(kept)
     settings = Settings(
@@ -572,7 +577,11 @@ def grade_folder(
         progress(done, len(submissions))
 
     progress(0, len(submissions))
-    is_done = {v.student: v.key for v in verdicts.values() if v.in_gradebook or gradebook is None}
+    is_done = {
+        verdict.student: verdict.key
+        for verdict in verdicts.values()
+        if (verdict.in_gradebook or gradebook is None) and verdict.student not in again
+    }
     grade_class(
         settings,
         [replace(each, finished=is_done.get(each.student, "")) for each in submissions],
@@ -580,7 +589,7 @@ def grade_folder(
         workers,
     )
     # Of a student who has taken everything back, nothing is shown.
-    found = tuple(verdicts[each.student] for each in submissions)
+    found = tuple(verdicts[e.student] for e in everybody if e.student in verdicts)
     return Summary(found, num_new, tuple(failed), run.finish(settings, list(verdicts.values())))
 
 

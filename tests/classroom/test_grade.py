@@ -345,6 +345,23 @@ def test_a_class_is_graded_kept_and_not_graded_again(here, hand_in, handout, sub
     assert len(grade_folder(handout, submitted, kept).verdicts) == 2
 
 
+def test_some_are_graded_and_some_again_and_the_others_keep_their_scores(
+    here, hand_in, handout, submitted, tmp_path
+):
+    kept = tmp_path / "graded"
+    for student in ("ada", "bo", "cy"):
+        hand_in(student)
+    few = grade_folder(handout, submitted, kept, students={"ada", "bo"})
+    assert here == ["ada", "bo"] and [v.student for v in few.verdicts] == ["ada", "bo"]
+    hand_in("ada", twice=None)
+    hand_in("bo", twice=None)
+    again = grade_folder(handout, submitted, kept, students={"bo", "cy"}, again={"cy", "ada"})
+    assert here[2:] == ["bo", "cy"]
+    assert [(v.student, v.earned) for v in again.verdicts] == [("ada", 5), ("bo", 3), ("cy", 5)]
+    grade_folder(handout, submitted, kept, students={"cy"}, again={"cy"})
+    assert here[4:] == ["cy"]
+
+
 def test_the_seed_is_secret_and_new_for_each_run_and_then_revealed(
     here, hand_in, handout, submitted, tmp_path
 ):
