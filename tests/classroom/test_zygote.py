@@ -52,14 +52,8 @@ def wait_until(is_true, seconds=10):
 
 
 @pytest.fixture(scope="module")
-def running():
-    try:
-        started = Zygote()
-    except TooWeak as why:
-        if os.environ.get("CLASSROOM_SANDBOX") == "required":
-            pytest.fail(str(why))
-        pytest.skip(str(why))
-    with started:
+def running(sealed):
+    with Zygote() as started:
         yield started
 
 

@@ -21,7 +21,7 @@ import pytest
 from classroom.grade import Assignment, Outcome, grade_submission
 from classroom.intake import Cell, Submission
 from classroom.notebooks import build_notebook
-from classroom.sandbox import NOBODY, Limits, TooWeak
+from classroom.sandbox import NOBODY, Limits
 from classroom.selfcheck import run_checks
 from classroom.zygote import Zygote
 
@@ -133,15 +133,9 @@ def exam(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def zygote():
-    """A sandbox. Where it must be there, such as in continuous integration, it is not skipped."""
-    try:
-        zygote = Zygote()
-    except TooWeak as why:
-        if os.environ.get("CLASSROOM_SANDBOX") == "required":
-            pytest.fail(str(why))
-        pytest.skip(str(why))
-    with zygote:
+def zygote(sealed):
+    """A sandbox."""
+    with Zygote() as zygote:
         yield zygote
 
 
