@@ -6,6 +6,8 @@ does not suffice for earns nothing; all else counts. Each verdict is kept as soo
 so a run that was stopped goes on where it was.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -13,12 +15,12 @@ import platform
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import nbformat
 import torch
@@ -26,16 +28,18 @@ from nbformat import NotebookNode
 
 from classroom.intake import (
     Master,
+    Parcel,
     Submission,
     Unreadable,
     nothing_handed_in,
-    read_submission,
+    pack,
     rebuild,
     shown,
+    unpack,
 )
 from classroom.jobs import Job, JobDied, JobTooSlow, ProtocolError
 from classroom.notebooks import text_file
-from classroom.pool import side_by_side
+from classroom.pool import Killed, side_by_side
 from classroom.report import Verdict, append_line, read_lines
 from classroom.sandbox import Limits, probe, require
 from classroom.selfcheck import CheckResult, Report, list_checks, load_checks, run_checks
@@ -45,8 +49,10 @@ Gradebook = Callable[[Verdict, NotebookNode], None]
 
 VERDICTS = "verdicts.jsonl"
 _UNFINISHED = "unfinished_run.json"
+_LOCK = ".lock"
 _OUT_OF_TIME = "The time for the whole submission was used up before this was checked."
 _STOPPED = "stopped: "
+_MENDED = "changed how later cells are run, which was undone"
 _MAX_ERROR_LENGTH = 300
 
 
@@ -194,6 +200,8 @@ class _Attempts:
             errors[at] = f"did not end within {self._limits.seconds_per_cell:g} s"
         elif run.error:
             errors[at] = f"{_STOPPED}{run.error}"
+        if run.is_mended:
+            errors[at] = f"{errors[at]}; it also {_MENDED}" if at in errors else _MENDED
 
 
 # What is kept of it
@@ -262,6 +270,10 @@ class Settings:
         """Proves afterwards that the seed was not chosen to suit anybody."""
         return hashlib.sha256(self.seed.encode()).hexdigest()
 
+    def key(self, parcel: Parcel) -> str:
+        """Stand for everything that the scores of a submission depend on, except for the seed."""
+        return key_of(parcel, self.assignment.digest, asdict(self.limits))
+
 
 @dataclass(frozen=True)
 class HandedIn:
@@ -270,13 +282,24 @@ class HandedIn:
     Attributes:
         student: Whose it is.
         folder: Where it lies.
-        finished: Keys of verdicts that need not be found again.
 
     """
 
     student: str
     folder: Path
-    finished: str = ""
+
+    def parcel(self, master: Master) -> Parcel:
+        """Read what is graded of it.
+
+        Raises:
+            OSError: If it is not there any more.
+
+        """
+        if self.folder.parent.is_symlink():
+            received = datetime.fromtimestamp(int(os.lstat(self.folder).st_ctime), UTC)
+            why = "the student's folder is a link: hand in the files themselves"
+            return Parcel(received, problem=why)
+        return pack(self.folder, master.name)
 
 
 def handed_in(submitted: Path, assignment: str) -> list[HandedIn]:
@@ -311,80 +334,77 @@ class Judged:
     is_final: bool = True
 
 
-def grade_class(
-    settings: Settings,
-    submissions: Sequence[HandedIn],
-    keep: Callable[[HandedIn, Judged | None], None],
-    workers: int = 1,
-) -> None:
-    """Grade many submissions, each in a sandbox, several at a time.
+class Engine(Protocol):
+    """Where submissions are graded."""
 
-    Args:
-        settings: The same for all.
-        submissions: What to grade.
-        keep: Told what came of each one, in the order in which they end; None if it is finished
-            already.
-        workers: Processes that grade, each with a sandbox of its own.
+    def layers(self, allow_weaker: bool) -> frozenset[str]:
+        """Return the names of the layers without which no verdict stands.
 
-    Raises:
-        TooWeak: If this machine lacks a layer of the sandbox and may not.
+        Raises:
+            TooWeak: If one is lacking and may not.
+
+        """
+        ...
+
+    def judge_all(
+        self, settings: Settings, submissions: Iterable[HandedIn]
+    ) -> Iterator[tuple[HandedIn, Judged]]:
+        """Grade submissions; give each when it is done."""
+        ...
+
+
+@dataclass(frozen=True)
+class ThisMachine:
+    """Grades in processes of this machine, each with a sandbox of its own.
+
+    Attributes:
+        workers: How many.
 
     """
-    require(probe(), settings.allow_weaker)
-    grader = _Grader(settings)
-    waiting = list(submissions)
-    while waiting:
-        for each, judged in side_by_side(grader, tuple(waiting), workers):
-            waiting.remove(each)
-            keep(each, judged)
-        # If a process that grades was killed, by the system for instance, all of them end. One of
-        # the first that are left was its last: of these, one after the other, whichever ends it
-        # again.
-        suspects = waiting[: workers + 1]
-        if not suspects:
-            return
-        for each, judged in side_by_side(grader, tuple(suspects), 1):
-            suspects.remove(each)
-            waiting.remove(each)
-            keep(each, judged)
-        if suspects:
-            waiting.remove(suspects[0])
-            why = "a process of the grader was killed"
-            keep(suspects[0], _not_judged(settings, suspects[0], why))
+
+    workers: int = 1
+
+    def layers(self, allow_weaker: bool) -> frozenset[str]:
+        """Return what must be active here, as far as it is."""
+        found = probe()
+        require(found, allow_weaker)
+        return frozenset(layer.name for layer in found if layer.is_required and layer.active)
+
+    def judge_all(
+        self, settings: Settings, submissions: Iterable[HandedIn]
+    ) -> Iterator[tuple[HandedIn, Judged]]:
+        """Grade submissions, at which no more is held than is being graded."""
+        for each, judged in side_by_side(Grader(settings), submissions, self.workers):
+            if isinstance(judged, Killed):
+                why = f"a process of the grader was killed {judged.how}"
+                judged = not_judged(settings, each.student, why)
+            yield each, judged
 
 
-def judge(zygote: Zygote, settings: Settings, each: HandedIn) -> Judged | None:
-    """Grade one folder; None if its verdict is among the finished ones.
+def judge(zygote: Zygote, settings: Settings, student: str, parcel: Parcel) -> Judged:
+    """Grade what one student handed in.
 
     Args:
         zygote: Starts the jobs.
         settings: What the run is told.
-        each: The folder.
+        student: Whose it is.
+        parcel: What was handed in.
 
     """
     started = time.monotonic()
     assignment, problem = settings.assignment, ""
     try:
-        if each.folder.parent.is_symlink():
-            raise Unreadable("the student's folder is a link: hand in the files themselves")
-        submission = read_submission(each.folder, assignment.master)
+        submission = unpack(parcel, assignment.master)
     except Unreadable as reason:
         problem = str(reason)
-        received = datetime.fromtimestamp(int(os.lstat(each.folder).st_ctime), UTC)
-        submission = nothing_handed_in(assignment.master, received)
-    layers = tuple(layer.name for layer in zygote.layers if layer.active)
-    limits = asdict(settings.limits)
-    key = _sha256([submission.digest or problem, assignment.digest, limits, layers])
-    if each.finished == key:
-        return None
-    if problem:
+        submission = nothing_handed_in(assignment.master, parcel.received)
         outcome = _unchecked(assignment, f"{problem[0].upper()}{problem[1:]}.")
     else:
         outcome = grade_submission(zygote, assignment, submission, settings.seed, settings.limits)
     verdict = Verdict(
         assignment=assignment.name,
-        student=each.student,
-        key=key,
+        student=student,
+        key=settings.key(parcel),
         reports=tuple(outcome.reports[name] for name in assignment.master.exercises),
         problem=problem,
         errors=_errors(assignment, submission, outcome),
@@ -392,7 +412,7 @@ def judge(zygote: Zygote, settings: Settings, each: HandedIn) -> Judged | None:
         file=submission.file,
         digest=submission.digest,
         received=submission.received.isoformat(),
-        layers=layers,
+        layers=tuple(layer.name for layer in zygote.layers if layer.active),
         allow_weaker=settings.allow_weaker,
         seed_commitment=settings.commitment,
         seconds=round(time.monotonic() - started, 3),
@@ -406,12 +426,12 @@ def _unchecked(assignment: Assignment, why: str) -> Outcome:
     return Outcome({name: assignment.unchecked(name, why) for name in assignment.master.exercises})
 
 
-def _not_judged(settings: Settings, each: HandedIn, why: str) -> Judged:
+def not_judged(settings: Settings, student: str, why: str) -> Judged:
     """Return what is shown for a submission at which the grader failed."""
     problem = f"the grader failed, which is not its author's fault ({shown(why, 200)})"
     verdict = Verdict(
         assignment=settings.assignment.name,
-        student=each.student,
+        student=student,
         key="",
         reports=tuple(_unchecked(settings.assignment, problem).reports.values()),
         problem=problem,
@@ -422,22 +442,26 @@ def _not_judged(settings: Settings, each: HandedIn, why: str) -> Judged:
 
 
 @dataclass(frozen=True)
-class _Grader:
-    """Starts a process that grades, and grades in it."""
+class Grader:
+    """Called in a process that grades, see `pool.Process`: starts a sandbox, and grades in it."""
 
     settings: Settings
 
-    def __call__(self) -> Callable[[HandedIn], Judged | None]:
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[Callable[[Any], Judged]]:
+        """Give what grades anything that has a student and a parcel, such as `HandedIn`."""
         torch.set_num_threads(1)
-        zygote = Zygote(self.settings.allow_weaker)
+        settings = self.settings
+        with Zygote(settings.allow_weaker) as zygote:
 
-        def work(each: HandedIn) -> Judged | None:
-            try:
-                return judge(zygote, self.settings, each)
-            except Exception as error:  # whatever it is, the next submission is not to suffer
-                return _not_judged(self.settings, each, f"{type(error).__name__}: {error}")
+            def work(each: HandedIn) -> Judged:
+                try:
+                    parcel = each.parcel(settings.assignment.master)
+                    return judge(zygote, settings, each.student, parcel)
+                except Exception as error:  # whatever it is, the next submission is not to suffer
+                    return not_judged(settings, each.student, f"{type(error).__name__}: {error}")
 
-        return work
+            yield work
 
 
 # A run
@@ -465,13 +489,14 @@ class Run:
         path = folder / _UNFINISHED
         if not path.exists():
             state = {"seed": secrets.token_hex(32), "started": _now()}
-            # Of a file with a name of its own only the owner can read a word, and it is there
-            # whole or not at all.
-            with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+            # Of a file with a name of its own only the owner can read a word. It is there whole or
+            # not at all, and of several who start at a time, one wins.
+            with tempfile.NamedTemporaryFile("w", dir=folder) as file:
                 json.dump(state, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(file.name, path)
+                with contextlib.suppress(FileExistsError):
+                    os.link(file.name, path)
         state = json.loads(path.read_text())
         return cls(folder, state["seed"], state["started"])
 
@@ -488,7 +513,7 @@ class Run:
                 "seed_commitment": settings.commitment,
                 "checks": settings.assignment.digest,
                 "limits": asdict(settings.limits),
-                "layers": [asdict(layer) for layer in probe()],
+                "layers": sorted({verdict.layers for verdict in own}),
                 "allow_weaker": settings.allow_weaker,
                 "students": [verdict.student for verdict in own],
             }
@@ -527,6 +552,7 @@ def grade_folder(
     progress: Callable[[int, int], None] = lambda done, total: None,
     students: Collection[str] | None = None,
     again: Collection[str] = (),
+    engine: Engine | None = None,
 ) -> Summary:
     """Grade what a class handed in, and keep it.
 
@@ -543,57 +569,112 @@ def grade_folder(
         progress: Told how many are done, of how many.
         students: Whose submissions are graded, all by default. What is kept of the others stays.
         again: Students whose submissions are graded although nothing has changed.
+        engine: Where they are graded, on this machine by default.
 
     Raises:
         OSError: If files cannot be read or written.
-        ValueError: If this machine cannot seal a submission in, or what is kept is damaged.
+        ValueError: If no submission can be sealed in, if what is kept is damaged, or if another
+            run is at work there.
 
     """
     everybody = handed_in(submitted, assignment.name)
     submissions = [e for e in everybody if students is None or e.student in students]
-    require(probe(), allow_weaker)
-    run = Run.start(kept)
-    settings = Settings(
-        assignment=assignment, limits=limits or Limits(), allow_weaker=allow_weaker, seed=run.seed
-    )
-    lines = kept / VERDICTS
-    verdicts = {verdict.student: verdict for verdict in read_lines(lines)}
-    done, num_new, failed = 0, 0, []
-
-    def keep(each: HandedIn, judged: Judged | None) -> None:
-        nonlocal done, num_new
-        if judged is not None:
-            verdict = judged.verdict
-            if judged.is_final:
-                num_new += 1
-                if gradebook is not None:
-                    verdict = _written(verdict, judged.notebook, gradebook)
-                # Last, because what has a line here is finished.
-                append_line(lines, verdict)
-            else:
-                failed.append(each.student)
-            verdicts[each.student] = verdict
-        done += 1
-        progress(done, len(submissions))
-
-    progress(0, len(submissions))
-    is_done = {
-        verdict.student: verdict.key
-        for verdict in verdicts.values()
-        if (verdict.in_gradebook or gradebook is None) and verdict.student not in again
-    }
-    grade_class(
-        settings,
-        [replace(each, finished=is_done.get(each.student, "")) for each in submissions],
-        keep,
-        workers,
-    )
-    # Of a student who has taken everything back, nothing is shown.
-    found = tuple(verdicts[e.student] for e in everybody if e.student in verdicts)
-    return Summary(found, num_new, tuple(failed), run.finish(settings, list(verdicts.values())))
+    engine = engine or ThisMachine(workers)
+    layers = engine.layers(allow_weaker)
+    with alone_in(kept):
+        run = Run.start(kept)
+        settings = Settings(
+            assignment=assignment,
+            limits=limits or Limits(),
+            allow_weaker=allow_weaker,
+            seed=run.seed,
+        )
+        lines = kept / VERDICTS
+        verdicts = {verdict.student: verdict for verdict in read_lines(lines)}
+        finished = {
+            student: verdict
+            for student, verdict in verdicts.items()
+            if (verdict.in_gradebook or gradebook is None)
+            and student not in again
+            and layers <= set(verdict.layers)
+        }
+        new = grade_rest(settings, submissions, finished, lines, engine, gradebook, progress)
+        verdicts |= {verdict.student: verdict for verdict in new}
+        # Of a student who has taken everything back, nothing is shown.
+        found = tuple(verdicts[e.student] for e in everybody if e.student in verdicts)
+        failed = tuple(verdict.student for verdict in new if not verdict.key)
+        report = run.finish(settings, list(verdicts.values()))
+        return Summary(found, len(new) - len(failed), failed, report)
 
 
-def _written(verdict: Verdict, notebook: str, gradebook: Gradebook) -> Verdict:
+def grade_rest(
+    settings: Settings,
+    submissions: Sequence[HandedIn],
+    finished: Mapping[str, Verdict],
+    lines: Path,
+    engine: Engine,
+    gradebook: Gradebook | None,
+    progress: Callable[[int, int], None],
+) -> list[Verdict]:
+    """Grade the submissions that have no verdict yet, or not as they are now.
+
+    Args:
+        settings: The same for all.
+        submissions: All that are to have a verdict in the end.
+        finished: Verdicts, by student, that stand if nothing has changed.
+        lines: Where verdicts are added, each as soon as it is found.
+        engine: Where they are graded.
+        gradebook: As for `grade_folder`.
+        progress: Told how many are done, of how many; first, how many need not be graded.
+
+    Returns:
+        The new verdicts. Those without a key say that the grader failed, and are not kept.
+
+    """
+    rest = [each for each in submissions if not _stands(finished.get(each.student), settings, each)]
+    num_done = len(submissions) - len(rest)
+    progress(num_done, len(submissions))
+    new = []
+    for each, judged in engine.judge_all(settings, rest) if rest else ():
+        verdict = judged.verdict
+        if judged.is_final:
+            if gradebook is not None:
+                verdict = told(verdict, judged.notebook, gradebook)
+            # Last, because what has a line here is finished.
+            append_line(lines, verdict)
+        new.append(verdict)
+        num_done += 1
+        progress(num_done, len(submissions))
+    return new
+
+
+def _stands(verdict: Verdict | None, settings: Settings, each: HandedIn) -> bool:
+    if verdict is None:
+        return False
+    try:
+        return verdict.key == settings.key(each.parcel(settings.assignment.master))
+    except OSError:
+        return False  # whoever grades it will say why
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Let nobody else grade into a folder meanwhile; made if it is not there.
+
+    Raises:
+        BlockingIOError: If somebody does.
+
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / _LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(f"another run is at work in {folder}") from None
+        yield
+
+
+def told(verdict: Verdict, notebook: str, gradebook: Gradebook) -> Verdict:
     """Tell the gradebook of a verdict, and say in it whether that was possible."""
     try:
         gradebook(verdict, nbformat.reads(notebook, as_version=4))
@@ -601,6 +682,11 @@ def _written(verdict: Verdict, notebook: str, gradebook: Gradebook) -> Verdict:
         why = f"this is not in the gradebook: {shown(str(error), 200)}"
         return replace(verdict, notes=(*verdict.notes, why))
     return replace(verdict, in_gradebook=True)
+
+
+def key_of(parcel: Parcel, checks: str, limits: Mapping[str, Any]) -> str:
+    """Stand for what was handed in, the digest of what grades, and what may be used."""
+    return _sha256([parcel.digest, checks, limits])
 
 
 def _now() -> str:

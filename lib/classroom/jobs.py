@@ -6,6 +6,7 @@ A job is started by `zygote.Zygote`. What it sends is checked here before anyone
 import contextlib
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -44,12 +45,14 @@ class CellRun:
         outputs: As a notebook keeps them: streams, data, results, errors.
         error: The exception that ended it, in a line; empty if none did.
         seconds: Wall time.
+        is_mended: Whether it changed how later cells are read, run or checked, which was undone.
 
     """
 
     outputs: list[dict[str, Any]]
     error: str
     seconds: float
+    is_mended: bool = False
 
 
 class Job:
@@ -112,8 +115,9 @@ class Job:
         if started >= self.deadline:
             self.kill()
             raise JobTooSlow("the time for this submission is over")
+        token = secrets.token_hex(8)
         with self._over_at_an_error():
-            self._control.send(["run", source], deadline)
+            self._control.send(["run", token, source], deadline)
             try:
                 found = self._control.receive(deadline)
             except Late:
@@ -121,9 +125,10 @@ class Job:
                 found = self._control.receive(deadline + _GRACE_SECONDS)
         seconds = time.monotonic() - started
         match found:
-            case ["ran", list(outputs), str(error)]:
+            # What a cell writes here itself does not know the token, unless it looks for it.
+            case ["ran", str(same), list(outputs), str(error), bool(is_mended)] if same == token:
                 with self._over_at_an_error():
-                    return CellRun(_checked(outputs), _plain(error), seconds)
+                    return CellRun(_checked(outputs), _plain(error), seconds, is_mended)
         self.kill()
         raise ProtocolError("it sent something else than the outputs of a cell")
 
@@ -168,11 +173,12 @@ class Job:
     def _connect(self) -> Channel:
         ours, theirs = socket.socketpair()
         soon = min(time.monotonic() + _SECONDS_TO_START, self.deadline + _GRACE_SECONDS)
+        token = secrets.token_hex(8)
         try:
             with theirs, self._over_at_an_error():
-                self._control.send(["serve", self._limits.seconds_per_exercise], soon)
+                self._control.send(["serve", token, self._limits.seconds_per_exercise], soon)
                 socket.send_fds(self._control.connection, [b"!"], [theirs.fileno()])
-                if self._control.receive(soon) != ["serving"]:
+                if self._control.receive(soon) != ["serving", token]:
                     raise ProtocolError("it did not start to serve")
         except BaseException as error:
             ours.close()
@@ -185,9 +191,10 @@ class Job:
         if not self.is_alive:
             return
         soon = time.monotonic() + _GRACE_SECONDS
+        token = secrets.token_hex(8)
         with contextlib.suppress(JobDied, JobTooSlow, ProtocolError), self._over_at_an_error():
-            self._control.send(["stop"], soon)
-            if self._control.receive(soon) != ["stopped"]:
+            self._control.send(["stop", token], soon)
+            if self._control.receive(soon) != ["stopped", token]:
                 raise ProtocolError("it did not stop to serve")
 
     @contextlib.contextmanager

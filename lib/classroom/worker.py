@@ -31,6 +31,7 @@ from traitlets.config import Config
 
 from classroom import kernel
 from classroom.frames import Channel, HungUp
+from classroom.mending import Pristine
 from classroom.sandbox import TOO_LITTLE_MEMORY, TOO_MANY_THREADS
 from classroom.subjects import serve
 
@@ -153,10 +154,12 @@ class Shell(InteractiveShell):
 
     Attributes:
         collected: Where it goes.
+        pristine: How it was before the first cell.
 
     """
 
     collected = Collected(0)
+    pristine: Pristine
     # There is no terminal to run a command in.
     system = InteractiveShell.system_raw
 
@@ -165,11 +168,6 @@ class Shell(InteractiveShell):
 
     def enable_gui(self, gui: str | None = None) -> None:
         """Do nothing: pictures appear under their cell, and there is no window to wait for."""
-
-    def mend(self) -> None:
-        """Undo what a cell has put in the place of our methods, so that others still run."""
-        for name in [name for name in vars(self) if callable(getattr(Shell, name, None))]:
-            del vars(self)[name]
 
     @contextlib.contextmanager
     def collecting(self, num_bytes: int) -> Iterator[Collected]:
@@ -188,6 +186,7 @@ def _new_shell() -> Shell:
     shell = Shell.instance(config=config, display_pub_class=_Publisher, displayhook_class=_Hook)
     # As in a kernel, pictures appear under the cell that draws them.
     shell.run_cell("%matplotlib inline", silent=True)
+    shell.pristine = Pristine(shell)
     return shell
 
 
@@ -421,14 +420,14 @@ class Runner:
             except HungUp:
                 return
             match request:
-                case ["run", str(source)]:
-                    self._control.send(self._run_cell(source))
-                case ["serve", float(seconds)]:
+                case ["run", str(token), str(source)]:
+                    self._control.send(["ran", token, *self._run_cell(source)])
+                case ["serve", str(token), float(seconds)]:
                     self._start_server(seconds)
-                    self._control.send(["serving"])
-                case ["stop"]:
+                    self._control.send(["serving", token])
+                case ["stop", str(token)]:
                     self._stop_server()
-                    self._control.send(["stopped"])
+                    self._control.send(["stopped", token])
 
     def _run_cell(self, source: str) -> list[Any]:
         with self._shell.collecting(self._output_bytes) as collected:
@@ -440,10 +439,10 @@ class Runner:
                 error = interrupt
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-                self._shell.mend()
+                is_mended = self._shell.pristine.restore()
         collected.text("stdout", self._printed_past_python())
         self._require_room()
-        return ["ran", collected.outputs, "" if error is None else _in_a_line(error)]
+        return [collected.outputs, "" if error is None else _in_a_line(error), is_mended]
 
     def _printed_past_python(self) -> str:
         try:

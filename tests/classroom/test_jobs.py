@@ -194,8 +194,13 @@ def test_jobs_draw_different_random_numbers(zygote):
 
 
 FORGED = """
-import os, struct
+import os, struct, sys
 from classroom.wire import pack
+def look():
+    frame = sys._getframe()
+    while frame and "token" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["token"] if frame else ""
 def forge():
     message = pack(MESSAGE)
     for name in os.listdir("/proc/self/fd"):
@@ -209,10 +214,12 @@ def forge():
 @pytest.mark.parametrize(
     "message",
     [
-        "['ran', 'nothing', '']",
-        "['ran', [], 5]",
-        "['ran', [{'output_type': 'stream', 'name': 'elsewhere', 'text': ''}], '']",
-        "['ran', [{'output_type': 'script'}], '']",
+        "['ran', look(), 'nothing', '', False]",
+        "['ran', look(), [], 5, False]",
+        "['ran', look(), [], '', 5]",
+        "['ran', look(), [{'output_type': 'stream', 'name': 'no', 'text': ''}], '', False]",
+        "['ran', look(), [{'output_type': 'script'}], '', False]",
+        "['ran', 'unknown', [], '', False]",
         "{'scores': 198}",
         "198",
     ],
@@ -221,6 +228,12 @@ def test_an_account_of_a_cell_that_is_forged_ends_the_job(job, message):
     with pytest.raises(ProtocolError):
         job.run(FORGED.replace("MESSAGE", message) + "\nforge()\nimport time; time.sleep(9)")
     assert not job.is_alive
+
+
+def test_a_cell_that_knows_what_to_forge_hurts_itself_alone(job):
+    """The test above would pass for any message if no forged one could be taken for a real one."""
+    forged = FORGED.replace("MESSAGE", "['ran', look(), [], 'forged', False]")
+    assert job.run(forged + "\nforge()").error == "forged"
 
 
 @pytest.mark.parametrize(

@@ -241,8 +241,7 @@ ATTACKS = {
     ),
     "later cells are blanked": before(
         "get_ipython().input_transformers_post.append(lambda lines: [])",
-        why="not defined",
-        last=0,
+        why="changed how later cells are run, which was undone",
     ),
     "the kernel is replaced": before(
         "shell = get_ipython()\nshell.run_cell = shell.run_cell_async = lambda *a, **k: None"
@@ -255,7 +254,7 @@ ATTACKS = {
         "import classroom.wire, classroom.subjects, classroom.frames\n"
         "from classroom.subjects import LocalSubject\n"
         "LocalSubject.call = lambda self, name, *args, **kwargs: True",
-        last=0,
+        why="changed how later cells are run, which was undone",
     ),
     "pickles are sent": before(
         "import os, pickle, classroom.frames\n"
@@ -265,7 +264,7 @@ ATTACKS = {
         why="",
     ),
     "replies are forged in a cell": before(
-        FORGE.replace("MESSAGE", "['ran', [], '']"), why="", last=0
+        FORGE.replace("MESSAGE", "['ran', [], '']"), why="left out: it sent something else"
     ),
     "replies are forged at the check": inside(
         FORGE.replace("MESSAGE", "['returned', x]"), why="expected"
