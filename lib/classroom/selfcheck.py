@@ -3,6 +3,9 @@
 `check(name)` is what a notebook calls. It looks for `checks.py` and `mistakes.py` beside the
 notebook, takes the notebook's own variables as the code under test, shows a table with messages,
 and returns the points as a number, which is what nbgrader records.
+
+Checks read like tests for pytest, and are called here one after the other instead: a session of
+pytest takes ten times as long as the checks of an exercise, and none of them needs what it offers.
 """
 
 import contextlib
@@ -13,14 +16,14 @@ import itertools
 import os
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import pytest
-
-from classroom.answers import Answer, load_answers
+from classroom.answers import load_answers
 from classroom.cases import Case
 from classroom.checks import DIAGNOSIS, CheckFailed, Exercise
 from classroom.subjects import (
@@ -36,7 +39,6 @@ REPORT_TYPE = "application/vnd.classroom.report+json"
 MESSAGE_WIDTH = 96
 MAX_MESSAGE_LINES = 25
 MAX_MESSAGE_LENGTH = 5000
-_PYTEST_CONFIG = Path(__file__).with_name("checks.ini")
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class Report:
             f"<td>{r.earned}/{r.points}</td></tr>"
             for r in self.results
         )
-        told = "".join(_message_html(message) for message in self.messages)
+        told = "".join(message_html(message) for message in self.messages)
         return (
             f"<table><caption><b>{html.escape(self.title)}: {self.earned} of {self.points} points"
             f"</b></caption><tbody>{rows}</tbody></table>{told}"
@@ -151,6 +153,14 @@ class Report:
 
 class Score(float):
     """Points earned, printed as the plain number that nbgrader reads."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    exercise: Exercise
+    test_class: type
+    checks: dict[str, int]
+    """The points of each check, by the name of its test."""
 
 
 def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = None) -> Report:
@@ -174,12 +184,34 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
     found = collected[name]
     mistakes = [m for m in load_answers(folder / "mistakes.py") if m.exercise == name]
     seed = seed or os.environ.get(SEED_VARIABLE) or PUBLISHED_SEED
-    run = _Run(found, subject, mistakes, seed)
-    _pytest(folder, [f"checks.py::{found.test_class}"], run)
-    if run.interrupted:
-        raise KeyboardInterrupt
-    title = f"{found.exercise.number} {found.exercise.title}"
-    return Report(name, title, tuple(run.results.values()))
+    memory: dict[Any, Any] = {}
+    results = []
+    for test, value in found.checks.items():
+        case = Case(f"{seed}/{name}/{test}", mistakes, memory=memory)
+        problem = _run(found, test, subject, case)
+        results.append(_result(found.exercise, test, value, problem))
+    return Report(name, f"{found.exercise.number} {found.exercise.title}", tuple(results))
+
+
+def _run(found: _Found, test: str, subject: Subject, case: Case) -> BaseException | None:
+    """Run one check; return what it raised."""
+    try:
+        with _unheard():
+            getattr(found.test_class(), test)(subject=subject, case=case)
+    except BaseException as error:
+        # Whatever else it is, such as the end of the program, is one more way to fail.
+        if type(error) is KeyboardInterrupt:
+            raise
+        return error
+    return None
+
+
+def _result(about: Exercise, test: str, value: int, problem: BaseException | None) -> CheckResult:
+    if problem is None:
+        return CheckResult(in_words(test), value, value)
+    known = problem.mistakes if isinstance(problem, CheckFailed) else ()
+    names = tuple(mistake.name for mistake in known)
+    return CheckResult(in_words(test), value, 0, _message(problem, about), names)
 
 
 def load_checks(folder: Path) -> dict[str, tuple[Exercise, str]]:
@@ -190,7 +222,10 @@ def load_checks(folder: Path) -> dict[str, tuple[Exercise, str]]:
         ValueError: If it cannot be imported.
 
     """
-    return {name: (found.exercise, found.test_class) for name, found in _collect(folder).items()}
+    return {
+        name: (found.exercise, found.test_class.__name__)
+        for name, found in _collect(folder).items()
+    }
 
 
 def list_checks(folder: Path) -> dict[str, list[tuple[str, int]]]:
@@ -239,89 +274,6 @@ def _show(report: Report) -> None:
     display(forms, raw=True)
 
 
-@dataclass(frozen=True)
-class _Found:
-    exercise: Exercise
-    test_class: str
-    checks: dict[str, int]
-    """The points of each check, by the name of its test."""
-
-
-class _Plugin:
-    """Keeps pytest from taking a folder for a package and running its `__init__.py`."""
-
-    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Dir:
-        return pytest.Dir.from_parent(parent, path=path)
-
-
-class _Run(_Plugin):
-    """The pytest plugin that hands the fixtures to the checks and keeps what came of them."""
-
-    def __init__(self, found: _Found, subject: Subject, mistakes: list[Answer], seed: str):
-        self._exercise = found.exercise
-        self._subject = subject
-        self._mistakes = mistakes
-        self._seed = seed
-        self._memory: dict[Any, Any] = {}
-        self.interrupted = False
-        # A check that does not come to run earns nothing, and is not forgotten.
-        self.results = {
-            test: CheckResult(in_words(test), points, 0, _broken("it did not run"))
-            for test, points in found.checks.items()
-        }
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        # Tracebacks are never shown, and the other styles are slow to make.
-        config.option.tbstyle = "native"
-
-    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        # pytest has kinds of its own, for sessions that end early.
-        self.interrupted = type(excinfo.value) is KeyboardInterrupt
-
-    @pytest.fixture
-    def subject(self) -> Subject:
-        return self._subject
-
-    @pytest.fixture
-    def case(self, request: pytest.FixtureRequest) -> Case:
-        seed = f"{self._seed}/{self._exercise.name}/{request.node.name}"
-        return Case(seed, self._mistakes, memory=self._memory)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[Any]:
-        if call.when == "call" or call.excinfo is not None:
-            self._keep(item, call.excinfo.value if call.excinfo else None)
-        return (yield)
-
-    def _keep(self, item: pytest.Item, error: BaseException | None) -> None:
-        result = self.results[item.name]
-        if error is None:
-            self.results[item.name] = replace(result, earned=result.points, message="")
-            return
-        known = error.mistakes if isinstance(error, CheckFailed) else ()
-        self.results[item.name] = replace(
-            result,
-            earned=0,
-            message=_message(error, self._exercise),
-            mistakes=tuple(mistake.name for mistake in known),
-        )
-
-
-class _Collector(_Plugin):
-    """The pytest plugin that looks at the checks without running them."""
-
-    def __init__(self):
-        self.items: list[pytest.Item] = []
-        self.problem = ""
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.problem = str(report.longrepr).splitlines()[-1].removeprefix("E").strip()
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.items = list(session.items)
-
-
 def in_words(test_name: str) -> str:
     """Return the sentence that a test's name is."""
     return test_name.removeprefix("test_").replace("_", " ")
@@ -348,24 +300,45 @@ def _printable(text: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _collect_cached(path: Path, changed: int) -> dict[str, _Found]:
-    collector = _Collector()
-    status = _pytest(path.parent, [path.name, "--collect-only"], collector)
-    if collector.problem:
-        raise ValueError(f"{path} cannot be read: {collector.problem}")
-    if status != pytest.ExitCode.OK:
-        raise ValueError(f"{path} holds no checks: pytest ended with {status!r}")
     found: dict[str, _Found] = {}
-    for item in collector.items:
-        checks = item.cls  # type: ignore[attr-defined]
-        about = getattr(checks, "exercise", None)
-        value = getattr(item.function, "points", None)  # type: ignore[attr-defined]
-        if about is None or value is None:
-            raise ValueError(f"{path}: {item.name} needs @exercise on its class and @points")
-        entry = found.setdefault(about.name, _Found(about, checks.__name__, {}))
-        if entry.test_class != checks.__name__:
+    for name, value in vars(_import(path)).items():
+        if name.startswith("test_"):
+            raise ValueError(f"{path}: {name} needs @exercise on its class and @points")
+        if not name.startswith("Test") or not isinstance(value, type):
+            continue
+        about = getattr(value, "exercise", None)
+        checks = {}
+        for test, function in vars(value).items():
+            if test.startswith("test_"):
+                checks[test] = getattr(function, "points", None)
+                if not isinstance(about, Exercise) or checks[test] is None:
+                    raise ValueError(f"{path}: {test} needs @exercise on its class and @points")
+        if not checks or about is None:
+            continue
+        if about.name in found:
             raise ValueError(f"{path}: two classes hold the checks of {about.name!r}")
-        entry.checks[item.name] = value
+        found[about.name] = _Found(about, value, checks)
+    if not found:
+        raise ValueError(f"{path} holds no checks")
     return found
+
+
+def _import(path: Path) -> ModuleType:
+    """Run a file of checks; it leaves no compiled file beside it, and no module behind."""
+    module = ModuleType("checks")
+    module.__file__ = str(path)
+    somebodys = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module  # dataclasses look for the module that they stand in
+    try:
+        with _unheard():
+            exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from None
+    finally:
+        del sys.modules[module.__name__]
+        if somebodys is not None:
+            sys.modules[module.__name__] = somebodys
+    return module
 
 
 def _collect(folder: Path) -> dict[str, _Found]:
@@ -378,77 +351,63 @@ def _collect(folder: Path) -> dict[str, _Found]:
     return _collect_cached(path, path.stat().st_mtime_ns)
 
 
-def _pytest(folder: Path, args: list[str], plugin: object) -> int:
-    """Run pytest in this process, undisturbed by the files and settings around it.
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Drop what code prints, warns and logs, also past Python.
 
-    Paths in `args` are relative to `folder`, because brackets in a path would mean something
-    else to pytest.
+    nbgrader gives no points to a cell that writes to stderr.
     """
-    path = folder.resolve() / "checks.py"
-    options = [
-        *("-c", str(_PYTEST_CONFIG)),
-        *("--rootdir", "."),
-        # Or pytest lists every folder above: a home with thousands of files is slow.
-        *("--confcutdir", "."),
-        *("--import-mode", "importlib"),
-        *("--assert", "plain"),
-        *("--capture", "fd"),
-        "--noconftest",
-        *("-p", "no:cacheprovider"),
-        *("-p", "no:terminal"),
-        *("-p", "no:faulthandler"),
-        *("-p", "no:unraisableexception"),
-        *("-p", "no:threadexception"),
-        *("-W", "ignore"),
-    ]
-    # pytest calls every assignment's file `checks`, and takes a module of that name as it is.
-    somebodys = sys.modules.pop("checks", None)
-    modules = set(sys.modules)
-    with _environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTEST_ADDOPTS="", PYTEST_PLUGINS=""):
-        no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-        try:
-            with contextlib.chdir(folder), _nothing_from(sys.stderr):
-                return pytest.main([*args, *options], plugins=[plugin])
-        finally:
-            sys.dont_write_bytecode = no_bytecode
-            for name in set(sys.modules) - modules:
-                if getattr(sys.modules[name], "__file__", None) == str(path):
-                    del sys.modules[name]
-            if somebodys is not None:
-                sys.modules["checks"] = somebodys
+    with (
+        warnings.catch_warnings(action="ignore"),
+        _nothing_from(sys.stderr),
+        _no_file(1),
+        _no_file(2),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        yield
 
 
 @contextlib.contextmanager
 def _nothing_from(stream: Any) -> Iterator[None]:
     """Drop what is written to a stream, also by a logger that has held on to it since before.
 
-    nbgrader gives no points to a cell that writes to stderr. A stream that does not let its
-    `write` be replaced belongs to the operating system, whose streams pytest captures.
+    A stream that does not let its `write` be replaced belongs to the operating system.
     """
-    with contextlib.redirect_stderr(io.StringIO()):
-        try:
-            stream.write = len
-        except AttributeError:
-            yield
-            return
-        try:
-            yield
-        finally:
-            del stream.write
-
-
-@contextlib.contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    try:
+        stream.write = len
+    except AttributeError:
+        yield
+        return
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        del stream.write
+
+
+@contextlib.contextmanager
+def _no_file(number: int) -> Iterator[None]:
+    """Drop what is written to a standard stream of the operating system."""
+    _flush()
+    try:
+        kept = os.dup(number)
+    except OSError:  # it is closed
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), number)
+        yield
+    finally:
+        _flush()
+        os.dup2(kept, number)
+        os.close(kept)
+
+
+def _flush() -> None:
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, full, or closed
+            stream.flush()  # type: ignore[union-attr]
 
 
 def _wrap(message: str) -> list[str]:
@@ -462,7 +421,7 @@ def _wrap(message: str) -> list[str]:
     return lines
 
 
-def _message_html(message: str) -> str:
+def message_html(message: str) -> str:
     """Sentences as paragraphs, the one that names the mistake in bold, examples as they stand."""
     parts = []
     for indented, lines in itertools.groupby(message.split("\n"), lambda line: line[:2] == "  "):
