@@ -28,7 +28,7 @@ TOO_MANY_THREADS, TOO_LITTLE_MEMORY = 113, 114
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")
 _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/fonts", "/etc/localtime")
 # The reference library can do what the exercises ask for.
-_HIDDEN_PACKAGES = ("groundup",)
+HIDDEN_PACKAGES = ("groundup",)
 _EPERM, _ENOSYS = 1, 38
 _PROBE_SECONDS = 20
 _MAX_OUTPUT_BYTES = 2**21
@@ -265,7 +265,7 @@ def _places() -> list[str]:
 
 def _hidden() -> list[str]:
     folders = [*site.getsitepackages(), str(Path(__file__).parents[1])]
-    candidates = [Path(f, name) for f in folders for name in _HIDDEN_PACKAGES]
+    candidates = [Path(f, name) for f in folders for name in HIDDEN_PACKAGES]
     seen = [place for place in readable() if place not in _SETTINGS]
     return [
         str(candidate)

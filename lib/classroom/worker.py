@@ -6,6 +6,7 @@ the cells, and forks a server wherever an exercise is to be checked. Nothing her
 and nothing here is believed by the grader.
 """
 
+import ast
 import contextlib
 import gc
 import io
@@ -16,7 +17,9 @@ import resource
 import select
 import signal
 import socket
+import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,7 @@ from traitlets.config import Config
 from classroom import kernel
 from classroom.frames import Channel, HungUp
 from classroom.mending import Pristine
-from classroom.sandbox import TOO_LITTLE_MEMORY, TOO_MANY_THREADS
+from classroom.sandbox import HIDDEN_PACKAGES, TOO_LITTLE_MEMORY, TOO_MANY_THREADS
 from classroom.subjects import serve
 
 WORKPLACE = "/tmp"
@@ -178,6 +181,24 @@ class Shell(InteractiveShell):
             yield self.collected
 
 
+class NotHere:
+    """Stands last among those that look for modules, and says why one of ours is not found."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        """Raise an error for an import; who only asks whether a module is there gets an answer."""
+        is_import = sys._getframe(2).f_code.co_name.startswith("_find_and_load")
+        if is_import and _is_hidden(name):
+            raise ModuleNotFoundError(
+                f"No module named {name!r}: the course's library is not there when grades count",
+                name=name,
+            )
+
+
+def _is_hidden(module: str) -> bool:
+    return module.partition(".")[0] in HIDDEN_PACKAGES
+
+
 def _new_shell() -> Shell:
     config = Config()
     config.HistoryManager.enabled = False
@@ -198,6 +219,7 @@ def main(descriptor: int) -> None:
 
     """
     torch.set_num_threads(1)
+    sys.meta_path.append(NotHere)
     requests = socket.socket(fileno=descriptor)
     shell = _new_shell()
     plt.close("all")
@@ -435,14 +457,20 @@ class Runner:
             try:
                 result = Shell.run_cell(self._shell, source, store_history=True)
                 error = result.error_before_exec or result.error_in_exec
+                said = _in_a_line(error)
+                while below := _below_a_hidden_import(self._shell, source, error):
+                    source = below
+                    error = Shell.run_cell(self._shell, source).error_in_exec
+                    then = _in_a_line(error) or "the rest of the cell ran without it"
+                    said = f"{said}; {then}" if then not in said else said
             except KeyboardInterrupt as interrupt:
-                error = interrupt
+                said = _in_a_line(interrupt)
             finally:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 is_mended = self._shell.pristine.restore()
         collected.text("stdout", self._printed_past_python())
         self._require_room()
-        return [collected.outputs, "" if error is None else _in_a_line(error), is_mended]
+        return [collected.outputs, said, is_mended]
 
     def _printed_past_python(self) -> str:
         try:
@@ -514,7 +542,29 @@ def _has_ended(process: int) -> bool:
     return state in "ZX"
 
 
-def _in_a_line(error: BaseException) -> str:
+def _below_a_hidden_import(shell: Shell, source: str, error: BaseException | None) -> str:
+    """Return what of a cell stands below an import of the course's library that has stopped it.
+
+    The import may be for a plot at the end of the notebook, and stand above all others.
+    """
+    if not isinstance(error, ModuleNotFoundError) or not _is_hidden(error.name or ""):
+        return ""
+    trace = error.__traceback__
+    lines = [at for frame, at in traceback.walk_tb(trace) if frame.f_globals is shell.user_ns]
+    text = shell.transform_cell(source)
+    for statement in ast.parse(text).body:
+        end = statement.end_lineno or 0
+        is_import = isinstance(statement, (ast.Import, ast.ImportFrom))
+        if is_import and lines[-1:] and statement.lineno <= lines[-1] <= end:
+            below = "".join(text.splitlines(keepends=True)[end:])
+            # In the place of what has run, so that errors name the lines that they are in.
+            return "#\n" * end + below if below.strip() else ""
+    return ""
+
+
+def _in_a_line(error: BaseException | None) -> str:
+    if error is None:
+        return ""
     first = _words_of(error).strip().split("\n")[0][:1000]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 

@@ -193,6 +193,51 @@ def test_jobs_draw_different_random_numbers(zygote):
     assert draws[0] != draws[1]
 
 
+IMPORTS = """\
+import groundup
+from groundup.masks import (
+    causal_mask,
+)
+%time number = 5
+def triple(x):
+    return 3 * x
+def line(): raise ValueError
+"""
+NOT_HERE = "the course's library is not there when grades count"
+
+
+def test_an_import_of_the_course_s_library_costs_no_line_below_it(job):
+    run = job.run(IMPORTS)
+    assert run.error.count(NOT_HERE) == 1
+    assert run.error.endswith("; the rest of the cell ran without it")
+    assert "number" in shown(run.outputs) or "Wall time" in shown(run.outputs)
+    assert not job.run("assert triple(number) == 15").error
+    with job.serving("line") as subject, pytest.raises(Crashed, match="in line 8"):
+        subject.call("line")
+
+
+@pytest.mark.parametrize(
+    ("cell", "then"),
+    [
+        ("import groundup\ngroundup.load()", "; NameError: name 'groundup' is not defined"),
+        ("if True:\n    import groundup\nnumber = 5", ""),
+        ("def f(): import groundup\nf()\nnumber = 5", ""),
+        ("import groundup", ""),
+    ],
+)
+def test_who_needs_the_course_s_library_is_told_that_it_is_not_there(job, cell, then):
+    assert job.run(cell).error.endswith(NOT_HERE + then)
+    assert job.run("number").error.startswith("NameError")
+
+
+def test_who_can_do_without_the_course_s_library_does(job):
+    assert not job.run(
+        "import importlib.util\n"
+        "assert importlib.util.find_spec('groundup') is None\n"
+        "try:\n    import groundup\nexcept ImportError:\n    groundup = None"
+    ).error
+
+
 FORGED = """
 import os, struct, sys
 from classroom.wire import pack

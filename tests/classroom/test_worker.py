@@ -1,9 +1,12 @@
 """What cells show, and how much of it is kept."""
 
+import importlib.util
 import json
+import sys
 
 import pytest
 
+from classroom import worker
 from classroom.worker import Collected
 
 
@@ -72,3 +75,13 @@ def test_clearing_makes_room():
     collected.clear()
     collected.text("stdout", "new")
     assert [output["text"] for output in collected.outputs] == ["new"]
+
+
+def test_an_import_of_a_library_that_is_hidden_says_that_it_is(monkeypatch):
+    monkeypatch.setattr(worker, "HIDDEN_PACKAGES", ("reference",))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, worker.NotHere])
+    with pytest.raises(ModuleNotFoundError, match="'reference': the course's library is not"):
+        importlib.import_module("reference.masks")
+    with pytest.raises(ModuleNotFoundError, match="No module named 'absent'$"):
+        importlib.import_module("absent")
+    assert importlib.util.find_spec("reference") is None

@@ -216,7 +216,8 @@ ATTACKS = {
         why="expected",
     ),
     "the reference library is imported": inside(
-        "import groundup\nreturn x - x.mean(dim=0)", why="No module named 'groundup'"
+        "import groundup\nreturn x - x.mean(dim=0)",
+        why="No module named 'groundup': the course's library is not there when grades count",
     ),
     "a score is displayed": inside(
         "import sys\nsys.displayhook(7.0)\nprint(7.0)\nraise ValueError('7')", why="ValueError"
