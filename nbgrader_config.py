@@ -1,9 +1,26 @@
 # Where nbgrader finds things. Stock commands work from the root of a clone:
 #   nbgrader generate_assignment 01_attention
 #   nbgrader autograde 01_attention && nbgrader generate_feedback 01_attention
+import os
 from pathlib import Path
 
 c = get_config()
+
+# How `nbgrader autograde` grades, and formgrader's button for it. Open, as here: a notebook runs
+# in one process with its checks, with your rights. Sealed: as `classroom grade` does, in a sandbox,
+# and not at all where there is none; for good with `sealed = True`, for one command with
+#   CLASSROOM_SEALED=1 nbgrader autograde 01_attention
+sealed = os.environ.get("CLASSROOM_SEALED", "0") != "0"
+if sealed:
+    try:
+        from classroom.sealed import switch_on
+
+        switch_on()
+    except Exception as error:
+        # nbgrader reports an error in this file and goes on without the file: it would grade open.
+        raise SystemExit(f"sealed grading cannot be switched on: {error}") from error
+else:
+    c.Autograde.autograde_preprocessors.append("classroom.sealed.SayOpen")
 
 c.CourseDirectory.course_id = "attention_from_the_ground_up"
 c.CourseDirectory.source_directory = "solutions"

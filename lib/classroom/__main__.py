@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import sys
-from datetime import datetime
 from pathlib import Path
 
 from classroom.startup import skip_the_grammar_of_addresses
@@ -150,16 +149,10 @@ def _gradebook(args: argparse.Namespace, notebook: str):
     if args.no_gradebook:
         yield None
         return
-    from classroom.gradebook import GradebookWriter, Graded
+    from classroom.gradebook import GradebookWriter
 
     with GradebookWriter(args.root, args.assignment, Path(notebook).stem) as writer:
-
-        def write(verdict, notebook):
-            received = datetime.fromisoformat(verdict.received)
-            reports = {report.exercise: report for report in verdict.reports}
-            writer.write(Graded(verdict.student, received, notebook, reports))
-
-        yield write
+        yield writer.write_verdict
 
 
 def _doctor(args: argparse.Namespace) -> int:

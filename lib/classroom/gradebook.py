@@ -33,6 +33,7 @@ from traitlets.config import Config
 
 from classroom.notebooks import CHECK_SUFFIX
 from classroom.release import nbgrader_config
+from classroom.report import Verdict
 from classroom.selfcheck import REPORT_TYPE, Report
 
 
@@ -90,6 +91,18 @@ def with_scores(notebook: NotebookNode, reports: Mapping[str, Report]) -> Notebo
     return marked
 
 
+def with_first_words(notebook: NotebookNode, words: str) -> NotebookNode:
+    """Return a notebook that begins with words of ours; one that does already is left as it is."""
+    if notebook.cells and notebook.cells[0].source == words:
+        return notebook
+    cell = nbformat.v4.new_markdown_cell(words)
+    if notebook.nbformat_minor < 5:
+        del cell["id"]  # not known yet in that version of the format
+    begun = copy.copy(notebook)
+    begun.cells = [cell, *notebook.cells]
+    return begun
+
+
 class GradebookWriter:
     """The one writer of a course's gradebook.
 
@@ -140,6 +153,29 @@ class GradebookWriter:
         self._write_scores(graded, marked)
         self._write_notebook(graded, marked)
         self._assign_penalty(graded, marked)
+
+    def write_verdict(self, verdict: Verdict, notebook: NotebookNode) -> None:
+        """Put a verdict of `classroom.grade` where `write` puts scores.
+
+        Args:
+            verdict: The scores.
+            notebook: As it ran; the one that is kept says in its first cell that it was sealed in.
+
+        Raises:
+            ValueError: As `write` does.
+
+        """
+        words = f"Graded in a sandbox ({', '.join(verdict.layers)}); the checks ran outside of it."
+        if verdict.allow_weaker:
+            words += " It was allowed to lack layers."
+        self.write(
+            Graded(
+                verdict.student,
+                datetime.fromisoformat(verdict.received),
+                with_first_words(notebook, words),
+                {report.exercise: report for report in verdict.reports},
+            )
+        )
 
     def _write_scores(self, graded: Graded, marked: NotebookNode) -> None:
         gradebook = self._gradebook
