@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from classroom.control_groups import JobGroup
 from classroom.frames import Channel, HungUp, Late, ProtocolError
 from classroom.sandbox import TOO_LITTLE_MEMORY, TOO_MANY_THREADS, Limits
 from classroom.subjects import WorkerSubject
@@ -65,16 +66,23 @@ class Job:
         watch: Leads to the first process, which is ours and says what became of the others.
         limits: What the submission may use.
         deadline: When its wall time is over, on the clock `time.monotonic`.
+        group: Where the kernel counts what its processes use together, if it does.
 
     """
 
     def __init__(
-        self, control: socket.socket, watch: socket.socket, limits: Limits, deadline: float
+        self,
+        control: socket.socket,
+        watch: socket.socket,
+        limits: Limits,
+        deadline: float,
+        group: JobGroup | None = None,
     ):
         self._control = Channel(control, max_bytes=4 * limits.output_bytes + 2**20)
         self._watch = watch
         self._limits = limits
         self.deadline = deadline
+        self._group = group
         self._handles: dict[str, int] = {}
         self._reason = ""
         now = time.monotonic()
@@ -83,6 +91,8 @@ class Job:
             if now >= deadline:
                 raise JobTooSlow("the time for this submission is over")
             self._take_handle("first", soon)
+            if group is not None:
+                group.add(self._handles["first"])
             self._watch.send(b"!")
             self._take_handle("runner", soon)
         except BaseException:
@@ -159,6 +169,8 @@ class Job:
         if "first" in self._handles:
             # Readable as soon as the last process of its namespace is gone.
             select.select([self._handles["first"]], [], [], _SECONDS_TO_START)
+        if self._group is not None:
+            self._group.remove()
         for handle in self._handles.values():
             os.close(handle)
         self._handles.clear()
@@ -240,7 +252,8 @@ class Job:
             news = json.loads(self._watch.recv(_MAX_NEWS) or b"{}")
         except (OSError, ValueError):
             return
-        if "memory" in news:
+        by_the_kernel = self._group is not None and self._group.ran_out_of_memory
+        if "memory" in news or (by_the_kernel and news.get("ended") == -signal.SIGKILL):
             self._reason = f"it used more than {self._limits.memory_bytes / 2**20:,.0f} MiB"
         elif "ended" in news:
             self._reason = _how(news["ended"])

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classroom import kernel
+from classroom.control_groups import JobGroup, NotLent, end_strays, lent_group
 from classroom.subjects import SECONDS_PER_EXERCISE
 
 NOBODY = 65534
@@ -126,7 +127,12 @@ def probe() -> tuple[Layer, ...]:
         ("Landlock", "files out of reach that should be out of sight", inside["landlock"]),
         ("seccomp", "system calls away that no exercise needs", filter_),
     ]
-    return tuple(Layer(name, keeps, not why, why) for name, keeps, why in found)
+    counted = "memory and processes of a job within what the kernel itself counts"
+    groups = _try_control_groups()
+    return (
+        *(Layer(name, keeps, not why, why) for name, keeps, why in found),
+        Layer("control groups", counted, not groups, groups, is_required=False),
+    )
 
 
 def require(layers: Sequence[Layer], allow_weaker: bool = False) -> None:
@@ -289,6 +295,29 @@ def _try_inside(with_bubblewrap: bool) -> dict[str, str]:
     argv = [sys.executable, "-I", str(Path(kernel.__file__))]
     found, why_not = _run(command(argv) if with_bubblewrap else argv)
     return found or dict.fromkeys(("namespaces", "landlock", "seccomp"), why_not)
+
+
+def _try_control_groups() -> str:
+    """Put a process into a group, as a job will be, and end it with the group."""
+    try:
+        parent = lent_group()
+        end_strays(parent)
+        group = JobGroup(parent, 2**30, 10)
+    except (NotLent, OSError) as error:
+        return str(error)
+    sleeper = subprocess.Popen(["sleep", str(_PROBE_SECONDS)], env=environment())
+    handle = os.pidfd_open(sleeper.pid)
+    try:
+        group.add(handle)
+        group.remove()
+        ended = sleeper.wait(_PROBE_SECONDS / 2)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    finally:
+        os.close(handle)
+        sleeper.kill()
+        sleeper.wait()
+    return "" if ended < 0 else "a process was not ended with its group"
 
 
 def _run(argv: Sequence[str]) -> tuple[dict[str, str], str]:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from classroom import sandbox
+from classroom.control_groups import JobGroup, lent_group
 from classroom.jobs import Job, JobDied
 from classroom.sandbox import Layer, Limits
 
@@ -164,7 +165,14 @@ class Zygote:
                 control.close()
                 watch.close()
                 raise
-        return Job(control, watch, limits, deadline)
+        return Job(control, watch, limits, deadline, self._new_group(limits))
+
+    def _new_group(self, limits: Limits) -> JobGroup | None:
+        if not self._has("control groups"):
+            return None
+        # Files in its two folders are memory too; its first process and a server are processes.
+        memory_bytes = limits.memory_bytes + 2 * limits.file_bytes
+        return JobGroup(lent_group(), memory_bytes, limits.processes + 2)
 
     def _is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
