@@ -366,9 +366,10 @@ def drawn_documents(case, vocab):
 
 
 def training_inputs(case):
-    """Two documents, and one of a single token, which holds no pair."""
+    """Two documents, one with a pair that comes twice, and one of a token, which holds no pair."""
     vocab = case.size("vocab_size", 7, smallest=2)
     documents = [*drawn_documents(case, vocab), integers(case, vocab, 1)]
+    documents[0][-2:] = documents[0][:2].clone()
     return documents, vocab, case.integer(2, 9) / 4
 
 
