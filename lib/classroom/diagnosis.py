@@ -17,7 +17,9 @@ Judge = Callable[..., str | None]
 Request = Callable[[Subject], Any]
 
 _FRESH_CASES = 3
-SECONDS_PER_MISTAKE = 2.0
+# What a known mistake may compute. Far more than any needs: where many share a machine, a mistake
+# that came too late would go without its name.
+SECONDS_PER_MISTAKE = 10.0
 _WRONG_FORM = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
