@@ -37,6 +37,29 @@ _MAX_OUTPUT_BYTES = 2**21
 _SOCKET_FAMILIES = {1, 2, 10}
 _MAX_FAMILY = 64
 
+# What keeps namespaces from ordinary users where it has this value, and what helps.
+_SWITCHES = (
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "AppArmor keeps namespaces from ordinary users; give bubblewrap a profile that allows "
+        "them (“Grading a class” in the book shows one), or allow them to all programs with "
+        "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`",
+    ),
+    (
+        "/proc/sys/kernel/unprivileged_userns_clone",
+        "0",
+        "namespaces are kept from ordinary users; `sysctl kernel.unprivileged_userns_clone=1` "
+        "allows them",
+    ),
+    (
+        "/proc/sys/user/max_user_namespaces",
+        "0",
+        "namespaces are switched off; `sysctl user.max_user_namespaces=10000` allows them",
+    ),
+)
+_MARKS_OF_A_CONTAINER = ("/.dockerenv", "/run/.containerenv")
+
 # What a program that computes has no use for, and what has let programs out of sandboxes.
 _DENIED = """
     mount umount2 pivot_root move_mount open_tree fsopen fsconfig fsmount fspick mount_setattr
@@ -123,7 +146,7 @@ def probe() -> tuple[Layer, ...]:
     filter_ = inside["seccomp"] or _why_no_filter()
     found = [
         ("bubblewrap", "files, network and processes of this machine out of sight", outside),
-        ("namespaces", "submissions out of each other's sight", inside["namespaces"]),
+        ("namespaces", "submissions out of each other's sight", _explained(inside["namespaces"])),
         ("Landlock", "files out of reach that should be out of sight", inside["landlock"]),
         ("seccomp", "system calls away that no exercise needs", filter_),
     ]
@@ -288,7 +311,23 @@ def _try_bubblewrap() -> str:
     for program in ("bwrap", "setpriv") if os.geteuid() == 0 else ("bwrap",):
         if shutil.which(program) is None:
             return f"there is no `{program}`: install the package bubblewrap"
-    return _run(command([sys.executable, "-I", "-c", "print('{}')"]))[1]
+    return _explained(_run(command([sys.executable, "-I", "-c", "print('{}')"]))[1])
+
+
+def _explained(why_not: str) -> str:
+    """Add what keeps namespaces from us, if that can be told, and what to do about it."""
+    if not why_not:
+        return ""
+    for switch, off, means in _SWITCHES:
+        try:
+            is_off = Path(switch).read_text().strip() == off
+        except OSError:
+            is_off = False
+        if is_off:
+            return f"{why_not}: {means}"
+    if any(os.path.exists(mark) for mark in _MARKS_OF_A_CONTAINER):
+        return f"{why_not}: this is a container, which needs the options in the course's Dockerfile"
+    return why_not
 
 
 def _try_inside(with_bubblewrap: bool) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,39 @@ def test_a_layer_that_does_not_work_is_probed_as_lacking(monkeypatch, tmp_path):
     assert not layers["bubblewrap"].active
     assert "not permitted" in layers["bubblewrap"].why_not
     assert layers["seccomp"] == there["seccomp"]
+
+
+@pytest.fixture
+def without_namespaces(monkeypatch, tmp_path):
+    """Let bubblewrap fail as it does where the kernel refuses; return where the switches lie."""
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: no permissions' >&2\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    monkeypatch.setenv("PATH", path["PATH"])
+    monkeypatch.setattr(sandbox, "environment", lambda: path)
+    switches = [(str(tmp_path / Path(p).name), *rest) for p, *rest in sandbox._SWITCHES]
+    monkeypatch.setattr(sandbox, "_SWITCHES", switches)
+    monkeypatch.setattr(sandbox, "_MARKS_OF_A_CONTAINER", [str(tmp_path / "dockerenv")])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("switch", "off", "means"),
+    [
+        ("apparmor_restrict_unprivileged_userns", "1", "AppArmor .*`sysctl kernel.apparmor_"),
+        ("unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
+        ("max_user_namespaces", "0", "switched off"),
+        ("dockerenv", "", "this is a container.* Dockerfile"),
+    ],
+)
+def test_what_keeps_namespaces_from_us_is_named(without_namespaces, switch, off, means):
+    assert probe.__wrapped__()[0].why_not == "bwrap: no permissions"
+    (without_namespaces / switch).write_text(f"{off}\n")
+    why_not = probe.__wrapped__()[0].why_not
+    assert re.match(f"bwrap: no permissions: .*{means}", why_not), why_not
+    if off:
+        (without_namespaces / switch).write_text("7\n")
+        assert probe.__wrapped__()[0].why_not == "bwrap: no permissions"
 
 
 def test_a_program_that_is_missing_is_named(monkeypatch, tmp_path):
