@@ -1,9 +1,9 @@
 """What a file of checks is written with: exercises, points, cases, and expectations that explain.
 
 A check is a method of a test class, over two things. `subject` is the code under test, wherever it
-runs. `case` draws the inputs from a seed. An expectation that is not met says what was seen and what
-was expected, names the mistake if the code behaves exactly like a known one on fresh inputs, and
-shows the smallest case on which it goes wrong.
+runs. `case` draws the inputs from a seed. An expectation that is not met says what was seen and
+what was expected, names the mistake if the code behaves exactly like a known one on fresh inputs,
+and shows the smallest case on which it goes wrong.
 """
 
 import contextlib

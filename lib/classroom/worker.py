@@ -32,7 +32,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from classroom import kernel
+from classroom import kernel, pages
 from classroom.frames import Channel, HungUp
 from classroom.mending import Pristine
 from classroom.sandbox import HIDDEN_PACKAGES, TOO_LITTLE_MEMORY, TOO_MANY_THREADS
@@ -225,6 +225,7 @@ def main(descriptor: int) -> None:
     plt.close("all")
     gc.collect()
     gc.freeze()
+    pages.gather()
     requests.send(json.dumps({"ready": os.getpid()}).encode())
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 2)
@@ -512,10 +513,11 @@ class Runner:
         for end in (os.killpg, os.kill):
             with contextlib.suppress(OSError):
                 end(self._server, signal.SIGKILL)
-        if self._is_alone:
-            _end_all_but(self._before)
+        # First, because looking for others again and again while it ends takes time from it.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._server, 0)
+        if self._is_alone:
+            _end_all_but(self._before)
         self._server = 0
 
 

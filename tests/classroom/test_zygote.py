@@ -93,9 +93,10 @@ def test_nothing_that_grades_is_in_the_memory_of_a_job(running):
     look = """
 import gc, sys
 modules = [name for name in sys.modules if name.startswith("classroom")]
-known = {"classroom", "classroom.control_groups", "classroom.frames", "classroom.kernel", "classroom.lending",
-         "classroom.mending", "classroom.modules", "classroom.sandbox", "classroom.selfcheck",
-         "classroom.subjects", "classroom.wire", "classroom.worker"}
+known = {"classroom", "classroom.control_groups", "classroom.frames", "classroom.kernel",
+         "classroom.lending", "classroom.mending", "classroom.modules", "classroom.pages",
+         "classroom.sandbox", "classroom.selfcheck", "classroom.subjects", "classroom.wire",
+         "classroom.worker"}
 assert set(modules) == known, set(modules) ^ known
 assert vars(sys.modules["classroom.selfcheck"]).keys() >= {"check"}
 assert not hasattr(sys.modules["classroom.selfcheck"], "run_checks")
