@@ -9,8 +9,20 @@ import nbformat
 import torch
 
 from classroom.notebooks import build_notebook
+from classroom.sandbox import Limits
 from classroom.selfcheck import PUBLISHED_SEED, run_checks
 from classroom.subjects import LocalSubject
+
+LIMITS = Limits(
+    seconds_per_cell=2.0,
+    seconds_per_exercise=1.0,
+    seconds_per_submission=20.0,
+    memory_bytes=2**29,
+    processes=24,
+    file_bytes=2**23,
+    output_bytes=2**18,
+)
+"""Enough for every honest answer, and soon used up by the others."""
 
 
 def _marker(grade_id, points=None):

@@ -229,7 +229,10 @@ def _be_inside(root: Path, names: Sequence[str], known: dict[str, str]) -> dict[
     begun = [s for s in students if _was_begun(root, s, log)]
     scores = {student: _scores(root, student) for student in (*students, NEIGHBOUR)}
     is_whole = scores[NEIGHBOUR] == list(ALL)
-    stopped_by = max(begun, default="") if is_killed or not is_whole else ""
+    is_stopped = is_killed or not _was_begun(root, NEIGHBOUR, log)
+    stopped_by = max(begun, default="") if is_stopped else ""
+    if not (is_whole or is_stopped or is_alone):
+        raise RuntimeError(f"one of these harmed its neighbour and should be alone: {names}")
     rows = {}
     for student, name in students.items():
         harm = sorted({*_harm_in_pages(root, student), *near[student].harm()})

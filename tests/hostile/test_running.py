@@ -10,21 +10,12 @@ from datetime import UTC, datetime
 import pytest
 from attacks_that_run import RUNNING
 from corpus import RIGHT, Came, require_promises
+from exam import LIMITS
 from honest_styles import STYLES
 
 from classroom.grade import grade_submission
 from classroom.intake import Cell, Submission
-from classroom.sandbox import Limits
 
-LIMITS = Limits(
-    seconds_per_cell=2.0,
-    seconds_per_exercise=1.0,
-    seconds_per_submission=20.0,
-    memory_bytes=2**29,
-    processes=24,
-    file_bytes=2**23,
-    output_bytes=2**18,
-)
 RECEIVED = datetime(2020, 2, 3, tzinfo=UTC)
 
 
