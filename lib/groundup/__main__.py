@@ -20,6 +20,14 @@ def _positive(text: str) -> int:
     return number
 
 
+def _add_library(command: argparse._ActionsContainer) -> None:
+    command.add_argument(
+        "--library",
+        help="folder of a package whose DecoderOnly computes, such as mine, which `classroom mine` "
+        "makes (default: groundup's own)",
+    )
+
+
 def _add_setup(command: argparse.ArgumentParser, default: str | None) -> argparse._ArgumentGroup:
     group = command.add_argument_group(
         "how to compute", "auto measures what is fastest on this machine, if the run is long"
@@ -67,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--context", type=_positive, help="longest text read at once, in tokens")
     what.add_argument("--seed", type=int, help="decides weights and batches (default: 0)")
+    _add_library(what)
 
     how = command.add_argument_group("how to learn")
     how.add_argument("--steps", type=_positive, help="updates in all (default: by data)")
@@ -107,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--baseline", action="store_true", help="measure a 5-gram of characters as well"
     )
+    _add_library(command)
 
     command = commands.add_parser("generate", help="let a model write")
     command.add_argument("folder", help="what `train` was given as --out")
@@ -119,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--top-p", type=float, default=1.0, help="choose among this share")
     command.add_argument("--greedy", action="store_true", help="always the most probable token")
     command.add_argument("--seed", type=int, default=0, help="decides what is drawn")
+    _add_library(command)
 
     command = commands.add_parser(
         "bench", help="measure how fast this machine trains a model, and lets it write"

@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 from groundup import accounting, checkpoint, distributed, sampling
+from groundup.assembled import load_library, rebuilt
 from groundup.config import DecoderOnlyConfig
 from groundup.data import Batch, shard
 from groundup.distributed import WorkerLostError
@@ -56,6 +57,17 @@ def train(args: argparse.Namespace) -> int:
         )
     device = _device(args.device)
     task, model, settings = _resumed(args) if args.resume else _begun(args)
+    model = _in_library(args, model)
+    settings.pop("library", None)
+    if args.library is not None:
+        settings["library"] = Path(args.library).resolve().name
+        # The ways to be faster are made for the library's own code.
+        for name, plain in (
+            ("precision", "float32"),
+            ("compile", "off"),
+            ("attention", "explicit"),
+        ):
+            setattr(args, name, getattr(args, name) or plain)
     _require_rows(settings)
     _use_threads(args.threads, model)
     if os.environ.get("RANK", "0") == "0":  # of several workers, one measures
@@ -147,7 +159,20 @@ def _resume_command(args: argparse.Namespace) -> str:
     workers = int(os.environ.get("WORLD_SIZE", 1))
     start = "groundup" if workers == 1 else f"torchrun --nproc_per_node {workers} -m groundup"
     parallel = "" if args.parallel is None else f" --parallel {args.parallel}"
-    return f"{start} train --resume --out {args.out}{parallel}"
+    library = "" if args.library is None else f" --library {args.library}"
+    return f"{start} train --resume --out {args.out}{parallel}{library}"
+
+
+def _in_library(args: argparse.Namespace, model: AnyModel) -> AnyModel:
+    """Give the same model as one of the library that was asked for."""
+    if args.library is None:
+        return model
+    library = load_library(args.library)
+    if not isinstance(model, DecoderOnly):
+        raise ValueError(
+            f"--library must be used with a decoder-only model, got {type(model).__name__}"
+        )
+    return rebuilt(model, library)
 
 
 def _begun(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
@@ -290,12 +315,14 @@ def _spread(
     if distributed.rank() == 0:
         generator = torch.Generator().manual_seed(settings["seed"])
         whole = task.new_model(settings["preset"], settings["context"], generator)
+        whole = _in_library(args, whole)
     return distributed.spread(model, "fsdp"), whole
 
 
 def evaluate(args: argparse.Namespace) -> int:
     """Measure a model on what was held out."""
     saved = checkpoint.load(args.folder, _device(args.device))
+    saved.model = _in_library(args, saved.model)
     _use_threads(args.threads, saved.model)
     task = recall_task(saved.notes["data"], saved.tokenizers)
     if task.fingerprint != saved.notes["fingerprint"]:
@@ -321,6 +348,7 @@ def generate(args: argparse.Namespace) -> int:
     """Let a model write."""
     device = _device(args.device)
     saved = checkpoint.load(args.folder, device)
+    saved.model = _in_library(args, saved.model)
     _use_threads(args.threads, saved.model)
     if isinstance(saved.model, EncoderDecoder):
         sources = args.prompt or [line.strip() for line in _standard_input() if line.strip()]
