@@ -100,15 +100,10 @@ def _grade(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from classroom.grade import Assignment, grade_folder
-    from classroom.notebooks import assignments
     from classroom.report import to_csv, to_table
     from classroom.sandbox import Limits
 
-    folders = {folder.name: folder for folder in assignments(args.root / "exercises")}
-    if args.assignment not in folders:
-        there = ", ".join(folders) or "none"
-        raise ValueError(f"no assignment is called {args.assignment}; there are: {there}")
-    assignment = Assignment(folders[args.assignment])
+    assignment = Assignment(_assignment(args))
     kept = (args.kept or args.root / "graded") / assignment.name
     with (
         _gradebook(args, assignment.master.name) as gradebook,
@@ -143,16 +138,78 @@ def _grade(args: argparse.Namespace) -> int:
     return 1 if summary.failed else 0
 
 
+def _assignment(args: argparse.Namespace) -> Path:
+    from classroom.notebooks import assignments
+
+    folders = {folder.name: folder for folder in assignments(args.root / "exercises")}
+    if args.assignment not in folders:
+        there = ", ".join(folders) or "none"
+        raise ValueError(f"no assignment is called {args.assignment}; there are: {there}")
+    return folders[args.assignment]
+
+
 @contextlib.contextmanager
 def _gradebook(args: argparse.Namespace, notebook: str):
     """Give what writes into nbgrader's gradebook, or None."""
     if args.no_gradebook:
+        if args.feedback:
+            raise ValueError("--feedback takes points from the gradebook: leave --no-gradebook out")
         yield None
         return
     from classroom.gradebook import GradebookWriter
 
+    submitted = args.submitted or args.root / "submitted"
     with GradebookWriter(args.root, args.assignment, Path(notebook).stem) as writer:
-        yield writer.write_verdict
+
+        def write(verdict, notebook):
+            writer.write_verdict(verdict, notebook)
+            if args.feedback:
+                writer.write_feedback(verdict.student, submitted)
+
+        yield write
+
+
+def _feedback(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from classroom.gradebook import GradebookWriter
+    from classroom.notebooks import text_file
+
+    name = text_file(_assignment(args)).stem
+    with GradebookWriter(args.root, args.assignment, name) as writer:
+        graded = writer.graded_students()
+        students = args.student or graded
+        if unknown := sorted(set(students) - set(graded)):
+            raise ValueError(f"nothing of {args.assignment} is graded of {', '.join(unknown)}")
+        for student in tqdm(students, unit="page", disable=not sys.stderr.isatty()):
+            page = writer.write_feedback(student, args.submitted or args.root / "submitted")
+    if not students:
+        raise ValueError(f"nothing of {args.assignment} is graded: see `classroom grade`")
+    pages = "1 page" if len(students) == 1 else f"{len(students)} pages"
+    print(f"wrote {pages}, such as {page.relative_to(args.root.resolve())}")
+    return 0
+
+
+def _collect(args: argparse.Namespace) -> int:
+    from classroom.collect import collect, to_table
+    from classroom.notebooks import text_file
+
+    folder = args.root / "exercises" / args.assignment
+    if not (folder / "checks.py").is_file():
+        raise ValueError(f"no assignment is called {args.assignment}: there is no {folder}")
+    rows = collect(
+        args.source,
+        args.submitted or args.root / "submitted",
+        args.assignment,
+        text_file(folder).with_suffix(".ipynb").name,
+        args.pattern,
+        args.times_from_archive,
+    )
+    print(to_table(rows))
+    num_taken = sum(row.outcome == "taken" for row in rows)
+    num_refused = sum(row.outcome == "refused" for row in rows)
+    print(f"\n{num_taken} taken, {num_refused} refused")
+    return 1 if num_refused else 0
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -255,9 +312,51 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--no-gradebook", action="store_true", help="leave nbgrader's gradebook alone"
     )
+    command.add_argument(
+        "--feedback", action="store_true", help="also write each student's page, as `feedback` does"
+    )
     command.add_argument("--json", action="store_true", help="print one JSON object per submission")
     command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
     command.set_defaults(run=_grade)
+
+    command = commands.add_parser(
+        "feedback",
+        help="write a page for each student: points, what the checks found, the notebook",
+    )
+    command.add_argument("assignment", help="such as 01_attention")
+    command.add_argument(
+        "--student", action="append", help="only this one; may be given several times"
+    )
+    command.add_argument(
+        "--submitted",
+        type=Path,
+        help="holds STUDENT/ASSIGNMENT/ for each student, submitted/ by default",
+    )
+    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
+    command.set_defaults(run=_feedback)
+
+    command = commands.add_parser(
+        "collect", help="take what a learning platform gives out into submitted/"
+    )
+    command.add_argument(
+        "source", nargs="+", type=Path, help="a folder, a ZIP archive or a notebook"
+    )
+    command.add_argument("--assignment", required=True, help="such as 01_attention")
+    command.add_argument(
+        "--pattern",
+        help="regular expression for a path in a source, with a group (?P<student>…); by default "
+        "those of Moodle and Canvas, STUDENT/….ipynb and STUDENT.ipynb",
+    )
+    command.add_argument(
+        "--times-from-archive",
+        action="store_true",
+        help="count lateness from the times in the source, not from now",
+    )
+    command.add_argument(
+        "--submitted", type=Path, help="where to put STUDENT/ASSIGNMENT/, submitted/ by default"
+    )
+    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
+    command.set_defaults(run=_collect)
 
     command = commands.add_parser(
         "doctor", help="say whether this machine can seal off the code that it grades"

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,15 @@ from typing import Any
 import nbformat
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
-from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.api import (
+    BaseCell,
+    Comment,
+    Grade,
+    Gradebook,
+    GradeCell,
+    MissingEntry,
+    TaskCell,
+)
 from nbgrader.converters import GenerateAssignment, NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties, SaveAutoGrades
@@ -31,6 +39,7 @@ from sqlalchemy.exc import SAWarning
 from sqlalchemy.orm import scoped_session, sessionmaker
 from traitlets.config import Config
 
+from classroom.feedback import FIRST_WORDS_ID, Line, Standing, page, reports_in, write_page
 from classroom.notebooks import CHECK_SUFFIX
 from classroom.release import nbgrader_config
 from classroom.report import Verdict
@@ -95,7 +104,7 @@ def with_first_words(notebook: NotebookNode, words: str) -> NotebookNode:
     """Return a notebook that begins with words of ours; one that does already is left as it is."""
     if notebook.cells and notebook.cells[0].source == words:
         return notebook
-    cell = nbformat.v4.new_markdown_cell(words)
+    cell = nbformat.v4.new_markdown_cell(words, id=FIRST_WORDS_ID)
     if notebook.nbformat_minor < 5:
         del cell["id"]  # not known yet in that version of the format
     begun = copy.copy(notebook)
@@ -176,6 +185,90 @@ class GradebookWriter:
                 {report.exercise: report for report in verdict.reports},
             )
         )
+
+    def graded_students(self) -> list[str]:
+        """Return whose graded notebooks there are in `autograded/`, in order."""
+        session = self._gradebook.db
+        students = [
+            each.student_id for each in self._gradebook.assignment_submissions(self._assignment)
+        ]
+        session.remove()
+        return sorted(each for each in students if self._graded_notebook(each).exists())
+
+    def _graded_notebook(self, student: str) -> Path:
+        folder = self._folder(self._course.autograded_directory, student)
+        return folder / f"{self._notebook_name}.ipynb"
+
+    def standing(self, student: str) -> Standing:
+        """Return what a submission earned, with the points and comments of people.
+
+        Raises:
+            ValueError: If the gradebook knows of none.
+
+        """
+        names = (self._notebook_name, self._assignment, student)
+        session = self._gradebook.db
+        try:
+            notebook = self._gradebook.find_submission_notebook(*names)
+            comments = dict(
+                session.query(BaseCell.name, Comment.comment)
+                .join(Comment, Comment.cell_id == BaseCell.id)
+                .filter(Comment.notebook_id == notebook.id)
+            )
+            lines = []
+            for cell in (GradeCell, TaskCell):
+                rows = (
+                    session.query(cell.name, cell.max_score, Grade.score, Grade.manual_score)
+                    .join(Grade, Grade.cell_id == cell.id)
+                    .filter(Grade.notebook_id == notebook.id)
+                )
+                for name, points, earned, by_hand in rows:
+                    exercise = name.removesuffix(CHECK_SUFFIX)
+                    comment = comments.get(exercise) or comments.get(name) or ""
+                    lines.append(Line(exercise, earned, points, by_hand is not None, comment))
+            received = notebook.assignment.timestamp
+            late: Any = notebook.late_submission_penalty
+        except MissingEntry:
+            raise ValueError(
+                f"the gradebook knows of no submission of {self._assignment} by {student!r}"
+            ) from None
+        finally:
+            session.remove()
+        return Standing(student, self._assignment, tuple(lines), late or 0.0, received)
+
+    def write_feedback(self, student: str, submitted: Path | None = None) -> Path:
+        """Write the page on which a student reads what came of the notebook in `autograded/`.
+
+        Args:
+            student: Who handed it in.
+            submitted: Holds `STUDENT/ASSIGNMENT/`. What nbgrader's exchange has put there is put
+                beside the page, because `nbgrader release_feedback` asks for it.
+
+        Returns:
+            The page's file, such as `feedback/ada/01_attention/attention.html`.
+
+        Raises:
+            FileNotFoundError: If there is no graded notebook.
+            ValueError: If the gradebook knows of no submission.
+
+        """
+        graded = self._graded_notebook(student)
+        notebook = nbformat.read(graded, as_version=4)
+        standing = self.standing(student)
+        positions = {
+            cell.metadata.nbgrader.grade_id.removesuffix(CHECK_SUFFIX): at
+            for at, cell in enumerate(notebook.cells)
+            if is_grade(cell)
+        }
+        lines = sorted(
+            standing.lines, key=lambda line: positions.get(line.exercise, len(positions))
+        )
+        text = page(notebook, replace(standing, lines=tuple(lines)), reports_in(notebook))
+        goes_with = [graded.with_name("timestamp.txt")]
+        if submitted is not None:
+            goes_with.append(submitted / student / self._assignment / "submission_secret.txt")
+        folder = self._folder(self._course.feedback_directory, student)
+        return write_page(folder, self._notebook_name, text, goes_with)
 
     def _write_scores(self, graded: Graded, marked: NotebookNode) -> None:
         gradebook = self._gradebook
