@@ -219,10 +219,11 @@ def _doctor(args: argparse.Namespace) -> int:
     lacking = [layer for layer in layers if layer.is_required and not layer.active]
     width = max(len(layer.name) for layer in layers)
     for layer in layers:
-        mark = "✓" if layer.active else "✗"
+        mark = "✓" if layer.active else "✗" if layer.is_required else "–"
         print(f"  {mark} {layer.name:<{width}}  keeps {layer.keeps}")
         if not layer.active:
-            print(f"    {'':<{width}}  not active: {layer.why_not}")
+            needed = "" if layer.is_required else ", and not required"
+            print(f"    {'':<{width}}  not active{needed}: {layer.why_not}")
     if lacking:
         names = ", ".join(layer.name for layer in lacking)
         print(f"`classroom grade` refuses to work here without {names} (see --allow-weaker)")
