@@ -1,4 +1,4 @@
-"""The command line of the course machinery: `classroom release|check|grade|doctor|inventory`."""
+"""The command line of the course machinery: `classroom release|check|grade|collect|doctor|inventory`."""
 
 import argparse
 import contextlib
@@ -212,6 +212,28 @@ def _collect(args: argparse.Namespace) -> int:
     return 1 if num_refused else 0
 
 
+def _collect(args: argparse.Namespace) -> int:
+    from classroom.collect import collect, to_table
+    from classroom.notebooks import text_file
+
+    folder = args.root / "exercises" / args.assignment
+    if not (folder / "checks.py").is_file():
+        raise ValueError(f"no assignment is called {args.assignment}: there is no {folder}")
+    rows = collect(
+        args.source,
+        args.submitted or args.root / "submitted",
+        args.assignment,
+        text_file(folder).with_suffix(".ipynb").name,
+        args.pattern,
+        args.times_from_archive,
+    )
+    print(to_table(rows))
+    num_taken = sum(row.outcome == "taken" for row in rows)
+    num_refused = sum(row.outcome == "refused" for row in rows)
+    print(f"\n{num_taken} taken, {num_refused} refused")
+    return 1 if num_refused else 0
+
+
 def _doctor(args: argparse.Namespace) -> int:
     from classroom import sandbox
 
@@ -335,6 +357,29 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
     command.set_defaults(run=_feedback)
+
+    command = commands.add_parser(
+        "collect", help="take what a learning platform gives out into submitted/"
+    )
+    command.add_argument(
+        "source", nargs="+", type=Path, help="a folder, a ZIP archive or a notebook"
+    )
+    command.add_argument("--assignment", required=True, help="such as 01_attention")
+    command.add_argument(
+        "--pattern",
+        help="regular expression for a path in a source, with a group (?P<student>…); by default "
+        "those of Moodle and Canvas, STUDENT/….ipynb and STUDENT.ipynb",
+    )
+    command.add_argument(
+        "--times-from-archive",
+        action="store_true",
+        help="count lateness from the times in the source, not from now",
+    )
+    command.add_argument(
+        "--submitted", type=Path, help="where to put STUDENT/ASSIGNMENT/, submitted/ by default"
+    )
+    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
+    command.set_defaults(run=_collect)
 
     command = commands.add_parser(
         "collect", help="take what a learning platform gives out into submitted/"
