@@ -17,7 +17,7 @@ from corpus import RIGHT, SECRET, contents, lay_out
 from exam import known, write_exam
 
 from classroom.grade import Assignment
-from classroom.sandbox import NOBODY
+from classroom.sandbox import NOBODY, Limits
 from classroom.selfcheck import run_checks
 from classroom.zygote import Zygote
 
@@ -118,10 +118,11 @@ def guarded(canaries, zygote):
     assert _below(zygote.process) == processes, "a process was left behind"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def neighbour(zygote, exam):
-    """Another submission at work in the same sandbox; the test asks it for its points."""
-    with zygote.start_job() as job:
+    """Another submission at work in the same sandbox; each test asks it for its points."""
+    hours = 2
+    with zygote.start_job(Limits(seconds_per_submission=hours * 3600)) as job:
         job.run(RIGHT["first"])
         job.run("attacked = first")
 
