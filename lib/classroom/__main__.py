@@ -1,4 +1,4 @@
-"""The command line of the course machinery: `classroom release|check|grade|collect|doctor|inventory`."""
+"""The command line of the course machinery: `classroom --help` lists its commands."""
 
 import argparse
 import contextlib
