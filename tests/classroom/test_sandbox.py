@@ -200,7 +200,10 @@ def test_the_doctor_says_what_lacks_and_how_it_ends(capsys, monkeypatch):
     monkeypatch.setattr(sandbox, "probe", lambda: (ACTIVE, LACKING, UNNEEDED))
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
-    assert "the kernel has none" in said
-    assert "refuses" in said
+    assert "✗ Landlock" in said
+    assert "not active: the kernel has none" in said
+    assert "– control groups" in said
+    assert "not active, and not required: it is not mounted" in said
+    assert "refuses to work here without Landlock (" in said
     monkeypatch.setattr(sandbox, "probe", lambda: (ACTIVE, UNNEEDED))
     assert main(["doctor"]) == 0
