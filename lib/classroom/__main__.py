@@ -212,28 +212,6 @@ def _collect(args: argparse.Namespace) -> int:
     return 1 if num_refused else 0
 
 
-def _collect(args: argparse.Namespace) -> int:
-    from classroom.collect import collect, to_table
-    from classroom.notebooks import text_file
-
-    folder = args.root / "exercises" / args.assignment
-    if not (folder / "checks.py").is_file():
-        raise ValueError(f"no assignment is called {args.assignment}: there is no {folder}")
-    rows = collect(
-        args.source,
-        args.submitted or args.root / "submitted",
-        args.assignment,
-        text_file(folder).with_suffix(".ipynb").name,
-        args.pattern,
-        args.times_from_archive,
-    )
-    print(to_table(rows))
-    num_taken = sum(row.outcome == "taken" for row in rows)
-    num_refused = sum(row.outcome == "refused" for row in rows)
-    print(f"\n{num_taken} taken, {num_refused} refused")
-    return 1 if num_refused else 0
-
-
 def _doctor(args: argparse.Namespace) -> int:
     from classroom import sandbox
 
@@ -272,6 +250,28 @@ def _inventory(args: argparse.Namespace) -> int:
                 f"{exercise['minutes']} minutes, difficulty {exercise['difficulty']} of 5, "
                 f"{len(exercise['mistakes'])} named mistakes, {len(exercise['variants'])} variants"
             )
+    return 0
+
+
+def _mine(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from classroom import mine
+
+    if args.what == "status":
+        library, changed = mine.status(args.root)
+    else:
+        with tqdm(unit="notebook", leave=False, disable=not sys.stderr.isatty()) as bar:
+
+            def progress(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            library, changed = mine.build(args.root, progress, args.seconds_per_exercise), []
+    if args.json:
+        print(json.dumps(library.to_json() | {"changed": changed}, ensure_ascii=False))
+    else:
+        print(library.to_table(changed))
     return 0
 
 
@@ -382,29 +382,6 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_collect)
 
     command = commands.add_parser(
-        "collect", help="take what a learning platform gives out into submitted/"
-    )
-    command.add_argument(
-        "source", nargs="+", type=Path, help="a folder, a ZIP archive or a notebook"
-    )
-    command.add_argument("--assignment", required=True, help="such as 01_attention")
-    command.add_argument(
-        "--pattern",
-        help="regular expression for a path in a source, with a group (?P<student>…); by default "
-        "those of Moodle and Canvas, STUDENT/….ipynb and STUDENT.ipynb",
-    )
-    command.add_argument(
-        "--times-from-archive",
-        action="store_true",
-        help="count lateness from the times in the source, not from now",
-    )
-    command.add_argument(
-        "--submitted", type=Path, help="where to put STUDENT/ASSIGNMENT/, submitted/ by default"
-    )
-    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
-    command.set_defaults(run=_collect)
-
-    command = commands.add_parser(
         "doctor", help="say whether this machine can seal off the code that it grades"
     )
     command.set_defaults(run=_doctor)
@@ -413,6 +390,26 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
     command.set_defaults(run=_inventory)
+
+    command = commands.add_parser(
+        "mine", help="make a library of your own from your notebooks: what passes its checks"
+    )
+    command.add_argument(
+        "what",
+        nargs="?",
+        choices=("build", "status"),
+        default="build",
+        help="build or bring up to date (the default), or say what is yours and what is borrowed",
+    )
+    command.add_argument(
+        "--seconds-per-exercise",
+        type=_positive,
+        default=60,
+        help="give an exercise up after this time, 60 by default",
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
+    command.set_defaults(run=_mine)
     return parser
 
 
