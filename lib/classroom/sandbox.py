@@ -32,6 +32,7 @@ _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/fonts", "/etc/localt
 HIDDEN_PACKAGES = ("groundup",)
 _EPERM, _ENOSYS = 1, 38
 _PROBE_SECONDS = 20
+_SECONDS_TO_END = 2
 _MAX_OUTPUT_BYTES = 2**21
 # Unix, and two that lead nowhere without a network. Others lead to the kernel, or to a host.
 _SOCKET_FAMILIES = {1, 2, 10}
@@ -349,7 +350,7 @@ def _try_control_groups() -> str:
     try:
         group.add(handle)
         group.remove()
-        ended = sleeper.wait(_PROBE_SECONDS / 2)
+        ended = sleeper.wait(_SECONDS_TO_END)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     finally:
