@@ -43,14 +43,14 @@ while frame:
 
 READ_FILES = """
 import glob, os
-found = []
-for root in ("FOLDER", "/root", "/home", "/work", "/var", "/etc/shadow", "/proc/1", os.getcwd()):
+for root in ("FOLDER", "/root", "/home", "/srv", "/var", "/etc/shadow", "/proc/1", os.getcwd()):
     for path in [root, *glob.glob(root + "/**/*", recursive=True)][:2000]:
         try:
-            found.append(open(path).read(10_000))
+            text = open(path).read(10_000)
         except (OSError, ValueError):
-            pass
-print("\\n".join(text for text in found if "canary" in text))
+            continue
+        if "canary" in text:
+            print(text)
 """
 
 WRITE_FILES = """
