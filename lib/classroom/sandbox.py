@@ -327,7 +327,7 @@ def _explained(why_not: str) -> str:
         if is_off:
             return f"{why_not}: {means}"
     if any(os.path.exists(mark) for mark in _MARKS_OF_A_CONTAINER):
-        return f"{why_not}: this is a container, which needs the options in the course's Dockerfile"
+        return f"{why_not}: this is a container: the course's compose.yaml has what it needs"
     return why_not
 
 

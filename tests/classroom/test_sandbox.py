@@ -92,7 +92,7 @@ def without_namespaces(monkeypatch, tmp_path):
         ("apparmor_restrict_unprivileged_userns", "1", "AppArmor .*`sysctl kernel.apparmor_"),
         ("unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
         ("max_user_namespaces", "0", "switched off"),
-        ("dockerenv", "", "this is a container.* Dockerfile"),
+        ("dockerenv", "", "this is a container: .*compose.yaml"),
     ],
 )
 def test_what_keeps_namespaces_from_us_is_named(without_namespaces, switch, off, means):
