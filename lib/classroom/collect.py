@@ -29,6 +29,7 @@ from classroom.intake import MAX_FILE_BYTES, MAX_NOTEBOOKS, shown
 
 LEDGER = "received.jsonl"
 EARLIER = ".earlier"
+_INCOMING = ".incoming-"
 MAX_ENTRIES = 20_000
 MAX_TOTAL_BYTES = 4 * 2**30
 MAX_NAME = 100
@@ -112,6 +113,8 @@ def collect(
         except BlockingIOError:
             raise ValueError(f"somebody else is collecting into {submitted}") from None
         _mend(ledger.fileno())
+        for unfinished in submitted.glob(f"{_INCOMING}*"):
+            shutil.rmtree(unfinished)
         known = receipts(submitted, assignment)
         for source in sources:
             with _entries(source) as entries:
@@ -418,7 +421,7 @@ class _HandIn:
         latest = max((self.before[d] for d in there if d in self.before), default=None)
         if is_from_archive and latest is not None and latest > time:
             return "refused", f"what is there is later, of {latest:%F %T} UTC"
-        made = Path(tempfile.mkdtemp(prefix=".incoming-", dir=self.submitted))
+        made = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self.submitted))
         try:
             for file in self.files:
                 with (made / file.name).open("xb") as copy:

@@ -6,6 +6,7 @@ import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from classroom.__main__ import main
@@ -18,7 +19,7 @@ from classroom.collect import (
     to_table,
 )
 from classroom.grade import handed_in
-from classroom.intake import MAX_FILE_BYTES
+from classroom.intake import MAX_FILE_BYTES, Master
 
 NAME = "07_averages"
 NOTEBOOK = "averages.ipynb"
@@ -276,6 +277,18 @@ def test_times_of_the_archive_count_if_they_are_asked_for(take, archive, submitt
     assert receipts(submitted, NAME)["ada"][digest("old")] <= datetime.now(UTC)
 
 
+def test_lateness_counts_from_the_ledger(take, archive, submitted):
+    take(archive({"ada.ipynb": "on time"}), times_from_archive=True)
+    (each,) = handed_in(submitted, NAME)
+    master = Master(NOTEBOOK, nbformat.v4.new_notebook())
+    time = datetime(2026, 3, 5, 12, 30, 10).astimezone(UTC)
+    assert each.parcel(master).notebooks[NOTEBOOK].received == time
+    # What was put there by hand counts from when it came to lie there.
+    (each.folder / NOTEBOOK).write_text("late")
+    received = each.parcel(master).notebooks[NOTEBOOK].received
+    assert datetime.now(UTC) - received < timedelta(minutes=1)
+
+
 def test_a_stopped_run_is_gone_on_with(take, archive, submitted, monkeypatch):
     take(archive({"ada.ipynb": "first"}))
 
@@ -287,6 +300,7 @@ def test_a_stopped_run_is_gone_on_with(take, archive, submitted, monkeypatch):
         take(archive({"ada.ipynb": "second"}))
     assert kept(submitted, "ada") == {NOTEBOOK: "first"}
     time = receipts(submitted, NAME)["ada"][digest("second")]
+    (submitted / ".incoming-by-a-killed-run").mkdir()
     with (submitted / LEDGER).open("a") as file:
         file.write('{"half a')
     assert take(archive({"ada.ipynb": "second"}))["ada.ipynb"][1] == "taken"
