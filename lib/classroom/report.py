@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from classroom.intake import shown
 from classroom.selfcheck import Report
 
+TOGETHER = "together"
 # Programs take a cell that begins so for a formula, some also in these wide forms.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
@@ -82,9 +83,10 @@ class Verdict:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Verdict":
         """Rebuild a verdict from what `to_json` returned."""
-        fields = {name: record[name] for name in cls.__dataclass_fields__}
+        # One that an earlier version has written may lack what was added since.
+        fields = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
         for name in ("errors", "notes", "layers"):
-            fields[name] = tuple(fields[name])
+            fields[name] = tuple(fields.get(name, ()))
         fields["reports"] = tuple(Report.from_json(report) for report in record["reports"])
         return cls(**fields)
 
@@ -112,25 +114,104 @@ def read_lines(path: Path) -> list[Verdict]:
         ValueError: If another line is no verdict.
 
     """
+    return in_order(verdicts[-1] for verdicts in read_history(path).values())
+
+
+def read_history(path: Path) -> dict[str, list[Verdict]]:
+    """Read all verdicts of a file, by student, the oldest first; otherwise as `read_lines`."""
     if not path.exists():
-        return []
+        return {}
     with path.open("rb+") as file:
         whole, newline, half = file.read().rpartition(b"\n")
         if half:
             file.truncate(len(whole) + len(newline))
-    verdicts = {}
+    verdicts: dict[str, list[Verdict]] = {}
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             verdict = Verdict.from_json(json.loads(line))
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{path}, line {number}: this is no verdict") from None
-        verdicts[verdict.student] = verdict
-    return in_order(verdicts.values())
+        verdicts.setdefault(verdict.student, []).append(verdict)
+    return verdicts
 
 
 def in_order(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Return verdicts by the names of the students, however they came in."""
     return sorted(verdicts, key=lambda verdict: verdict.student)
+
+
+# What a run has changed
+
+
+@dataclass(frozen=True)
+class Change:
+    """A score that is another than it was.
+
+    Attributes:
+        student: Whose.
+        exercise: Of what; empty for all of the assignment.
+        before: Points that an earlier run gave, None if there was no such exercise.
+        after: Points now, None if the exercise is gone.
+
+    """
+
+    student: str
+    exercise: str
+    before: int | None
+    after: int | None
+
+
+def changes(history: Mapping[str, Sequence[Verdict]], commitment: str) -> list[Change]:
+    """Return which earlier scores a run has changed.
+
+    A run that was stopped and gone on with is one run: what it is compared with is older than it.
+
+    Args:
+        history: As `read_history` returns it.
+        commitment: The run's, as each of its verdicts holds it.
+
+    Returns:
+        By student, the exercises in the order of the handout, and then all together, if the sum
+        has changed as well.
+
+    """
+    found = []
+    for student, verdicts in sorted(history.items()):
+        earlier = [v for v in verdicts if v.seed_commitment != commitment]
+        if verdicts[-1].seed_commitment != commitment or not earlier:
+            continue
+        before, after = earlier[-1], verdicts[-1]
+        was = {report.exercise: report.earned for report in before.reports}
+        now = {report.exercise: report.earned for report in after.reports}
+        for exercise in [*now, *(each for each in was if each not in now)]:
+            pair = was.get(exercise), now.get(exercise)
+            if pair[0] != pair[1]:
+                found.append(Change(student, exercise, *pair))
+        if before.earned != after.earned:
+            found.append(Change(student, "", before.earned, after.earned))
+    return found
+
+
+def changes_to_csv(found: Sequence[Change]) -> str:
+    """Return changes for a spreadsheet, quoted as `to_csv` quotes."""
+    file = io.StringIO()
+    writer = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    writer.writerow(["student", "exercise", "before", "after"])
+    for change in found:
+        words = harmless(change.student), harmless(change.exercise or TOGETHER)
+        points = ("" if number is None else number for number in (change.before, change.after))
+        writer.writerow([*words, *points])
+    return file.getvalue()
+
+
+def changes_to_table(found: Sequence[Change]) -> str:
+    """Return changes for a terminal."""
+    rows = [["student", "exercise", "before", "", "after"]]
+    for change in found:
+        before, after = ("–" if n is None else str(n) for n in (change.before, change.after))
+        name = shown(change.student, limit=30)
+        rows.append([name, change.exercise or TOGETHER, before, "->", after])
+    return aligned(rows, left=(0, 1))
 
 
 # CSV
@@ -185,11 +266,15 @@ def to_table(verdicts: Sequence[Verdict]) -> str:
                 verdict.problem or ("1 remark" if remarks == 1 else f"{remarks or 'no'} remarks"),
             ]
         )
+    return aligned(rows, left=(0, len(rows[0]) - 1))
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int]) -> str:
+    """Return rows as a table whose columns are flush right, but for some."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    first, last = 0, len(widths) - 1
     return "\n".join(
         "  ".join(
-            text.ljust(width) if column in (first, last) else text.rjust(width)
+            text.ljust(width) if column in left else text.rjust(width)
             for column, (text, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows

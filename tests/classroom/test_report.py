@@ -5,9 +5,14 @@ import json
 import pytest
 
 from classroom.report import (
+    Change,
     Verdict,
     append_line,
+    changes,
+    changes_to_csv,
+    changes_to_table,
     harmless,
+    read_history,
     read_lines,
     to_csv,
     to_table,
@@ -133,3 +138,62 @@ def test_a_terminal_does_not_obey_a_name():
     table = to_table([verdict("\x1b[2J\nada" + "a" * 300)])
     assert len(table.splitlines()) == 2 and "\\x1b[2J\\nada" in table and "\x1b" not in table
     assert all(len(line) < 80 for line in table.splitlines())
+
+
+# What a run has changed
+
+
+def test_a_run_is_compared_with_what_is_older_than_it(tmp_path):
+    path = tmp_path / "verdicts.jsonl"
+    for each in (
+        verdict("ada", 1, 2, seed_commitment="first"),
+        verdict("bo", 1, 2, seed_commitment="first"),
+        verdict("cy", 1, 2, seed_commitment="first"),
+        verdict("ada", 0, 2, seed_commitment="second"),
+        verdict("bo", 2, 1, seed_commitment="second"),
+        verdict("new", 3, 2, seed_commitment="second"),
+        verdict("ada", 3, 2, seed_commitment="second"),  # the run was stopped and gone on with
+    ):
+        append_line(path, each)
+    assert changes(read_history(path), "second") == [
+        Change("ada", "centre", 1, 3),
+        Change("ada", "", 3, 5),
+        Change("bo", "centre", 1, 2),
+        Change("bo", "twice", 2, 1),
+    ]
+    assert changes(read_history(path), "first") == []
+
+
+def test_an_exercise_that_came_or_went_is_a_change():
+    before, after = verdict("ada", seed_commitment="a"), verdict("ada", seed_commitment="b")
+    gone = Report("twice", "7.2 Twice", ())
+    gone = verdict("ada", seed_commitment="a", reports=(before.reports[0], gone))
+    fewer = verdict("ada", seed_commitment="b", reports=after.reports[:1])
+    assert changes({"ada": [gone, after]}, "b") == [
+        Change("ada", "twice", 0, 2),
+        Change("ada", "", 3, 5),
+    ]
+    assert changes({"ada": [before, fewer]}, "b") == [
+        Change("ada", "twice", 2, None),
+        Change("ada", "", 5, 3),
+    ]
+
+
+def test_changes_are_shown_as_text_that_nothing_obeys():
+    found = [Change("=cmd()", "centre", None, 3), Change("a\x1b[2J", "", 2, 5)]
+    rows = list(csv.reader(io.StringIO(changes_to_csv(found))))
+    assert rows[1:] == [["'=cmd()", "centre", "", "3"], ["a\\x1b[2J", "together", "2", "5"]]
+    assert changes_to_table(found) == (
+        "student   exercise  before      after\n"
+        "=cmd()    centre         –  ->      3\n"
+        "a\\x1b[2J  together       2  ->      5"
+    )
+
+
+def test_a_line_of_an_earlier_version_is_read(tmp_path):
+    record = verdict("ada").to_json()
+    for name in ("layers", "notes", "allow_weaker", "seconds", "in_gradebook", "digest"):
+        del record[name]
+    path = tmp_path / "verdicts.jsonl"
+    path.write_text(json.dumps({**record, "added_since": 1}) + "\n")
+    assert read_lines(path) == [verdict("ada")]
