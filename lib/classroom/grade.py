@@ -26,6 +26,7 @@ import nbformat
 import torch
 from nbformat import NotebookNode
 
+from classroom.collect import receipts
 from classroom.intake import (
     Master,
     Parcel,
@@ -282,11 +283,13 @@ class HandedIn:
     Attributes:
         student: Whose it is.
         folder: Where it lies.
+        receipts: When a notebook came in, by its digest, where the ledger of `collect` says so.
 
     """
 
     student: str
     folder: Path
+    receipts: Mapping[str, datetime] = field(default_factory=dict, compare=False)
 
     def parcel(self, master: Master) -> Parcel:
         """Read what is graded of it.
@@ -299,7 +302,12 @@ class HandedIn:
             received = datetime.fromtimestamp(int(os.lstat(self.folder).st_ctime), UTC)
             why = "the student's folder is a link: hand in the files themselves"
             return Parcel(received, problem=why)
-        return pack(self.folder, master.name)
+        parcel = pack(self.folder, master.name)
+        notebooks = {
+            name: replace(found, received=self.receipts.get(found.digest, found.received))
+            for name, found in parcel.notebooks.items()
+        }
+        return replace(parcel, notebooks=notebooks)
 
 
 def handed_in(submitted: Path, assignment: str) -> list[HandedIn]:
@@ -307,14 +315,15 @@ def handed_in(submitted: Path, assignment: str) -> list[HandedIn]:
 
     Raises:
         FileNotFoundError: If there is no folder `submitted`.
+        ValueError: If the ledger in it is damaged.
 
     """
-    found = []
+    found, received = [], receipts(submitted, assignment)
     with os.scandir(submitted) as entries:
         for entry in entries:
             folder = Path(entry.path, assignment)
             if not entry.name.startswith(".") and os.path.lexists(folder):
-                found.append(HandedIn(entry.name, folder))
+                found.append(HandedIn(entry.name, folder, received.get(entry.name, {})))
     return sorted(found, key=lambda each: each.student)
 
 
@@ -346,10 +355,8 @@ class Engine(Protocol):
         """
         ...
 
-    def judge_all(
-        self, settings: Settings, submissions: Iterable[HandedIn]
-    ) -> Iterator[tuple[HandedIn, Judged]]:
-        """Grade submissions; give each when it is done."""
+    def judge_all(self, settings: Settings, submissions: Iterable[HandedIn]) -> Iterator[Judged]:
+        """Grade submissions; give what came of each when it is done."""
         ...
 
 
@@ -370,15 +377,13 @@ class ThisMachine:
         require(found, allow_weaker)
         return frozenset(layer.name for layer in found if layer.is_required and layer.active)
 
-    def judge_all(
-        self, settings: Settings, submissions: Iterable[HandedIn]
-    ) -> Iterator[tuple[HandedIn, Judged]]:
-        """Grade submissions, at which no more is held than is being graded."""
+    def judge_all(self, settings: Settings, submissions: Iterable[HandedIn]) -> Iterator[Judged]:
+        """Grade submissions; no more of them is held in memory than is being graded."""
         for each, judged in side_by_side(Grader(settings), submissions, self.workers):
             if isinstance(judged, Killed):
                 why = f"a process of the grader was killed {judged.how}"
                 judged = not_judged(settings, each.student, why)
-            yield each, judged
+            yield judged
 
 
 def judge(zygote: Zygote, settings: Settings, student: str, parcel: Parcel) -> Judged:
@@ -635,7 +640,7 @@ def grade_rest(
     num_done = len(submissions) - len(rest)
     progress(num_done, len(submissions))
     new = []
-    for each, judged in engine.judge_all(settings, rest) if rest else ():
+    for judged in engine.judge_all(settings, rest) if rest else ():
         verdict = judged.verdict
         if judged.is_final:
             if gradebook is not None:

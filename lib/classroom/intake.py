@@ -11,6 +11,7 @@ that is checked. A check runs where the student has it; one that is missing, or 
 its answer, runs behind the answer. What else was deleted comes back where it was.
 """
 
+import base64
 import contextlib
 import hashlib
 import itertools
@@ -135,26 +136,131 @@ class Submission:
     received: datetime
 
 
-def read_submission(folder: Path, master: Master) -> Submission:
-    """Read what a student handed in.
+@dataclass(frozen=True)
+class Notebook:
+    """A file that may be graded, as bytes.
+
+    Attributes:
+        data: Its bytes.
+        received: When it came to lie where it lies; None if it cannot be read.
+        problem: Why it cannot be read, in a sentence.
+
+    """
+
+    data: bytes = b""
+    received: datetime | None = None
+    problem: str = ""
+
+    @cached_property
+    def digest(self) -> str:
+        """Of its bytes, sha256 in hexadecimal."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """All of a student's folder that is looked at, as bytes that can travel.
+
+    Attributes:
+        received: When the folder came to lie where it lies.
+        files: Names of what lies in it, in the order in which people count.
+        notebooks: By name.
+        problem: Why nothing of it can be read, in a sentence.
+
+    """
+
+    received: datetime
+    files: tuple[str, ...] = ()
+    notebooks: Mapping[str, Notebook] = field(default_factory=dict)
+    problem: str = ""
+
+    @cached_property
+    def digest(self) -> str:
+        """Stands for all of it except for the times: sha256 in hexadecimal."""
+        names = [name for name in self.files if name not in _COMES_WITH_IT]
+        notebooks = [(name, n.digest, n.problem) for name, n in self.notebooks.items()]
+        content = json.dumps([names, notebooks, self.problem])
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the parcel as JSON types."""
+        return {
+            "received": self.received.isoformat(),
+            "files": self.files,
+            "notebooks": {
+                name: {
+                    "data": base64.b64encode(notebook.data).decode(),
+                    "received": notebook.received and notebook.received.isoformat(),
+                    "problem": notebook.problem,
+                }
+                for name, notebook in self.notebooks.items()
+            },
+            "problem": self.problem,
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "Parcel":
+        """Rebuild a parcel from what `to_json` returned."""
+        notebooks = {
+            name: Notebook(
+                base64.b64decode(notebook["data"]),
+                notebook["received"] and datetime.fromisoformat(notebook["received"]),
+                notebook["problem"],
+            )
+            for name, notebook in record["notebooks"].items()
+        }
+        received = datetime.fromisoformat(record["received"])
+        return cls(received, tuple(record["files"]), notebooks, record["problem"])
+
+
+def pack(folder: Path, proper_name: str) -> Parcel:
+    """Read all of a student's folder that is looked at.
+
+    Args:
+        folder: What lies in it is not followed if it is a link, and not read if it is no notebook.
+        proper_name: Of the notebook that was handed out.
+
+    Raises:
+        OSError: If there is no such folder.
+
+    """
+    received = datetime.fromtimestamp(int(os.lstat(folder).st_ctime), UTC)
+    try:
+        files = _files(folder)
+    except Unreadable as reason:
+        return Parcel(received, problem=str(reason))
+    notebooks = {name: _packed(folder, name) for name in _notebooks(files, proper_name)}
+    return Parcel(received, tuple(files), notebooks)
+
+
+def _packed(folder: Path, name: str) -> Notebook:
+    try:
+        return Notebook(*_bytes_of(folder, name))
+    except Unreadable as reason:
+        return Notebook(problem=str(reason))
+
+
+def unpack(parcel: Parcel, master: Master) -> Submission:
+    """Find what is graded in what a student handed in.
 
     The notebook may have any name. If there are several, one with answers goes before one
     without, then the one that is called as it was handed out, then the one with more answers,
     then the last one in the order of their names, in which 10 comes after 9.
 
     Args:
-        folder: What lies in it is not followed if it is a link, and not read if it is no notebook.
+        parcel: What was handed in.
         master: The notebook as it was handed out.
 
     Raises:
         Unreadable: If there is nothing to grade.
 
     """
-    files = _files(folder)
+    if parcel.problem:
+        raise Unreadable(parcel.problem)
     found, reasons = [], {}
-    for name in _notebooks(files, master):
+    for name, notebook in parcel.notebooks.items():
         try:
-            found.append(_read(folder, name, master))
+            found.append(_read(name, notebook, master))
         except Unreadable as reason:
             reasons[name] = str(reason)
     if not found:
@@ -162,10 +268,24 @@ def read_submission(folder: Path, master: Master) -> Submission:
             raise Unreadable(next(iter(reasons.values())))
         raise Unreadable(f"there is no notebook in the folder: {master.name} is expected")
     best = max(found, key=lambda candidate: candidate.rank)
-    notes = [*_notes_on_files(best, found, files, reasons, master), *best.notes]
+    notes = [*_notes_on_files(best, found, parcel.files, reasons, master), *best.notes]
     if len(notes) > MAX_NOTES:
         notes[MAX_NOTES - 1 :] = [f"there are {len(notes) - MAX_NOTES + 1} more remarks like these"]
     return Submission(shown(best.name), best.cells, tuple(notes), best.digest, best.received)
+
+
+def read_submission(folder: Path, master: Master) -> Submission:
+    """Read what a student handed in: what `pack` reads and `unpack` finds.
+
+    Raises:
+        Unreadable: If there is nothing to grade.
+
+    """
+    try:
+        parcel = pack(folder, master.name)
+    except FileNotFoundError as error:
+        raise Unreadable(f"the folder cannot be opened: {error.strerror}") from None
+    return unpack(parcel, master)
 
 
 def nothing_handed_in(master: Master, received: datetime) -> Submission:
@@ -255,9 +375,9 @@ def _opened(path: str | Path, flags: int, folder: int | None = None) -> Iterator
         os.close(descriptor)
 
 
-def _notebooks(files: Sequence[str], master: Master) -> list[str]:
-    others = [n for n in files if n.lower().endswith(".ipynb") and n != master.name]
-    proper = [master.name] if master.name in files else []
+def _notebooks(files: Sequence[str], proper_name: str) -> list[str]:
+    others = [n for n in files if n.lower().endswith(".ipynb") and n != proper_name]
+    proper = [proper_name] if proper_name in files else []
     return [*proper, *reversed(others)][:MAX_NOTEBOOKS]
 
 
@@ -386,10 +506,11 @@ class _Candidate:
         object.__setattr__(self, "rank", rank)
 
 
-def _read(folder: Path, name: str, master: Master) -> _Candidate:
-    data, received = _bytes_of(folder, name)
+def _read(name: str, notebook: Notebook, master: Master) -> _Candidate:
+    if notebook.problem or notebook.received is None:
+        raise Unreadable(notebook.problem)
     notes: list[str] = []
-    raw = _raw_cells(data, name, notes)
+    raw = _raw_cells(notebook.data, name, notes)
     places = _places(raw, master)
     if not any(place is not None and master.roles[place].exercise for place in places):
         raise Unreadable(f"{shown(name)} holds no exercise of {master.name}")
@@ -398,8 +519,8 @@ def _read(folder: Path, name: str, master: Master) -> _Candidate:
         name,
         tuple(cells),
         tuple(notes),
-        hashlib.sha256(data).hexdigest(),
-        received,
+        notebook.digest,
+        notebook.received,
         sum(cell.answers != "" and _is_changed(cell, master) for cell in cells),
         name == master.name,
     )

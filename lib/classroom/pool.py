@@ -1,70 +1,222 @@
 """Processes that grade side by side, each with a sandbox of its own.
 
-pytest turns the standard streams and the folder of a whole process to itself, so graders are
-processes and not threads. They are spawned, because a fork would take threads and locks along.
-What a process needs is imported in it late, after what makes importing fast.
+The checks turn the standard streams of a whole process to themselves, so graders are processes
+and not threads. Each is started afresh, because a fork would take threads and locks along, and in
+a session of its own, so that Ctrl-C reaches the one who started them and nobody else. None
+outlives the thread that started it. What a process needs is imported in it late, after what makes
+importing fast.
 """
 
-import multiprocessing
+import contextlib
+import json
+import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from classroom.startup import skip_the_grammar_of_addresses
 
-_work: Callable[[Any], Any] | None = None
-"""What a process does with each job; set when it starts."""
+Work = Callable[[Any], Any]
+Start = Callable[[], AbstractContextManager[Work]]
+
+# Before anything is imported, which takes seconds, the kernel is asked to end it with its parent.
+_BOOT = """
+import ctypes, json, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() == int(sys.argv[3]):
+    sys.path[:] = json.loads(sys.argv[1])
+    from classroom.pool import serve
+    serve(int(sys.argv[2]))
+"""
+# A job in hand and one at hand: nobody waits while a result is written down.
+_JOBS_AT_A_TIME = 2
+_TRIES = 2
+_SECONDS_TO_END = 5.0
 
 
-def side_by_side(
-    start: Callable[[], Callable[[Any], Any]], jobs: Sequence[Any], workers: int
-) -> Iterator[tuple[Any, Any]]:
-    """Do jobs in several processes.
+@dataclass(frozen=True)
+class Killed:
+    """Stands for the result of a job whose process was killed each time.
 
-    If a process is killed, all of them end, and so does this, without the jobs that are left.
+    Attributes:
+        how: Such as `by the signal SIGKILL`.
+
+    """
+
+    how: str
+
+
+class Ended(Exception):
+    """A process came to an end by itself, or by somebody else; the text says how."""
+
+
+class Process:
+    """A process that does one job after the other.
 
     Args:
-        start: Called once in each process; returns what does a job. It is pickled, as jobs and
-            results are.
-        jobs: Done in this order, as far as there is one.
+        start: Called in it, once; the context manager that it returns gives what does a job. It
+            is pickled, as jobs and results are.
+
+    """
+
+    def __init__(self, start: Start):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            arguments = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, *arguments],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.connection = Connection(ours.detach())
+        self._is_ready = False
+        self._send(start)
+
+    @property
+    def number(self) -> int:
+        """Its number in the table of processes."""
+        return self._process.pid
+
+    def give(self, job: Any) -> None:
+        """Hand it a job, which it does after those that it has."""
+        self._send(job)
+
+    def take(self) -> Any:
+        """Wait for the result of the oldest job.
+
+        Raises:
+            Ended: If there will be none.
+            ChildProcessError: If it could not start, and so no other one will.
+
+        """
+        if not self._is_ready:
+            why_not = self._receive(while_it="started")
+            if why_not:
+                raise ChildProcessError(f"a process that grades did not start: {why_not}")
+            self._is_ready = True
+        return self._receive(while_it="worked")
+
+    def end(self, seconds: float = 0.0) -> int:
+        """Let it end by itself within a time, kill it otherwise, and return its status."""
+        self.connection.close()
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def _send(self, message: Any) -> None:
+        # Where nobody reads any more, the next one who waits for a result is told.
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(pickle.dumps(message))
+
+    def _receive(self, while_it: str) -> Any:
+        try:
+            message = self.connection.recv_bytes()
+        except (EOFError, OSError):
+            how = _how(self.end(_SECONDS_TO_END))
+            if while_it == "started":
+                why = f"a process that grades was ended {how} while it started"
+                raise ChildProcessError(why) from None
+            raise Ended(how) from None
+        return pickle.loads(message)
+
+
+def side_by_side(start: Start, jobs: Iterable[Any], workers: int) -> Iterator[tuple[Any, Any]]:
+    """Do jobs in several processes.
+
+    If a process is killed, its job is tried once more. The others do not notice.
+
+    Args:
+        start: As for `Process`.
+        jobs: Asked for when there is somebody to do them, and done in this order, as far as there
+            is one.
         workers: Number of processes.
 
     Yields:
-        Jobs and results, in the order in which they are done.
+        Jobs and results, in the order in which they are done; a result may be `Killed`, and may
+        not be None.
+
+    Raises:
+        ChildProcessError: If a process cannot start.
 
     """
-    pool = ProcessPoolExecutor(
-        min(workers, len(jobs)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start,
-        initargs=(pickle.dumps(start),),
-    )
+    waiting = ((job, 1) for job in jobs)
+    again: deque[tuple[Any, int]] = deque()
+    given: dict[Process, deque[tuple[Any, int]]] = {}
+
+    def hand_out() -> None:
+        """Let everybody have a job before anybody has a second one."""
+        while True:
+            idlest = min(given, key=lambda process: len(given[process]), default=None)
+            has = len(given[idlest]) if idlest else _JOBS_AT_A_TIME
+            is_room = len(given) < workers and has > 0
+            if not is_room and has == _JOBS_AT_A_TIME:
+                return
+            found = again.popleft() if again else next(waiting, None)
+            if found is None:
+                return
+            process = Process(start) if is_room or idlest is None else idlest
+            given.setdefault(process, deque()).append(found)
+            process.give(found[0])
+
     try:
-        futures = {pool.submit(_do, job): job for job in map(pickle.dumps, jobs)}
-        for future in as_completed(futures):
-            try:
-                result = future.result()
-            except BrokenProcessPool:
-                continue
-            yield pickle.loads(futures[future]), result
+        hand_out()
+        while busy := [process for process, has in given.items() if has]:
+            ready = wait([process.connection for process in busy])
+            for process in [process for process in busy if process.connection in ready]:
+                job, tries = given[process][0]
+                try:
+                    result = process.take()
+                    given[process].popleft()
+                except Ended as how:
+                    again.extend(list(given.pop(process))[1:])
+                    result = Killed(str(how))
+                    if tries < _TRIES:
+                        again.append((job, tries + 1))
+                        result = None
+                hand_out()
+                if result is not None:
+                    yield job, result
+        for process in given:
+            process.connection.close()
+        for process in given:
+            process.end(_SECONDS_TO_END)
     finally:
-        pool.shutdown(cancel_futures=True)
+        for process in given:
+            process.end()
 
 
-def _start(start: bytes) -> None:
-    global _work
-    # No process is left over, whether the run is stopped or killed.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from classroom import kernel
-
-    kernel.end_with_parent()
+def serve(descriptor: int) -> None:
+    """Do what comes in over a socket, in a process that `Process` has started."""
     skip_the_grammar_of_addresses()
-    _work = pickle.loads(start)()
+    connection = Connection(descriptor)
+    with contextlib.ExitStack() as stack:
+        try:
+            work = stack.enter_context(pickle.loads(connection.recv_bytes())())
+        except Exception as error:
+            connection.send(f"{type(error).__name__}: {error}")
+            return
+        connection.send("")
+        while True:
+            try:
+                job = connection.recv_bytes()
+            except EOFError:
+                return
+            connection.send(work(pickle.loads(job)))
 
 
-def _do(job: bytes) -> Any:
-    assert _work is not None
-    return _work(pickle.loads(job))
+def _how(status: int) -> str:
+    if status < 0:
+        return f"by the signal {signal.Signals(-status).name}"
+    return f"with the status {status}"

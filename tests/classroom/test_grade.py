@@ -19,8 +19,8 @@ from classroom.grade import (
     Assignment,
     HandedIn,
     Settings,
+    ThisMachine,
     executed,
-    grade_class,
     grade_folder,
     grade_submission,
     handed_in,
@@ -28,6 +28,7 @@ from classroom.grade import (
 )
 from classroom.intake import read_submission
 from classroom.notebooks import build_notebook, cell_of, write_notebook
+from classroom.pool import Killed
 from classroom.report import read_lines
 from classroom.sandbox import Limits, probe
 from classroom.selfcheck import run_checks
@@ -40,7 +41,7 @@ SOLUTION = re.compile(r"### BEGIN SOLUTION.*### END SOLUTION", re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def zygote():
+def zygote(sealed):
     with Zygote() as zygote:
         yield zygote
 
@@ -62,6 +63,11 @@ def handout(course):
 @pytest.fixture
 def submitted(course):
     return course / "submitted"
+
+
+@pytest.fixture
+def kept(tmp_path):
+    return tmp_path / "graded"
 
 
 @pytest.fixture
@@ -210,10 +216,9 @@ def settings(handout):
 
 @pytest.fixture
 def judged(zygote, settings, submitted):
-    def run(student="ada", finished=""):
-        return judge(
-            zygote, settings, HandedIn(student, submitted / student / "07_averages", finished)
-        )
+    def run(student="ada"):
+        each = HandedIn(student, submitted / student / "07_averages")
+        return judge(zygote, settings, student, each.parcel(settings.assignment.master))
 
     return run
 
@@ -279,19 +284,45 @@ def test_a_link_to_anothers_folder_is_not_followed(judged, hand_in, submitted):
         assert verdict.earned == 0 and "folder is a link" in verdict.problem
 
 
-def test_a_finished_verdict_is_found_again_only_if_something_changed(
-    judged, hand_in, handout, settings, zygote, submitted
-):
+def test_a_verdict_stands_as_long_as_nothing_has_changed(here, hand_in, handout, submitted, kept):
     folder = hand_in()
-    key = judged().verdict.key
-    assert judged(finished=key) is None
-    each = HandedIn("ada", folder, key)
-    assert judge(zygote, replace(settings, limits=Limits(processes=7)), each) is not None
-    with (handout.folder / "checks.py").open("a") as file:
-        file.write("\n# changed\n")
-    assert judge(zygote, replace(settings, assignment=Assignment(handout.folder)), each) is not None
-    hand_in(twice=None)
-    assert judge(zygote, settings, each).verdict.earned == 3
+    limits = Limits(processes=7)
+    for change, is_graded in {
+        "nothing": True,
+        "nothing more": False,
+        "what was handed in": True,
+        "what comes with it": False,
+        "limits": True,
+        "checks": True,
+    }.items():
+        if change == "what was handed in":
+            hand_in(twice=None)
+        if change == "what comes with it":
+            (folder / ".ipynb_checkpoints").mkdir()
+        if change == "checks":
+            with (handout.folder / "checks.py").open("a") as file:
+                file.write("\n# changed\n")
+        del here[:]
+        used = limits if change in ("limits", "checks") else None
+        summary = grade_folder(Assignment(handout.folder), submitted, kept, limits=used)
+        assert here == ["ada"] * is_graded and summary.num_new == is_graded, change
+
+
+def test_a_verdict_of_a_weaker_sandbox_stands_only_as_long_as_there_is_no_better(
+    here, hand_in, handout, submitted, kept, monkeypatch
+):
+    hand_in()
+    grade_folder(handout, submitted, kept)
+    lines = (kept / VERDICTS).read_text()
+    assert '"seccomp"' in lines
+    (kept / VERDICTS).write_text(lines.replace(', "seccomp"', ""))
+    layers = [replace(x, active=x.name != "seccomp", why_not="gone") for x in probe()]
+    with monkeypatch.context() as patch:
+        patch.setattr(grade, "probe", lambda: tuple(layers))
+        grade_folder(handout, submitted, kept, allow_weaker=True)
+    assert here == ["ada"]
+    grade_folder(handout, submitted, kept)
+    assert here == ["ada", "ada"]
 
 
 def test_only_folders_of_the_assignment_are_found(hand_in, submitted):
@@ -318,10 +349,9 @@ def here(zygote, monkeypatch):
 
     def side_by_side(grader, submissions, workers):
         for each in submissions:
-            found = judge(zygote, grader.settings, each)
-            if found is not None:
-                graded.append(each.student)
-            yield each, found
+            graded.append(each.student)
+            parcel = each.parcel(grader.settings.assignment.master)
+            yield each, judge(zygote, grader.settings, each.student, parcel)
 
     monkeypatch.setattr(grade, "side_by_side", side_by_side)
     return graded
@@ -431,12 +461,12 @@ def test_a_grader_that_fails_is_no_verdict(hand_in, handout, submitted, tmp_path
     kept = tmp_path / "graded"
     hand_in("ada")
 
-    def fails(zygote, settings, each):
+    def fails(zygote, settings, student, parcel):
         raise MemoryError("\x1b[2J")
 
     def side_by_side(grader, submissions, workers):
-        work = grader()
-        return [(each, work(each)) for each in submissions]
+        with grader() as work:
+            return [(each, work(each)) for each in submissions]
 
     monkeypatch.setattr(grade, "judge", fails)
     monkeypatch.setattr(grade, "side_by_side", side_by_side)
@@ -455,22 +485,18 @@ def test_a_grader_that_fails_is_no_verdict(hand_in, handout, submitted, tmp_path
 def test_a_killed_grader_costs_nobody_anything(hand_in, settings):
     """Whoever is graded while it is killed is graded again, and the others go on."""
     folders = [HandedIn(f"student {i}", hand_in(f"student {i}")) for i in range(3)]
-    came, killed = {}, []
-
-    def keep(each, judged):
-        assert each.student not in came
-        came[each.student] = judged.verdict.earned, judged.is_final
+    came, killed = [], []
+    for judged in ThisMachine(workers=2).judge_all(settings, folders):
+        came.append((judged.verdict.student, judged.verdict.earned, judged.is_final))
         if not killed:
             killed.append(kill_a_child())
-
-    grade_class(settings, folders, keep, workers=2)
-    assert killed and came == {f"student {i}": (5, True) for i in range(3)}
+    assert killed and sorted(came) == [(f"student {i}", 5, True) for i in range(3)]
 
 
 def kill_a_child():
     for path in Path(f"/proc/{os.getpid()}/task/{os.getpid()}").glob("children"):
         for child in path.read_text().split():
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"classroom.pool" in Path(f"/proc/{child}/cmdline").read_bytes():
                 os.kill(int(child), signal.SIGKILL)
                 return child
     raise AssertionError("there is no child to kill")
@@ -479,22 +505,43 @@ def kill_a_child():
 def test_a_submission_that_kills_its_grader_each_time_is_named(
     zygote, hand_in, settings, monkeypatch
 ):
-    """A killed process ends those beside it; here the last one before it has told its result."""
-    folders = [HandedIn(name, hand_in(name)) for name in ("ada", "poison", "yan", "zoe")]
+    folders = [HandedIn(name, hand_in(name)) for name in ("ada", "poison", "zoe")]
 
     def side_by_side(grader, submissions, workers):
         for each in submissions:
-            if each.student == "poison":
-                return
-            yield each, judge(zygote, grader.settings, each)
+            parcel = each.parcel(settings.assignment.master)
+            poisoned = each.student == "poison"
+            yield (
+                each,
+                Killed("by the signal SIGKILL")
+                if poisoned
+                else judge(zygote, settings, each.student, parcel),
+            )
 
     monkeypatch.setattr(grade, "side_by_side", side_by_side)
-    came = {}
-    grade_class(settings, folders, lambda each, judged: came.update({each.student: judged}))
+    came = {j.verdict.student: j for j in ThisMachine().judge_all(settings, folders)}
     earned = {student: judged.verdict.earned for student, judged in came.items()}
-    assert earned == {"ada": 5, "poison": 0, "yan": 5, "zoe": 5}
-    assert "a process of the grader was killed" in came["poison"].verdict.problem
+    assert earned == {"ada": 5, "poison": 0, "zoe": 5}
+    why = "a process of the grader was killed by the signal SIGKILL"
+    assert why in came["poison"].verdict.problem
     assert [name for name, judged in came.items() if not judged.is_final] == ["poison"]
+
+
+def test_nothing_is_started_where_there_is_nothing_to_grade(
+    here, hand_in, handout, submitted, kept, monkeypatch
+):
+    hand_in()
+    grade_folder(handout, submitted, kept)
+    monkeypatch.setattr(grade, "side_by_side", None)
+    assert grade_folder(handout, submitted, kept).num_new == 0
+
+
+def test_two_runs_do_not_grade_into_one_folder(here, hand_in, handout, submitted, kept):
+    hand_in()
+    with grade.alone_in(kept):
+        with pytest.raises(BlockingIOError, match="another run is at work in"):
+            grade_folder(handout, submitted, kept)
+    assert here == [] and grade_folder(handout, submitted, kept).num_new == 1
 
 
 # The command
@@ -547,7 +594,7 @@ def test_the_command_fills_nbgraders_gradebook(here, hand_in, course, capsys):
     assert scores == {"ada": 2, "bo": 0}
     kept = course / "autograded" / "ada" / "07_averages" / "averages.ipynb"
     notebook = nbformat.read(kept, as_version=4)
-    assert "ZeroDivisionError" in notebook.cells[0].source
+    assert any("ZeroDivisionError" in cell.source for cell in notebook.cells[:2])
     assert cell_of(notebook, "centre-check").outputs[0].data["text/plain"] == "0"
 
 
