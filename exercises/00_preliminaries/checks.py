@@ -550,11 +550,13 @@ def logistic_inputs(case):
 def classifier_inputs(case):
     batch, d_in = case.size("batch", 5, smallest=2), case.size("d_in", 4)
     classes = case.size("classes", 3, smallest=2)
+    labels = integers(case, classes, batch)
+    labels[-1] = classes - 1  # never without it by chance: see below
     return (
         case.normal(d_in, classes),
         case.normal(classes),
         case.normal(batch, d_in),
-        integers(case, classes, batch),
+        labels,
         case.integer(3, 9) / 10,
     )
 
