@@ -99,12 +99,16 @@ def _notebooks(path: Path) -> list[Path]:
 def _grade(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from classroom.grade import Assignment, grade_folder
+    from classroom.grade import Assignment, grade_folder, handed_in
     from classroom.report import to_csv, to_table
     from classroom.sandbox import Limits
 
     assignment = Assignment(_assignment(args))
     kept = (args.kept or args.root / "graded") / assignment.name
+    submitted = args.submitted or args.root / "submitted"
+    there = [each.student for each in handed_in(submitted, assignment.name)]
+    if unknown := sorted(set(args.student or ()) - set(there)):
+        raise ValueError(f"nothing of {assignment.name} was handed in by {', '.join(unknown)}")
     with (
         _gradebook(args, assignment.master.name) as gradebook,
         tqdm(unit="submission", disable=not sys.stderr.isatty()) as bar,
@@ -117,13 +121,15 @@ def _grade(args: argparse.Namespace) -> int:
 
         summary = grade_folder(
             assignment,
-            args.submitted or args.root / "submitted",
+            submitted,
             kept,
             gradebook=gradebook,
             limits=Limits(seconds_per_submission=args.seconds_per_submission),
             allow_weaker=args.allow_weaker,
             workers=args.workers,
             progress=progress,
+            students=args.student,
+            again=(args.student or there) if args.again else (),
         )
     scores = kept / "scores.csv"
     scores.write_text(to_csv(summary.verdicts), encoding="utf-8")
@@ -135,7 +141,49 @@ def _grade(args: argparse.Namespace) -> int:
         print(f"\n{summary.num_new} graded now; the scores are in {scores}")
         if summary.report:
             print(f"the seed of the checks and what it was used for: {summary.report}")
+    if summary.report:
+        _tell_of_changes(kept, summary.report, is_quiet=args.json)
     return 1 if summary.failed else 0
+
+
+def _tell_of_changes(kept: Path, report: Path, is_quiet: bool) -> None:
+    from classroom.grade import VERDICTS
+    from classroom.report import changes, changes_to_csv, changes_to_table, read_history
+
+    commitment = json.loads(report.read_text())["seed_commitment"]
+    found = changes(read_history(kept / VERDICTS), commitment)
+    if not found:
+        return
+    path = report.with_name(report.stem.replace("run", "changes") + ".csv")
+    path.write_text(changes_to_csv(found), encoding="utf-8")
+    if not is_quiet:
+        print(f"\nearlier scores that are others now, also in {path}:\n{changes_to_table(found)}")
+
+
+def _report(args: argparse.Namespace) -> int:
+    from classroom.answers import load_answers
+    from classroom.grade import VERDICTS
+    from classroom.report import read_lines
+    from classroom.summary import summarise, to_html, to_svg, to_text
+
+    assignment = _assignment(args)
+    kept = (args.kept or args.root / "graded") / assignment.name
+    verdicts = read_lines(kept / VERDICTS)
+    if not verdicts:
+        raise ValueError(f"nothing of {assignment.name} is graded: see `classroom grade`")
+    known = {
+        (mistake.exercise, mistake.name): (mistake.title, mistake.explanation)
+        for mistake in load_answers(assignment / "mistakes.py")
+    }
+    found = summarise(verdicts, known)
+    print(f"{assignment.name}: {len(verdicts)} handed in\n\n{to_text(found)}")
+    if found:
+        page = args.html or kept / "summary.html"
+        picture = to_svg(found, len(verdicts))
+        page.with_suffix(".svg").write_text(picture, encoding="utf-8")
+        page.write_text(to_html(assignment.name, len(verdicts), found, picture), encoding="utf-8")
+        print(f"\nas a page: {page}; the picture alone: {page.with_suffix('.svg')}")
+    return 0
 
 
 def _assignment(args: argparse.Namespace) -> Path:
@@ -333,6 +381,12 @@ def _parser() -> argparse.ArgumentParser:
         help="time for all of a submission, 300 by default",
     )
     command.add_argument(
+        "--student", action="append", help="only this one; may be given several times"
+    )
+    command.add_argument(
+        "--again", action="store_true", help="also what is graded already and has not changed"
+    )
+    command.add_argument(
         "--no-gradebook", action="store_true", help="leave nbgrader's gradebook alone"
     )
     command.add_argument(
@@ -341,6 +395,19 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print one JSON object per submission")
     command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
     command.set_defaults(run=_grade)
+
+    command = commands.add_parser(
+        "report", help="say what the class made of an assignment, and which mistakes are common"
+    )
+    command.add_argument("assignment", help="such as 01_attention")
+    command.add_argument("--kept", type=Path, help="where verdicts are kept, graded/ by default")
+    command.add_argument(
+        "--html",
+        type=Path,
+        help="where to write the page, graded/ASSIGNMENT/summary.html by default",
+    )
+    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
+    command.set_defaults(run=_report)
 
     command = commands.add_parser(
         "feedback",

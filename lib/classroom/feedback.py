@@ -57,6 +57,7 @@ MAX_LENGTHS_OF_A_PAGE = {
 }
 MAX_OUTPUTS = 50
 
+_LEXER, _FORMATTER = PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)
 _HERE = Path(__file__).parent
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])"
@@ -356,6 +357,8 @@ def _plain(text: str) -> str:
     if "\r" in text:  # a progress bar writes over itself
         lines = text.replace("\r\n", "\n").split("\n")
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
+    if all(line.isprintable() for line in text.replace("\t", "").split("\n")):
+        return text
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
 
 
@@ -376,7 +379,7 @@ def _code(source: str, left: _Allowance) -> Markup:
 
 @functools.lru_cache(maxsize=512)
 def _highlighted(source: str) -> Markup:
-    return Markup(highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)))
+    return Markup(highlight(source, _LEXER, _FORMATTER))
 
 
 def _markdown(source: str, left: _Allowance) -> Markup:

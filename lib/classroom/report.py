@@ -9,7 +9,7 @@ import io
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Verdict:
         seed_commitment: sha256 of the seed that the inputs were drawn from.
         seconds: Wall time.
         in_gradebook: Whether nbgrader's gradebook was told.
+        checked: Exercises whose reports are new with this verdict, empty if all of them are.
 
     """
 
@@ -60,6 +61,7 @@ class Verdict:
     seed_commitment: str = ""
     seconds: float = 0.0
     in_gradebook: bool = False
+    checked: tuple[str, ...] = ()
 
     @property
     def points(self) -> int:
@@ -85,7 +87,7 @@ class Verdict:
         """Rebuild a verdict from what `to_json` returned."""
         # One that an earlier version has written may lack what was added since.
         fields = {name: record[name] for name in cls.__dataclass_fields__ if name in record}
-        for name in ("errors", "notes", "layers"):
+        for name in ("errors", "notes", "layers", "checked"):
             fields[name] = tuple(fields.get(name, ()))
         fields["reports"] = tuple(Report.from_json(report) for report in record["reports"])
         return cls(**fields)
@@ -157,6 +159,28 @@ class Change:
 
     student: str
     exercise: str
+def with_kept(new: Verdict, earlier: Verdict | None, exercises: Collection[str]) -> Verdict:
+    """Return a verdict that takes some exercises from a new one and all others from an earlier.
+
+    What was handed in again meanwhile is another submission: its verdict is new as a whole.
+
+    Args:
+        new: All exercises, as they are graded now.
+        earlier: What stood so far, if anything did.
+        exercises: Which ones are to be new; all of them if there are none here.
+
+    """
+    if not exercises or earlier is None or not new.key or new.digest != earlier.digest:
+        return new
+    before = {report.exercise: report for report in earlier.reports}
+    reports = tuple(
+        report if report.exercise in exercises else before.get(report.exercise, report)
+        for report in new.reports
+    )
+    # With the earlier key it does not stand for good if the checks are others now.
+    return replace(new, reports=reports, key=earlier.key, checked=tuple(sorted(exercises)))
+
+
     before: int | None
     after: int | None
 

@@ -16,6 +16,7 @@ from classroom.report import (
     read_lines,
     to_csv,
     to_table,
+    with_kept,
 )
 from classroom.selfcheck import CheckResult, Report
 
@@ -177,6 +178,28 @@ def test_an_exercise_that_came_or_went_is_a_change():
         Change("ada", "twice", 2, None),
         Change("ada", "", 5, 3),
     ]
+
+
+def test_of_a_regraded_exercise_the_report_is_new_and_all_others_are_as_they_were():
+    earlier = verdict("ada", 1, 1, key="old", digest="d", seed_commitment="a", layers=("one",))
+    new = verdict("ada", 3, 2, key="new", digest="d", seed_commitment="b", layers=("two",))
+    kept = with_kept(new, earlier, ["twice"])
+    assert kept.reports == (earlier.reports[0], new.reports[1])
+    assert (kept.key, kept.seed_commitment, kept.checked) == ("old", "b", ("twice",))
+    assert kept.layers == ("two",)
+
+
+@pytest.mark.parametrize(
+    "earlier, exercises",
+    [
+        (None, ["twice"]),
+        (verdict("ada", 1, 1, digest="d"), []),
+        (verdict("ada", 1, 1, digest="handed in before"), ["twice"]),
+    ],
+)
+def test_a_verdict_is_new_as_a_whole_where_nothing_can_be_kept(earlier, exercises):
+    new = verdict("ada", 3, 2, digest="d")
+    assert with_kept(new, earlier, exercises) is new
 
 
 def test_changes_are_shown_as_text_that_nothing_obeys():
