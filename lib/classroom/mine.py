@@ -297,7 +297,7 @@ class _Unit:
     """A statement at the top level of a notebook, with the comment above it."""
 
     place: tuple[int, int]
-    """Number of its cell, and of its first line in it."""
+    """Number of its cell, and its own number there."""
     text: str
     binds: frozenset[str]
     uses: frozenset[str]
