@@ -597,16 +597,20 @@ class TestGreedyTranslation:
 
 def masking_inputs(case, share=0.6, kind=None):
     """Draw tokens, special ones among them, and the numbers that decide about each."""
-    batch, length = case.size("batch", 3), case.size("length", 17)
+    batch, length = case.size("batch", 3), case.size("length", 17, smallest=4)
     num_special, vocab_size = case.integer(4, 6), case.integer(20, 60)
     tokens = torch.tensor(
         [[case.integer(0, vocab_size - 1) for _ in range(length)] for _ in range(batch)]
     )
     tokens[:, 0] = torch.arange(batch) % num_special
+    tokens[:, 1:4] = num_special  # the first word
     choice, kinds, word = case.uniform(3, batch, length)
+    choice[:, :4] = 0.0
     if kind is not None:
         low, high = kind
         kinds = low + (high - low) * kinds
+    else:  # all three, whatever else is drawn
+        kinds[:, 1:4] = torch.tensor([0.4, 0.85, 0.95])
     mask_id = case.integer(0, num_special - 1)
     return tokens, choice, kinds, word, num_special, mask_id, vocab_size, share
 
