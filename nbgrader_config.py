@@ -44,5 +44,8 @@ c.GenerateAssignment.force = True
 c.Execute.kernel_name = "python3"
 c.Execute.timeout = 60
 
+# The pages that students get hold nothing of a notebook's that acts or is fetched.
+c.GenerateFeedback.exporter_class = "classroom.exporter.FeedbackExporter"
+
 # A cell that a student deleted comes back, and is graded.
 c.OverwriteCells.add_missing_cells = True

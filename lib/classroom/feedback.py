@@ -146,7 +146,7 @@ def reports_in(notebook: NotebookNode) -> dict[str, Report]:
                 report.to_text()
             except (AttributeError, KeyError, TypeError, ValueError):
                 continue
-            reports[_exercise(cell)] = report
+            reports[exercise_of(cell)] = report
     return reports
 
 
@@ -267,7 +267,8 @@ class _Allowance:
         return beginning, "" if is_all else f"\n… cut here, of {len(text):,} characters"
 
 
-def _exercise(cell: NotebookNode) -> str:
+def exercise_of(cell: NotebookNode) -> str:
+    """Return the exercise that a cell answers or checks."""
     return cell.metadata.nbgrader.grade_id.removesuffix(CHECK_SUFFIX)
 
 
@@ -276,9 +277,9 @@ def _cell(number: int, cell: NotebookNode, anchors: Mapping[str, str], left: _Al
     about = {"number": number, "type": cell.cell_type, "is_answer": is_solution(cell)}
     about |= {"anchor": "", "checks": "", "html": "", "outputs": []}
     if is_grade(cell) or is_solution(cell):
-        about["anchor"] = anchors.get(_exercise(cell), "")
+        about["anchor"] = anchors.get(exercise_of(cell), "")
     if is_grade(cell) and not is_solution(cell):
-        return {**about, "checks": _exercise(cell)}
+        return {**about, "checks": exercise_of(cell)}
     if cell.cell_type == "code":
         about["html"] = _code(cell.source, left)
         outputs = cell.get("outputs", [])

@@ -149,6 +149,23 @@ def test_a_time_of_another_zone_is_the_same_time(course, writer, notebook):
     assert (kept(course) / "timestamp.txt").read_text() == "2026-03-05 12:00:00 UTC\n"
 
 
+def test_the_time_lies_where_formgrader_looks_for_it(course, writer, notebook):
+    """Whatever was there is replaced; a link, or what is no folder, is left alone."""
+    folder = course / "submitted" / "ada" / "07_averages"
+    folder.mkdir(parents=True)
+    (course / "secret").write_text("secret")
+    (folder / "timestamp.txt").symlink_to(course / "secret")
+    (course / "submitted" / "bo").mkdir()
+    (course / "submitted" / "bo" / "07_averages").symlink_to(folder)
+    (course / "submitted" / "cy" / "07_averages" / "timestamp.txt").mkdir(parents=True)
+    writer.write(graded(notebook))
+    for student in ("bo", "cy"):
+        writer.write(graded(notebook, student, received=NOON - timedelta(hours=1)))
+    assert (folder / "timestamp.txt").read_text() == "2026-03-05 12:00:00 UTC\n"
+    assert (course / "secret").read_text() == "secret"
+    assert [path.name for path in (course / "submitted" / "cy").iterdir()] == ["07_averages"]
+
+
 def test_writing_again_replaces_the_scores(course, writer, notebook):
     writer.write(graded(notebook))
     writer.write(graded(notebook, centre=(0, 2), twice=0))
@@ -247,8 +264,51 @@ def test_a_penalty_goes_when_the_submission_was_not_late_after_all(course, due, 
 # What follows
 
 
-def test_feedback_is_made_by_the_stock_command(course, writer, notebook):
+def test_a_page_tells_points_and_comments_of_people_and_they_outlive_a_regrade(
+    course, due, notebook, tmp_path
+):
+    due.write(graded(notebook))
+    with opened(course) as gradebook:
+        names = ("averages", "07_averages", "ada")
+        gradebook.find_grade("centre-check", *names).manual_score = 2.5
+        gradebook.find_comment("centre", *names).manual_comment = "Nearly <b>."
+        gradebook.db.commit()
+    due.write(graded(notebook, centre=(0, 0), twice=0))
+    standing = due.standing("ada")
+    assert {(line.exercise, line.earned, line.points, line.by_hand) for line in standing.lines} == {
+        ("centre", 2.5, 3, True),
+        ("twice", 0, 2, False),
+    }
+    assert (standing.penalty, standing.earned, standing.points) == (2.5, 0, 5)
+    secret = tmp_path / "submitted" / "ada" / "07_averages" / "submission_secret.txt"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("of the exchange")
+    page = due.write_feedback("ada", tmp_path / "submitted").read_text()
+    folder = course / "feedback" / "ada" / "07_averages"
+    assert {path.name for path in folder.iterdir()} == {
+        "averages.html",
+        "timestamp.txt",
+        "submission_secret.txt",
+    }
+    words = ["0 of 5 points", "2.5", "points given by a person", "Nearly &lt;b&gt;.", "−2.5"]
+    places = [page.index(word) for word in [*words, "It is off."]]
+    assert places == sorted(places)
+    assert due.graded_students() == ["ada"]
+
+
+def test_a_page_needs_a_submission(writer):
+    assert writer.graded_students() == []
+    with pytest.raises(ValueError, match="knows of no submission of 07_averages by 'nobody'"):
+        writer.standing("nobody")
+
+
+def test_the_stock_command_writes_the_same_page(course, writer, notebook):
+    own = nbformat.v4.new_markdown_cell("<script>alert(1)</script><b>mine</b>", id="own-1")
+    notebook.cells.insert(2, own)
     writer.write(graded(notebook))
+    path = writer.write_feedback("ada")
+    ours = path.read_text()
+    shutil.rmtree(course / "feedback")
     finished = subprocess.run(
         [sys.executable, "-m", "nbgrader", "generate_feedback", "07_averages"],
         cwd=course,
@@ -257,6 +317,6 @@ def test_feedback_is_made_by_the_stock_command(course, writer, notebook):
         text=True,
     )
     assert finished.returncode == 0, finished.stderr[-2000:]
-    feedback = (course / "feedback" / "ada" / "07_averages" / "averages.html").read_text()
-    assert "It is off." in feedback
-    assert "(Score: 3.0 / 5.0)" in feedback
+    # nbgrader hands on no time.
+    assert path.read_text() == ours.replace(", received on 05 March 2026 at 12:00 UTC", "")
+    assert "<b>mine</b>" in ours and "<script" not in ours
