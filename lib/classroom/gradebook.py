@@ -45,6 +45,8 @@ from classroom.release import nbgrader_config
 from classroom.report import Verdict
 from classroom.selfcheck import REPORT_TYPE, Report
 
+_TIME = "timestamp.txt"
+
 
 @dataclass(frozen=True)
 class Graded:
@@ -161,6 +163,7 @@ class GradebookWriter:
         _require_plain(graded.student)
         self._write_scores(graded, marked)
         self._write_notebook(graded, marked)
+        self._write_time_of_receipt(graded)
         self._assign_penalty(graded, marked)
 
     def write_verdict(self, verdict: Verdict, notebook: NotebookNode) -> None:
@@ -309,11 +312,30 @@ class GradebookWriter:
         target.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         nbformat.write(marked, made / f"{self._notebook_name}.ipynb")
-        (made / "timestamp.txt").write_text(f"{graded.received.astimezone(UTC):%F %T} UTC\n")
+        (made / _TIME).write_text(_as_nbgrader_writes(graded.received))
         made.chmod(0o755)
         if target.exists():
             shutil.rmtree(target)
         os.replace(made, target)
+
+    def _write_time_of_receipt(self, graded: Graded) -> None:
+        """Put the time beside what was handed in, where formgrader compares it with the gradebook.
+
+        Without it, or with another one, formgrader lists a graded submission as not graded; with
+        one that is no time, it lists nobody.
+        """
+        folder = self._folder(self._course.submitted_directory, graded.student)
+        if not folder.is_dir() or folder.is_symlink() or folder.parent.is_symlink():
+            return
+        # Whoever may not write there can do without, and a link is replaced, not followed.
+        with contextlib.suppress(OSError):
+            with tempfile.NamedTemporaryFile("w", dir=folder.parent, delete=False) as file:
+                file.write(_as_nbgrader_writes(graded.received))
+            os.chmod(file.name, 0o644)
+            try:
+                os.replace(file.name, folder / _TIME)
+            except OSError:
+                os.unlink(file.name)
 
     def _assign_penalty(self, graded: Graded, marked: NotebookNode) -> None:
         names = (self._notebook_name, self._assignment, graded.student)
@@ -357,6 +379,10 @@ def _our_programs() -> Iterator[None]:
         yield
     finally:
         os.environ["PATH"] = before
+
+
+def _as_nbgrader_writes(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%F %T} UTC\n"
 
 
 def _require_plain(student: str) -> None:
