@@ -11,8 +11,8 @@ from classroom.startup import skip_the_grammar_of_addresses
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; user errors end with one sentence and the status 2."""
-    args = _parser().parse_args(argv)
     skip_the_grammar_of_addresses()
+    args = _parser().parse_args(argv)
     try:
         return args.run(args)
     except KeyboardInterrupt:
@@ -97,53 +97,95 @@ def _notebooks(path: Path) -> list[Path]:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
-    from classroom.grade import Assignment, grade_folder, handed_in
+    from classroom.grade import Assignment, Run
+    from classroom.progress import Progress
     from classroom.report import to_csv, to_table
-    from classroom.sandbox import Limits
 
     assignment = Assignment(_assignment(args))
     kept = (args.kept or args.root / "graded") / assignment.name
-    submitted = args.submitted or args.root / "submitted"
-    there = [each.student for each in handed_in(submitted, assignment.name)]
-    if unknown := sorted(set(args.student or ()) - set(there)):
-        raise ValueError(f"nothing of {assignment.name} was handed in by {', '.join(unknown)}")
-    with (
-        _gradebook(args, assignment.master.name) as gradebook,
-        tqdm(unit="submission", disable=not sys.stderr.isatty()) as bar,
-    ):
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-            bar.refresh()
-
-        summary = grade_folder(
-            assignment,
-            submitted,
-            kept,
-            gradebook=gradebook,
-            limits=Limits(seconds_per_submission=args.seconds_per_submission),
-            allow_weaker=args.allow_weaker,
-            workers=args.workers,
-            progress=progress,
-            students=args.student,
-            again=(args.student or there) if args.again else (),
+    if args.prepare:
+        run = Run.start(kept)
+        print(
+            f"the seed of the run is drawn; its SHA-256, which may be published: {run.commitment}"
         )
+        print(f"for machines that do not share {kept}, copy {Run.path(kept)} to there")
+        return 0
+    try:
+        with Progress("classroom grade", "submission") as progress:
+            summary = _graded(args, assignment, kept, progress)
+    except KeyboardInterrupt:
+        print("classroom grade: stopped; run it again, and it goes on", file=sys.stderr)
+        return 130
     scores = kept / "scores.csv"
-    scores.write_text(to_csv(summary.verdicts), encoding="utf-8")
+    if not args.shard:
+        scores.write_text(to_csv(summary.verdicts), encoding="utf-8")
     if args.json:
         for verdict in summary.verdicts:
             print(json.dumps(verdict.to_json()))
     else:
         print(to_table(summary.verdicts))
-        print(f"\n{summary.num_new} graded now; the scores are in {scores}")
+        done = f"{summary.num_new} {'taken over' if args.merge is not None else 'graded'} now"
+        if args.shard:
+            print(f"\n{done} in shard {args.shard}; after the last one: classroom grade --merge")
+        else:
+            print(f"\n{done}; the scores are in {scores}")
         if summary.report:
             print(f"the seed of the checks and what it was used for: {summary.report}")
     if summary.report:
         _tell_of_changes(kept, summary.report, is_quiet=args.json)
     return 1 if summary.failed else 0
+
+
+def _graded(args: argparse.Namespace, assignment, kept: Path, progress):
+    """Grade here, on a cluster or in a shard, or merge shards, as the command says."""
+    from classroom.grade import ThisMachine, grade_folder, handed_in
+    from classroom.sandbox import Limits
+    from classroom.scale import grade_shard, merge
+
+    submitted = args.submitted or args.root / "submitted"
+    how = {
+        "limits": Limits(seconds_per_submission=args.seconds_per_submission),
+        "allow_weaker": args.allow_weaker,
+        "progress": progress,
+    }
+    is_some = args.student or args.again or args.exercise
+    if (args.shard or args.merge is not None) and is_some:
+        raise ValueError(
+            "--student, --exercise and --again are for a run on one machine or one cluster"
+        )
+    if args.shard:
+        if args.feedback:
+            raise ValueError("--feedback is for --merge: a shard writes no gradebook")
+        return grade_shard(args.shard, assignment, submitted, kept, workers=args.workers, **how)
+    there = [each.student for each in handed_in(submitted, assignment.name)]
+    if unknown := sorted(set(args.student or ()) - set(there)):
+        raise ValueError(f"nothing of {assignment.name} was handed in by {', '.join(unknown)}")
+    exercises = assignment.master.exercises
+    if unknown := sorted(set(args.exercise or ()) - set(exercises)):
+        raise ValueError(
+            f"{assignment.name} has no exercise {', '.join(unknown)}; there are: "
+            f"{', '.join(exercises)}"
+        )
+    with contextlib.ExitStack() as stack:
+        engine = ThisMachine(args.workers)
+        if args.scheduler:
+            from classroom.cluster import Cluster
+
+            engine = stack.enter_context(Cluster(args.scheduler))
+        gradebook = stack.enter_context(_gradebook(args, assignment.master.name))
+        if args.merge is not None:
+            return merge(assignment, submitted, kept, args.merge, gradebook, progress)
+        return grade_folder(
+            assignment,
+            submitted,
+            kept,
+            gradebook=gradebook,
+            students=args.student,
+            again=(args.student or there) if args.again or args.exercise else (),
+            exercises=args.exercise or (),
+            engine=engine,
+            **how,
+        )
 
 
 def _tell_of_changes(kept: Path, report: Path, is_quiet: bool) -> None:
@@ -330,6 +372,15 @@ def _positive(text: str) -> int:
     return number
 
 
+def _shard(text: str):
+    from classroom.scale import Shard
+
+    try:
+        return Shard.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="classroom", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -380,8 +431,37 @@ def _parser() -> argparse.ArgumentParser:
         default=300,
         help="time for all of a submission, 300 by default",
     )
+    where = command.add_mutually_exclusive_group()
+    where.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="grade on a Dask cluster, such as tcp://10.0.0.7:8786",
+    )
+    where.add_argument(
+        "--shard",
+        type=_shard,
+        metavar="I/N",
+        help="grade one of N parts of the class, into a folder of its own",
+    )
+    where.add_argument(
+        "--merge",
+        nargs="*",
+        type=Path,
+        metavar="FOLDER",
+        help="put shards together, those in --kept by default: gradebook and scores",
+    )
+    where.add_argument(
+        "--prepare",
+        action="store_true",
+        help="only draw the seed of the run, and say what may be published of it",
+    )
     command.add_argument(
         "--student", action="append", help="only this one; may be given several times"
+    )
+    command.add_argument(
+        "--exercise",
+        action="append",
+        help="grade again, and take only the points of this one; may be given several times",
     )
     command.add_argument(
         "--again", action="store_true", help="also what is graded already and has not changed"

@@ -41,7 +41,7 @@ from classroom.intake import (
 from classroom.jobs import Job, JobDied, JobTooSlow, ProtocolError
 from classroom.notebooks import text_file
 from classroom.pool import Killed, side_by_side
-from classroom.report import Verdict, append_line, read_lines
+from classroom.report import Verdict, append_line, read_lines, with_kept
 from classroom.sandbox import Limits, probe, require
 from classroom.selfcheck import CheckResult, Report, list_checks, load_checks, run_checks
 from classroom.zygote import Zygote
@@ -49,6 +49,7 @@ from classroom.zygote import Zygote
 Gradebook = Callable[[Verdict, NotebookNode], None]
 
 VERDICTS = "verdicts.jsonl"
+SHARD = "shard.json"
 _UNFINISHED = "unfinished_run.json"
 _LOCK = ".lock"
 _OUT_OF_TIME = "The time for the whole submission was used up before this was checked."
@@ -84,9 +85,10 @@ class Assignment:
     @cached_property
     def digest(self) -> str:
         """Stands for all that grades: the handout, its checks, this package, torch and Python."""
-        files = [*self.folder.glob("*.py"), *self.folder.glob("*.ipynb")]
-        files += Path(__file__).parent.glob("*.py")
-        contents = [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)]
+        # In an order that is the same wherever the folders lie.
+        files = [*sorted(self.folder.glob("*.py")), *sorted(self.folder.glob("*.ipynb"))]
+        files += sorted(Path(__file__).parent.glob("*.py"))
+        contents = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
         return _sha256([*contents, torch.__version__, platform.python_version()])
 
     def unchecked(self, exercise: str, why: str) -> Report:
@@ -269,7 +271,17 @@ class Settings:
     @property
     def commitment(self) -> str:
         """Proves afterwards that the seed was not chosen to suit anybody."""
-        return hashlib.sha256(self.seed.encode()).hexdigest()
+        return commitment_to(self.seed)
+
+    def about(self) -> dict[str, Any]:
+        """Return what may be known of them while the run goes on, as JSON types."""
+        return {
+            "assignment": self.assignment.name,
+            "seed_commitment": self.commitment,
+            "checks": self.assignment.digest,
+            "limits": asdict(self.limits),
+            "allow_weaker": self.allow_weaker,
+        }
 
     def key(self, parcel: Parcel) -> str:
         """Stand for everything that the scores of a submission depend on, except for the seed."""
@@ -491,7 +503,7 @@ class Run:
     def start(cls, folder: Path) -> "Run":
         """Go on with the run that was stopped in a folder, else start a new one."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / _UNFINISHED
+        path = cls.path(folder)
         if not path.exists():
             state = {"seed": secrets.token_hex(32), "started": _now()}
             # Of a file with a name of its own only the owner can read a word. It is there whole or
@@ -502,29 +514,56 @@ class Run:
                 os.fsync(file.fileno())
                 with contextlib.suppress(FileExistsError):
                     os.link(file.name, path)
+        run = cls.unfinished(folder)
+        assert run is not None
+        return run
+
+    @classmethod
+    def unfinished(cls, folder: Path) -> "Run | None":
+        """Return the run that goes on in a folder, if one does."""
+        path = cls.path(folder)
+        if not path.exists():
+            return None
         state = json.loads(path.read_text())
         return cls(folder, state["seed"], state["started"])
 
-    def finish(self, settings: Settings, verdicts: Sequence[Verdict]) -> Path | None:
-        """Reveal the seed in a report on the run; None if there was nothing to do in it."""
-        own = [v for v in verdicts if v.key and v.seed_commitment == settings.commitment]
+    @staticmethod
+    def path(folder: Path) -> Path:
+        """Return where the seed of a run in a folder lies until the run is over."""
+        return folder / _UNFINISHED
+
+    @staticmethod
+    def report(folder: Path, commitment: str) -> Path:
+        """Return where a run in a folder reveals its seed when it is over."""
+        return folder / f"run-{commitment[:12]}.json"
+
+    @property
+    def commitment(self) -> str:
+        """What may be known of the seed from the start."""
+        return commitment_to(self.seed)
+
+    def finish(self, about: Mapping[str, Any], verdicts: Sequence[Verdict]) -> Path | None:
+        """Reveal the seed in a report on the run; None if there was nothing to do in it.
+
+        Args:
+            about: See `Settings.about`.
+            verdicts: What was found in it, and maybe before.
+
+        """
+        own = [v for v in verdicts if v.key and v.seed_commitment == self.commitment]
         path = None
         if own:
             report = {
-                "assignment": settings.assignment.name,
                 "started": self.started,
                 "finished": _now(),
                 "seed": self.seed,
-                "seed_commitment": settings.commitment,
-                "checks": settings.assignment.digest,
-                "limits": asdict(settings.limits),
+                **about,
                 "layers": sorted({verdict.layers for verdict in own}),
-                "allow_weaker": settings.allow_weaker,
                 "students": [verdict.student for verdict in own],
             }
-            path = self.folder / f"run-{settings.commitment[:12]}.json"
+            path = self.report(self.folder, self.commitment)
             path.write_text(json.dumps(report, indent=2) + "\n")
-        (self.folder / _UNFINISHED).unlink()
+        self.path(self.folder).unlink()
         return path
 
 
@@ -557,6 +596,7 @@ def grade_folder(
     progress: Callable[[int, int], None] = lambda done, total: None,
     students: Collection[str] | None = None,
     again: Collection[str] = (),
+    exercises: Collection[str] = (),
     engine: Engine | None = None,
 ) -> Summary:
     """Grade what a class handed in, and keep it.
@@ -574,6 +614,7 @@ def grade_folder(
         progress: Told how many are done, of how many.
         students: Whose submissions are graded, all by default. What is kept of the others stays.
         again: Students whose submissions are graded although nothing has changed.
+        exercises: Whose scores are to be new, all by default; see `with_kept`.
         engine: Where they are graded, on this machine by default.
 
     Raises:
@@ -588,6 +629,7 @@ def grade_folder(
     layers = engine.layers(allow_weaker)
     with alone_in(kept):
         run = Run.start(kept)
+        _require_no_shards(kept, run)
         settings = Settings(
             assignment=assignment,
             limits=limits or Limits(),
@@ -603,12 +645,19 @@ def grade_folder(
             and student not in again
             and layers <= set(verdict.layers)
         }
-        new = grade_rest(settings, submissions, finished, lines, engine, gradebook, progress)
+
+        def keep(verdict: Verdict, notebook: str) -> Verdict:
+            verdict = with_kept(verdict, verdicts.get(verdict.student), exercises)
+            if gradebook is None:
+                return verdict
+            return told(verdict, nbformat.reads(notebook, as_version=4), gradebook)
+
+        new = grade_rest(settings, submissions, finished, lines, engine, keep, progress)
         verdicts |= {verdict.student: verdict for verdict in new}
         # Of a student who has taken everything back, nothing is shown.
         found = tuple(verdicts[e.student] for e in everybody if e.student in verdicts)
         failed = tuple(verdict.student for verdict in new if not verdict.key)
-        report = run.finish(settings, list(verdicts.values()))
+        report = run.finish(settings.about(), list(verdicts.values()))
         return Summary(found, len(new) - len(failed), failed, report)
 
 
@@ -618,7 +667,7 @@ def grade_rest(
     finished: Mapping[str, Verdict],
     lines: Path,
     engine: Engine,
-    gradebook: Gradebook | None,
+    keep: Callable[[Verdict, str], Verdict],
     progress: Callable[[int, int], None],
 ) -> list[Verdict]:
     """Grade the submissions that have no verdict yet, or not as they are now.
@@ -629,7 +678,8 @@ def grade_rest(
         finished: Verdicts, by student, that stand if nothing has changed.
         lines: Where verdicts are added, each as soon as it is found.
         engine: Where they are graded.
-        gradebook: As for `grade_folder`.
+        keep: Keeps a verdict, with the notebook as it ran, wherever else it belongs, before it is
+            added; returns it, with what there is to say on that.
         progress: Told how many are done, of how many; first, how many need not be graded.
 
     Returns:
@@ -643,8 +693,7 @@ def grade_rest(
     for judged in engine.judge_all(settings, rest) if rest else ():
         verdict = judged.verdict
         if judged.is_final:
-            if gradebook is not None:
-                verdict = told(verdict, judged.notebook, gradebook)
+            verdict = keep(verdict, judged.notebook)
             # Last, because what has a line here is finished.
             append_line(lines, verdict)
         new.append(verdict)
@@ -679,14 +728,29 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def told(verdict: Verdict, notebook: str, gradebook: Gradebook) -> Verdict:
+def _require_no_shards(kept: Path, run: Run) -> None:
+    """Keep one who grades alone from ending a run that others grade in parts."""
+    for path in sorted(kept.glob(f"shard-*-of-*/{SHARD}")):
+        if json.loads(path.read_text())["seed_commitment"] == run.commitment:
+            raise ValueError(
+                f"this run was begun in shards: grade and --merge them, or delete {path.parent} "
+                "and those beside it"
+            )
+
+
+def told(verdict: Verdict, notebook: NotebookNode, gradebook: Gradebook) -> Verdict:
     """Tell the gradebook of a verdict, and say in it whether that was possible."""
     try:
-        gradebook(verdict, nbformat.reads(notebook, as_version=4))
+        gradebook(verdict, notebook)
     except ValueError as error:
         why = f"this is not in the gradebook: {shown(str(error), 200)}"
         return replace(verdict, notes=(*verdict.notes, why))
     return replace(verdict, in_gradebook=True)
+
+
+def commitment_to(seed: str) -> str:
+    """Return what can be published before a seed is."""
+    return hashlib.sha256(seed.encode()).hexdigest()
 
 
 def key_of(parcel: Parcel, checks: str, limits: Mapping[str, Any]) -> str:

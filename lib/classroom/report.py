@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from classroom.intake import shown
 from classroom.selfcheck import Report
@@ -97,17 +97,31 @@ class Verdict:
 
 
 def append_line(path: Path, verdict: Verdict) -> None:
-    """Add a verdict to a file so that it is there even if the machine stops now."""
-    with path.open("ab") as file:
+    """Add a verdict to a file so that it is there even if the machine stops now.
+
+    Whoever was stopped while writing has left half a line, which is cut off. Nobody else may write
+    meanwhile.
+    """
+    with path.open("ab+") as file:
+        _cut_off_half_a_line(file)
         file.write(json.dumps(verdict.to_json()).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
 
-def read_lines(path: Path) -> list[Verdict]:
-    """Read the verdicts of a file, the last one of each student, and mend the file's end.
+def _cut_off_half_a_line(file: BinaryIO) -> None:
+    end = file.seek(0, os.SEEK_END)
+    if end:
+        file.seek(end - 1)
+        if file.read(1) != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
 
-    Whoever was stopped while writing has left half a line, which is cut off.
+
+def read_lines(path: Path) -> list[Verdict]:
+    """Read the verdicts of a file, the last one of each student.
+
+    Half a line at its end is passed over: somebody may be writing it.
 
     Returns:
         Verdicts by the names of the students; none if there is no such file.
@@ -123,10 +137,7 @@ def read_history(path: Path) -> dict[str, list[Verdict]]:
     """Read all verdicts of a file, by student, the oldest first; otherwise as `read_lines`."""
     if not path.exists():
         return {}
-    with path.open("rb+") as file:
-        whole, newline, half = file.read().rpartition(b"\n")
-        if half:
-            file.truncate(len(whole) + len(newline))
+    whole = path.read_bytes().rpartition(b"\n")[0]
     verdicts: dict[str, list[Verdict]] = {}
     for number, line in enumerate(whole.splitlines(), 1):
         try:
@@ -145,20 +156,6 @@ def in_order(verdicts: Iterable[Verdict]) -> list[Verdict]:
 # What a run has changed
 
 
-@dataclass(frozen=True)
-class Change:
-    """A score that is another than it was.
-
-    Attributes:
-        student: Whose.
-        exercise: Of what; empty for all of the assignment.
-        before: Points that an earlier run gave, None if there was no such exercise.
-        after: Points now, None if the exercise is gone.
-
-    """
-
-    student: str
-    exercise: str
 def with_kept(new: Verdict, earlier: Verdict | None, exercises: Collection[str]) -> Verdict:
     """Return a verdict that takes some exercises from a new one and all others from an earlier.
 
@@ -181,6 +178,20 @@ def with_kept(new: Verdict, earlier: Verdict | None, exercises: Collection[str])
     return replace(new, reports=reports, key=earlier.key, checked=tuple(sorted(exercises)))
 
 
+@dataclass(frozen=True)
+class Change:
+    """A score that is another than it was.
+
+    Attributes:
+        student: Whose.
+        exercise: Of what; empty for all of the assignment.
+        before: Points that an earlier run gave, None if there was no such exercise.
+        after: Points now, None if the exercise is gone.
+
+    """
+
+    student: str
+    exercise: str
     before: int | None
     after: int | None
 

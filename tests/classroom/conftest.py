@@ -1,13 +1,20 @@
 """A course of one small assignment, as its author would write it."""
 
 import json
+import re
 import shutil
 import textwrap
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell
 
+from classroom import grade
+from classroom.grade import Assignment, judge
+from classroom.notebooks import build_notebook, cell_of
 from classroom.subjects import LocalSubject
+from classroom.zygote import Zygote
 
 
 def marker(grade_id, points=None):
@@ -234,3 +241,75 @@ def student():
         return LocalSubject(namespace, **options)
 
     return define
+
+
+# What is handed in to it, and graded
+
+
+CENTRE = "def centre(x):\n    return x - x.mean(dim=0)"
+TWICE = "def twice(number):\n    return number + number"
+SOLUTION = re.compile(r"### BEGIN SOLUTION.*### END SOLUTION", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def zygote(sealed):
+    with Zygote() as zygote:
+        yield zygote
+
+
+@pytest.fixture
+def handout(course):
+    """The assignment as students get it: centre for 3 points, twice for 2."""
+    folder = course / "exercises" / "07_averages"
+    folder.mkdir(parents=True)
+    notebook = build_notebook(course / "solutions" / "07_averages")
+    for cell in notebook.cells:
+        cell.source = SOLUTION.sub("raise NotImplementedError", cell.source)
+    nbformat.write(notebook, folder / "averages.ipynb")
+    for name in ("checks.py", "mistakes.py"):
+        shutil.copy(course / "solutions" / "07_averages" / name, folder)
+    return Assignment(folder)
+
+
+@pytest.fixture
+def submitted(course):
+    return course / "submitted"
+
+
+@pytest.fixture
+def kept(tmp_path):
+    return tmp_path / "graded"
+
+
+@pytest.fixture
+def hand_in(handout, submitted):
+    """Hand in the notebook with these answers, and cells of the student's own in places."""
+
+    def write(student="ada", centre=CENTRE, twice=TWICE, own=()):
+        notebook = nbformat.read(handout.folder / "averages.ipynb", as_version=4)
+        for name, source in (("centre", centre), ("twice", twice)):
+            if source is not None:
+                cell_of(notebook, name).source = source
+        for place, source in sorted(dict(own).items()):
+            notebook.cells.insert(place, new_code_cell(source))
+        folder = submitted / student / "07_averages"
+        folder.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, folder / "averages.ipynb")
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def here(zygote, monkeypatch):
+    """Grade in this process, which spares the tests those of a pool."""
+    graded = []
+
+    def side_by_side(grader, submissions, workers):
+        for each in submissions:
+            graded.append(each.student)
+            parcel = each.parcel(grader.settings.assignment.master)
+            yield each, judge(zygote, grader.settings, each.student, parcel)
+
+    monkeypatch.setattr(grade, "side_by_side", side_by_side)
+    return graded

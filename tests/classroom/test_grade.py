@@ -1,7 +1,6 @@
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 from dataclasses import replace
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell
 from nbgrader.api import Gradebook
 
 from classroom import grade
@@ -32,61 +30,9 @@ from classroom.pool import Killed
 from classroom.report import read_lines
 from classroom.sandbox import Limits, probe
 from classroom.selfcheck import run_checks
-from classroom.zygote import Zygote
 
 CENTRE = "def centre(x):\n    return x - x.mean(dim=0)"
-TWICE = "def twice(number):\n    return number + number"
 SEED = "secret"
-SOLUTION = re.compile(r"### BEGIN SOLUTION.*### END SOLUTION", re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def zygote(sealed):
-    with Zygote() as zygote:
-        yield zygote
-
-
-@pytest.fixture
-def handout(course):
-    """The assignment as students get it: centre for 3 points, twice for 2."""
-    folder = course / "exercises" / "07_averages"
-    folder.mkdir(parents=True)
-    notebook = build_notebook(course / "solutions" / "07_averages")
-    for cell in notebook.cells:
-        cell.source = SOLUTION.sub("raise NotImplementedError", cell.source)
-    nbformat.write(notebook, folder / "averages.ipynb")
-    for name in ("checks.py", "mistakes.py"):
-        shutil.copy(course / "solutions" / "07_averages" / name, folder)
-    return Assignment(folder)
-
-
-@pytest.fixture
-def submitted(course):
-    return course / "submitted"
-
-
-@pytest.fixture
-def kept(tmp_path):
-    return tmp_path / "graded"
-
-
-@pytest.fixture
-def hand_in(handout, submitted):
-    """Hand in the notebook with these answers, and cells of the student's own in places."""
-
-    def write(student="ada", centre=CENTRE, twice=TWICE, own=()):
-        notebook = nbformat.read(handout.folder / "averages.ipynb", as_version=4)
-        for name, source in (("centre", centre), ("twice", twice)):
-            if source is not None:
-                cell_of(notebook, name).source = source
-        for place, source in sorted(dict(own).items()):
-            notebook.cells.insert(place, new_code_cell(source))
-        folder = submitted / student / "07_averages"
-        folder.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, folder / "averages.ipynb")
-        return folder
-
-    return write
 
 
 @pytest.fixture
@@ -340,21 +286,6 @@ def test_only_folders_of_the_assignment_are_found(hand_in, submitted):
 
 
 # A class
-
-
-@pytest.fixture
-def here(zygote, monkeypatch):
-    """Grade in this process, which spares the tests those of a pool."""
-    graded = []
-
-    def side_by_side(grader, submissions, workers):
-        for each in submissions:
-            graded.append(each.student)
-            parcel = each.parcel(grader.settings.assignment.master)
-            yield each, judge(zygote, grader.settings, each.student, parcel)
-
-    monkeypatch.setattr(grade, "side_by_side", side_by_side)
-    return graded
 
 
 def test_a_class_is_graded_kept_and_not_graded_again(here, hand_in, handout, submitted, tmp_path):
