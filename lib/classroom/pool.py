@@ -40,6 +40,7 @@ if os.getppid() == int(sys.argv[3]):
 # A job in hand and one at hand: nobody waits while a result is written down.
 _JOBS_AT_A_TIME = 2
 _TRIES = 2
+_STARTS = 3
 _SECONDS_TO_END = 5.0
 
 
@@ -57,6 +58,10 @@ class Killed:
 
 class Ended(Exception):
     """A process came to an end by itself, or by somebody else; the text says how."""
+
+
+class EndedAtStart(Ended):
+    """It came to an end before it was given anything to do."""
 
 
 class Process:
@@ -100,11 +105,11 @@ class Process:
 
         """
         if not self._is_ready:
-            why_not = self._receive(while_it="started")
+            why_not = self._receive(EndedAtStart)
             if why_not:
                 raise ChildProcessError(f"a process that grades did not start: {why_not}")
             self._is_ready = True
-        return self._receive(while_it="worked")
+        return self._receive(Ended)
 
     def end(self, seconds: float = 0.0) -> int:
         """Let it end by itself within a time, kill it otherwise, and return its status."""
@@ -120,15 +125,11 @@ class Process:
         with contextlib.suppress(OSError):
             self.connection.send_bytes(pickle.dumps(message))
 
-    def _receive(self, while_it: str) -> Any:
+    def _receive(self, ended: type[Ended]) -> Any:
         try:
             message = self.connection.recv_bytes()
         except (EOFError, OSError):
-            how = _how(self.end(_SECONDS_TO_END))
-            if while_it == "started":
-                why = f"a process that grades was ended {how} while it started"
-                raise ChildProcessError(why) from None
-            raise Ended(how) from None
+            raise ended(_how(self.end(_SECONDS_TO_END))) from None
         return pickle.loads(message)
 
 
@@ -148,7 +149,7 @@ def side_by_side(start: Start, jobs: Iterable[Any], workers: int) -> Iterator[tu
         not be None.
 
     Raises:
-        ChildProcessError: If a process cannot start.
+        ChildProcessError: If no process can start.
 
     """
     waiting = ((job, 1) for job in jobs)
@@ -170,21 +171,30 @@ def side_by_side(start: Start, jobs: Iterable[Any], workers: int) -> Iterator[tu
             given.setdefault(process, deque()).append(found)
             process.give(found[0])
 
+    bad_starts = 0
     try:
         hand_out()
         while busy := [process for process, has in given.items() if has]:
             ready = wait([process.connection for process in busy])
             for process in [process for process in busy if process.connection in ready]:
                 job, tries = given[process][0]
+                result = None
                 try:
                     result = process.take()
                     given[process].popleft()
+                    bad_starts = 0
+                except EndedAtStart as how:
+                    again.extend(given.pop(process))
+                    bad_starts += 1
+                    if bad_starts == _STARTS:
+                        why = f"{_STARTS} processes that grade were ended while they started"
+                        raise ChildProcessError(f"{why}, the last one {how}") from None
                 except Ended as how:
                     again.extend(list(given.pop(process))[1:])
-                    result = Killed(str(how))
                     if tries < _TRIES:
                         again.append((job, tries + 1))
-                        result = None
+                    else:
+                        result = Killed(str(how))
                 hand_out()
                 if result is not None:
                     yield job, result

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from classroom.pool import Killed, side_by_side
+from classroom.pool import Killed, Process, side_by_side
 
 # Processes find by its name what they are to do, so it lies in a module of its own.
 WORK = """
@@ -106,6 +106,26 @@ def test_a_killed_process_costs_its_job_a_second_try_and_no_other_job_anything(s
 def test_a_process_that_cannot_start_ends_it_all_with_its_reason(start):
     with pytest.raises(ChildProcessError, match="did not start: ValueError: there is no room"):
         list(side_by_side(start(fails=True), ["1", "2"], 2))
+
+
+@pytest.mark.parametrize("num_killed", [2, 3])
+def test_a_process_that_is_killed_while_it_starts_is_replaced(start, num_killed, monkeypatch):
+    started = Process.__init__
+
+    def kill_some(process, *arguments):
+        nonlocal num_killed
+        started(process, *arguments)
+        num_killed -= 1
+        if num_killed >= 0:
+            os.kill(process.number, signal.SIGKILL)
+
+    monkeypatch.setattr(Process, "__init__", kill_some)
+    if num_killed == 3:
+        with pytest.raises(ChildProcessError, match="3 processes .* the last one by the signal S"):
+            list(side_by_side(start(), ["1", "2"], 1))
+    else:
+        found = list(side_by_side(start(), ["1", "2"], 1))
+        assert found == [("1", "1, done"), ("2", "2, done")]
 
 
 def test_whoever_stops_asking_leaves_no_process(start, tmp_path):
