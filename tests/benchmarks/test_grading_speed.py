@@ -1,0 +1,477 @@
+"""A class graded end to end, sealed on two cores and by stock nbgrader: gradebook and feedback.
+
+Two classes: notebooks of five cells, in which the machinery is all there is to wait for, and
+those of a whole chapter, with its plots. Each candidate gets its own copy of the course with a
+gradebook that knows the assignment and nobody in it; they take turns, ours first, last and in
+between. Run by `make bench`, where a sandbox is there, on a machine that does nothing else.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import nbformat
+import pytest
+
+from classroom import grade as grading
+from classroom.grade import Assignment, grade_submission
+from classroom.gradebook import GradebookWriter, Graded
+from classroom.intake import read_submission
+from classroom.jobs import Job
+from classroom.notebooks import build_notebook, cell_of
+from classroom.sandbox import Limits
+from classroom.selfcheck import run_checks
+from classroom.subjects import LocalSubject
+from classroom.zygote import Zygote
+from groundup.throughput import machine
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
+
+ROOT = Path(__file__).parents[2]
+RECORD = Path(__file__).parent / "records" / "grading_speed.json"
+WORKERS, ROUNDS = 2, 1
+TIMES_ONE, TIMES_TWO = 20, 12
+FIVE, CHAPTER = "09_five", "01_attention"
+# With few, what is measured is how long torch takes to be imported four times.
+STUDENTS = {FIVE: 96, CHAPTER: 24}
+
+MARKER = '# %% nbgrader={{"grade": {grade}, "grade_id": "{id}", "locked": {grade}, '
+MARKER += '"schema_version": 3, "solution": {solution}, "task": false{points}}}'
+
+
+def marker(grade_id, points=None):
+    solution, grade = ("true", "false") if points is None else ("false", "true")
+    more = "" if points is None else f', "points": {points}'
+    return MARKER.format(id=grade_id, grade=grade, solution=solution, points=more)
+
+
+TEXT = f"""\
+# %%
+import torch
+
+from classroom import check
+
+{marker("weights")}
+def weights(scores):
+    ### BEGIN SOLUTION
+    return torch.softmax(scores, dim=-1)
+    ### END SOLUTION
+
+{marker("weights-check", 2)}
+check("weights")
+
+{marker("mix")}
+def mix(scores, value):
+    ### BEGIN SOLUTION
+    return weights(scores) @ value
+    ### END SOLUTION
+
+{marker("mix-check", 2)}
+check("mix")
+"""
+
+CHECKS = '''\
+"""What is graded."""
+
+import torch
+
+from classroom.checks import exercise, expect_agrees, expect_law, points
+
+about = dict(title="Mix", asks="Write it.", difficulty=1, importance=1, minutes=1)
+
+
+def scores(case):
+    return (case.normal(case.size("queries", 5), case.size("keys", 7)),)
+
+
+def scores_and_values(case):
+    return (*scores(case), case.normal(case.size("keys", 7), case.size("width", 3)))
+
+
+@exercise("weights", number="9.1", **about)
+class TestWeights:
+    @points(1)
+    def test_each_row_is_a_softmax(self, subject, case):
+        oracle = lambda scores: scores.softmax(-1)
+        expect_agrees(subject, case, "weights", scores, oracle, {"weights": "queries keys"})
+
+    @points(1)
+    def test_the_weights_of_a_row_sum_to_one(self, subject, case):
+        def law(seen, scores):
+            return None if (seen.sum(-1) - 1).abs().max() < 1e-9 else "a row does not sum to 1"
+
+        expect_law(subject, case, "weights", scores, law)
+
+
+@exercise("mix", number="9.2", **about)
+class TestMix:
+    @points(2)
+    def test_values_are_averaged(self, subject, case):
+        oracle = lambda scores, value: scores.softmax(-1) @ value
+        outputs = {"output": "queries width"}
+        expect_agrees(subject, case, "mix", scores_and_values, oracle, outputs)
+'''
+
+MISTAKES = '''\
+"""What goes wrong."""
+
+import torch
+
+from classroom.answers import Mistake
+
+
+class OverQueries(Mistake, exercise="weights"):
+    """The softmax runs over the queries."""
+
+    def weights(scores):
+        return torch.softmax(scores, dim=0)
+
+
+class NoWeights(Mistake, exercise="mix"):
+    """The scores are taken for weights."""
+
+    def mix(scores, value):
+        return scores @ value
+'''
+
+BY_HAND = {
+    "weights": "def weights(scores):\n    up = scores.exp()\n    return up / up.sum(-1, True)",
+    "mix": "def mix(scores, value):\n"
+    "    return torch.stack([(w[:, None] * value).sum(0) for w in weights(scores)])",
+}
+
+
+def answers_of(folder, names):
+    """Return the cells of the solution, of the mistakes and of the variants of an assignment."""
+    from classroom.answers import load_answers
+
+    notebook = nbformat.read(next(folder.glob("*.ipynb")), as_version=4)
+    solution = {name: cell_of(notebook, name).source for name in names}
+    kinds = [solution, {}]
+    for file in ("mistakes.py", "variants.py"):
+        by_exercise = {name: [] for name in names}
+        for answer in load_answers(folder / file):
+            by_exercise[answer.exercise].append(answer.cell)
+        for i in range(max(map(len, by_exercise.values()), default=0)):
+            found = {name: cells[i] for name, cells in by_exercise.items() if i < len(cells)}
+            kinds.append({**solution, **found})
+    return kinds
+
+
+class Course:
+    """A course with one assignment, a class that has handed it in, and copies to grade.
+
+    Args:
+        folder: Where it is made.
+        name: Of the assignment; one of ours, or the one of five cells.
+
+    """
+
+    def __init__(self, folder, name):
+        self.name = name
+        self.root = folder / "course"
+        self.solution = self.root / "solutions" / name
+        if name == FIVE:
+            self.solution.mkdir(parents=True)
+            (self.solution / "five.py").write_text(TEXT)
+            (self.solution / "checks.py").write_text(CHECKS)
+            (self.solution / "mistakes.py").write_text(MISTAKES)
+            nbformat.write(build_notebook(self.solution), self.solution / "five.ipynb")
+        else:
+            shutil.copytree(ROOT / "solutions" / name, self.solution)
+        shutil.copy(ROOT / "nbgrader_config.py", self.root)
+        self.run([*NBGRADER, "generate_assignment", name], self.root)
+        self.handout = self.root / "exercises" / name
+        self.file = next(self.handout.glob("*.ipynb")).name
+        self.assignment = Assignment(self.handout)
+        kinds = answers_of(self.solution, self.assignment.master.exercises)
+        if name == FIVE:
+            kinds.append(BY_HAND)
+        for number in range(STUDENTS[name]):
+            # Two stock processes share the class by the first letter.
+            target = self.submitted / f"{'ab'[number % 2]}{number:03}" / name
+            shutil.copytree(self.handout, target)
+            notebook = nbformat.read(target / self.file, as_version=4)
+            for exercise, source in kinds[number % len(kinds)].items():
+                cell_of(notebook, exercise).source = source
+            nbformat.write(notebook, target / self.file)
+
+    @property
+    def submitted(self):
+        return self.root / "submitted"
+
+    def copy(self):
+        """Return a copy in which nobody is graded."""
+        shutil.rmtree(copy := self.root.with_name("copy"), ignore_errors=True)
+        return shutil.copytree(self.root, copy)
+
+    @staticmethod
+    def run(*commands_and_root):
+        *commands, root = commands_and_root
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CLASSROOM_SEALED": "0"}
+        running = [
+            subprocess.Popen(
+                command,
+                cwd=root,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for command in commands
+        ]
+        for each in running:
+            said, _ = each.communicate()
+            assert each.returncode == 0, said[-3000:]
+
+
+NBGRADER = [sys.executable, "-m", "nbgrader"]
+# Of what our configuration gives to nbgrader's own commands, stock nbgrader gets nothing.
+WITHOUT_OURS = """
+c.Autograde.pop("autograde_preprocessors", None)
+c.GenerateFeedback.pop("exporter_class", None)
+"""
+
+
+def leave_ours_out(root):
+    with (root / "nbgrader_config.py").open("a") as file:
+        file.write(WITHOUT_OURS)
+
+
+def stock(course, root):
+    leave_ours_out(root)
+    for step in ("autograde", "generate_feedback"):
+        course.run([*NBGRADER, step, course.name], root)
+
+
+def two_stock(course, root):
+    leave_ours_out(root)
+    for step in ("autograde", "generate_feedback"):
+        halves = [[*NBGRADER, step, course.name, "--student", f"{half}*"] for half in "ab"]
+        course.run(*halves, root)
+
+
+def sealed(course, root):
+    command = [sys.executable, "-m", "classroom", "grade", course.name, "--root", "."]
+    course.run([*command, "--workers", str(WORKERS), "--feedback"], root)
+
+
+CANDIDATES = {
+    "sealed": sealed,
+    "one stock process": stock,
+    "two stock processes": two_stock,
+}
+
+
+def scores(root, name):
+    """Return the points in a gradebook, by student."""
+    from nbgrader.api import Gradebook
+
+    database = f"sqlite:///{root / 'gradebook.db'}"
+    with Gradebook(database, "attention_from_the_ground_up") as gradebook:
+        return {s.student_id: s.score for s in gradebook.assignment_submissions(name)}
+
+
+def pages(root, name):
+    return {page.parent.parent.name for page in root.glob(f"feedback/*/{name}/*.html")}
+
+
+class Accounting:
+    """The kernel's account of a group of processes, living and gone; for root."""
+
+    def __init__(self):
+        old = Path("/sys/fs/cgroup/cpuacct")
+        self.folder = (old if old.is_dir() else old.parent) / f"grading-speed-{os.getpid()}"
+        self.folder.mkdir()
+
+    def seconds(self):
+        with contextlib.suppress(FileNotFoundError):
+            return int((self.folder / "cpuacct.usage").read_text()) / 1e9
+        return int((self.folder / "cpu.stat").read_text().split()[1]) / 1e6
+
+    @contextlib.contextmanager
+    def of_children(self):
+        """Count processes that are started in the block."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+        try:
+            yield
+        finally:
+            (self.folder.parent / "cgroup.procs").write_text(str(os.getpid()))
+
+
+@pytest.fixture(scope="module")
+def accounting():
+    try:
+        group = Accounting()
+    except OSError as error:
+        pytest.skip(f"processor seconds are counted by the kernel, for root: {error}")
+    yield group
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            group.folder.rmdir()
+            return
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module", params=[FIVE, CHAPTER])
+def course(request, tmp_path_factory):
+    return Course(tmp_path_factory.mktemp("class"), request.param)
+
+
+def test_a_class_is_graded_many_times_faster_than_by_stock_nbgrader(course, accounting):
+    seconds = {name: [] for name in CANDIDATES}
+    processor = {name: [] for name in CANDIDATES}
+    loads, found, number = [], {}, STUDENTS[course.name]
+    order = ["sealed", "one stock process", "sealed", "two stock processes"] * ROUNDS + ["sealed"]
+    for name in order:
+        root = course.copy()
+        loads.append(os.getloadavg()[0])
+        started, used = time.monotonic(), accounting.seconds()
+        with accounting.of_children():
+            CANDIDATES[name](course, root)
+        seconds[name].append(time.monotonic() - started)
+        processor[name].append(accounting.seconds() - used)
+        found[name] = scores(root, course.name)
+        assert len(found[name]) == len(pages(root, course.name)) == number
+        assert found[name] == found["sealed"], f"{name} gives other scores"
+    rate = {
+        name: round(60 * number / statistics.median(times), 1) for name, times in seconds.items()
+    }
+    times = {name: round(rate["sealed"] / rate[name], 1) for name in rate if name != "sealed"}
+    goals = {"one stock process": TIMES_ONE, "two stock processes": TIMES_TWO}
+    write(
+        f"{course.name}: submissions per minute",
+        students=number,
+        workers=WORKERS,
+        rate=rate,
+        seconds=rounded(seconds),
+        processor_seconds=rounded(processor),
+        times_faster_than=times,
+        goals=goals,
+        met={name: times[name] >= goal for name, goal in goals.items()},
+        load=[round(load, 1) for load in loads],
+    )
+    # A chapter's own plots take as long in a sandbox as anywhere.
+    assert all(times[name] >= (goal if course.name == FIVE else 1) for name, goal in goals.items())
+
+
+def rounded(seconds):
+    return {name: [round(s, 1) for s in times] for name, times in seconds.items()}
+
+
+class Spent:
+    """Processor seconds of this process and of a sandbox, by phase."""
+
+    def __init__(self, group):
+        self.group = group
+        self.phases = {}
+
+    @contextlib.contextmanager
+    def on(self, phase):
+        ours, theirs = time.process_time(), self.group.seconds()
+        yield
+        here, there = self.phases.get(phase, (0.0, 0.0))
+        there += self.group.seconds() - theirs
+        self.phases[phase] = here + time.process_time() - ours, there
+
+    def watch(self, monkeypatch, owner, name, phase):
+        function = getattr(owner, name)
+
+        def watched(*args, **kwargs):
+            with self.on(phase):
+                return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, watched)
+
+
+def floor(course, submission):
+    """Run cells and checks in this process, with nothing around them."""
+    namespace = {"__name__": "__main__"}
+    for cell in submission.cells:
+        if cell.checks:
+            run_checks(course.handout, cell.checks, LocalSubject(namespace), "unseen")
+        elif cell.type == "code":
+            with contextlib.suppress(Exception), contextlib.redirect_stdout(None):
+                exec(cell.source, namespace)
+    plt.close("all")
+
+
+def test_where_the_time_of_a_submission_goes(course, accounting, one_thread, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    plt.switch_backend("agg")
+    spent = Spent(accounting)
+    used, sandbox = accounting.seconds(), contextlib.ExitStack()
+    with accounting.of_children():
+        zygote = sandbox.enter_context(Zygote())
+    starting = accounting.seconds() - used
+    folders = sorted(folder / course.name for folder in course.submitted.iterdir())[:25]
+    root = course.copy()
+    with (
+        sandbox,
+        GradebookWriter(root, course.name, Path(course.file).stem) as writer,
+    ):
+
+        def all_of_it(folder):
+            with spent.on("intake"):
+                submission = read_submission(folder, course.assignment.master)
+            outcome = grade_submission(zygote, course.assignment, submission, "unseen", Limits())
+            with spent.on("rebuild"):
+                notebook = grading.executed(course.assignment.master, submission, outcome)
+            student = folder.parent.name
+            with spent.on("gradebook"):
+                writer.write(Graded(student, submission.received, notebook, outcome.reports))
+            with spent.on("feedback"):
+                writer.write_feedback(student, course.submitted)
+            with spent.on("floor"):
+                floor(course, submission)
+
+        spent.watch(monkeypatch, Zygote, "start_job", "start of the job")
+        spent.watch(monkeypatch, Job, "run", "cells")
+        spent.watch(monkeypatch, Job, "_connect", "forks")
+        spent.watch(monkeypatch, Job, "_disconnect", "forks")
+        spent.watch(monkeypatch, Job, "kill", "end of the job")
+        spent.watch(monkeypatch, grading, "run_checks", "checks, forks among them")
+        all_of_it(folders[0])
+        spent.phases.clear()
+        for folder in folders[1:]:
+            all_of_it(folder)
+    per_submission = {
+        phase: {
+            "grader": round(ours / (len(folders) - 1), 4),
+            "sandbox": round(theirs / (len(folders) - 1), 4),
+        }
+        for phase, (ours, theirs) in spent.phases.items()
+    }
+    write(
+        f"{course.name}: processor seconds per submission",
+        students=len(folders) - 1,
+        phases=per_submission,
+        start_of_the_sandbox=round(starting, 2),
+        load=round(os.getloadavg()[0], 1),
+    )
+    assert set(per_submission) >= {"cells", "forks", "gradebook", "feedback", "floor"}
+
+
+def write(metric, **found):
+    about = machine()
+    row = {
+        "metric": metric,
+        **found,
+        "hardware": f"{os.cpu_count()} cores of {about['processor']}",
+        "versions": {name: version(name) for name in ("nbgrader", "nbclient", "ipykernel", "torch")}
+        | {"python": platform.python_version()},
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    rows = json.loads(RECORD.read_text()) if RECORD.exists() else []
+    rows = [old for old in rows if old["metric"] != metric] + [row]
+    RECORD.write_text(json.dumps(sorted(rows, key=lambda r: r["metric"]), indent=2) + "\n")
