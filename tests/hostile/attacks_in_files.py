@@ -228,8 +228,9 @@ def number_bomb(work):
 
 @attack(NOTHING, "is larger than 32 MB")
 def too_large(work):
-    work.notebook["metadata"]["large"] = "x" * 40_000_000
-    work.write()
+    work.blank["metadata"]["large"] = "x" * 40_000_000
+    work.write(notebook=work.blank)
+    del work.blank["metadata"]["large"]
 
 
 @attack(NOTHING, "is larger than 32 MB", not_for_stock=_ENDLESS)

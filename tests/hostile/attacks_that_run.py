@@ -248,7 +248,8 @@ _ATTACKS = {
         why="expected",
     ),
     "the reference library is imported": inside(
-        "import groundup\nreturn x - x.mean(dim=0)",
+        "from groundup.attention import scaled_dot_product_attention as mix\n"
+        "alike = torch.zeros_like(x)[None]\nreturn x - mix(alike, alike, x[None])[0]",
         why="No module named 'groundup': the course's library is not there when grades count",
     ),
     "a score is displayed": inside(
@@ -526,7 +527,9 @@ _ALONE = """
     all signals to everybody | it kills everything | it kills its parent | it stops its parent
     a cell stops itself | another shell's magic | the gradebook is written in the background
     a neighbour is overwritten | a loop in a cell that ignores signals | what runs at the end
-    all names of files
+    all names of files | replies are forged in a cell | replies are forged at the check
+    a reply of eight gigabytes is announced | a reply is no message
+    what no check has lent is called
 """
 
 

@@ -54,7 +54,7 @@ from classroom.checks import exercise, expect_agrees, expect_inputs_unchanged, p
 
 
 def rows(case):
-    num_rows, width = case.integer(4, 12), case.integer(2, 5)
+    num_rows, width = case.integer(4, 12), case.integer(2, 24)
     num_rows, width = case.size("rows", num_rows), case.size("width", width)
     return (case.normal(num_rows, width),)
 
