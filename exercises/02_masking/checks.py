@@ -6,6 +6,7 @@ because they were built that way.
 
 import functools
 import math
+import operator
 
 import torch
 import torch.nn.functional as F
@@ -159,10 +160,18 @@ def prefix_oracle(prefix_lengths, length):
     return torch.tensor(rows, dtype=torch.bool)
 
 
-def all_oracle(lengths, prefix_lengths, documents, window):
+def four_masks(lengths, prefix_lengths, documents, window):
     length = documents.shape[1]
-    allowed = prefix_oracle(prefix_lengths, length) & padding_oracle(lengths, length)
-    return allowed & document_oracle(documents) & window_oracle(length, window)
+    return (
+        prefix_oracle(prefix_lengths, length),
+        padding_oracle(lengths, length),
+        document_oracle(documents),
+        window_oracle(length, window),
+    )
+
+
+def all_oracle(lengths, prefix_lengths, documents, window):
+    return functools.reduce(operator.and_, four_masks(lengths, prefix_lengths, documents, window))
 
 
 def draw_documents(case, batch, length):
@@ -186,11 +195,18 @@ def interrupted_documents(case):
 
 
 def mask_inputs(case):
+    """Draw until each mask hides something that no other hides; in a small case that cannot be."""
     batch, length = case.size("batch", 3), case.size("length", 9, smallest=2)
-    lengths = draw_lengths(case, batch, length, shortest=max(1, length - 4))
-    prefix_lengths = draw_lengths(case, batch, max(1, length - 3), shortest=length // 3)
-    window = case.integer(2, max(2, length // 2))
-    return lengths, prefix_lengths, draw_documents(case, batch, length), window
+    for _ in range(20):
+        lengths = draw_lengths(case, batch, length, shortest=max(1, length - 4))
+        prefix_lengths = draw_lengths(case, batch, max(1, length - 3), shortest=length // 3)
+        window = case.integer(2, max(2, length // 2))
+        drawn = lengths, prefix_lengths, draw_documents(case, batch, length), window
+        masks = four_masks(*drawn)
+        hiding = sum((~mask).int() for mask in masks)
+        if all((~mask & (hiding == 1)).any() for mask in masks):
+            break
+    return drawn
 
 
 BATCH_MASK = {"mask": "batch 1 length length"}
