@@ -10,7 +10,8 @@ import pytest
 
 from classroom.answers import Answer, load_answers
 from classroom.notebooks import assignments, cell_of, text_file
-from classroom.selfcheck import load_checks
+from classroom.selfcheck import Report, load_checks, run_checks
+from classroom.subjects import LocalSubject
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +33,11 @@ class Assignment:
     @property
     def notebook_name(self) -> str:
         return text_file(self.folder).with_suffix(".ipynb").name
+
+    @property
+    def seed(self) -> str:
+        """What no student has seen, another one in each chapter."""
+        return f"unseen {self.name}"
 
     @functools.cached_property
     def exercises(self) -> list[str]:
@@ -65,6 +71,15 @@ class Assignment:
 
 
 @functools.cache
+def self_check(assignment: Assignment, answer: Answer, seed: str | None = None) -> Report:
+    """Return what the self-check of the handout says to an answer, on an unseen seed."""
+    subject = LocalSubject(answer.namespace)
+    report = run_checks(assignment.handout, answer.exercise, subject, seed or assignment.seed)
+    assert "check itself broke" not in str(report), report.to_text()
+    return report
+
+
+@functools.cache
 def all_assignments() -> list[Assignment]:
     return [Assignment(folder) for folder in assignments(ROOT / "solutions")]
 
@@ -91,10 +106,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for kind in ("mistake", "variant"):
         if kind in metafunc.fixturenames:
             metafunc.parametrize(kind, list(_each(f"{kind}s")))
-    if "first_mistake" in metafunc.fixturenames:
-        first = {(a.name, m.exercise): m for a in all_assignments() for m in reversed(a.mistakes)}
-        wanted = [each for each in _each("mistakes") if each.values[0][1] in first.values()]
-        metafunc.parametrize("first_mistake", wanted)
 
 
 @pytest.fixture(scope="session")
@@ -105,3 +116,9 @@ def every_assignment() -> list[Assignment]:
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT
+
+
+@pytest.fixture(scope="session", name="self_check")
+def self_check_fixture():
+    """Check an answer as in a notebook: once, whichever test asks for it."""
+    return self_check
