@@ -133,7 +133,8 @@ class Report:
             lines.append("")
             lines.extend(_wrap(message))
         if len(lines) > MAX_MESSAGE_LINES:
-            lines = [*lines[: MAX_MESSAGE_LINES - 1], "  …"]
+            kept = MAX_MESSAGE_LINES - 1
+            lines = [*lines[:kept], f"  … and {len(lines) - kept} more lines"]
         return "\n".join(lines)
 
     def to_html(self) -> str:
