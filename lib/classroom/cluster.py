@@ -68,13 +68,16 @@ class Cluster:
                 "grading on a cluster takes Dask: python -m pip install distributed"
             ) from None
         self._address = address
-        self._client = Client(
-            address,
-            timeout=_SECONDS_TO_ANSWER,
-            set_as_default=False,
-            deserializers=_PLAIN,
-            name="classroom",
-        )
+        try:
+            self._client = Client(
+                address,
+                timeout=_SECONDS_TO_ANSWER,
+                set_as_default=False,
+                deserializers=_PLAIN,
+                name="classroom",
+            )
+        except OSError:
+            raise ConnectionError(f"no scheduler answers at {address}") from None
         try:
             self._client.wait_for_workers(1, timeout=_SECONDS_TO_ANSWER)
         except TimeoutError:
@@ -106,7 +109,7 @@ class Cluster:
         order = _Order.of(settings).to_bytes()
         waiting = iter(submissions)
         students: dict[Any, str] = {}
-        under_way = as_completed()
+        under_way = as_completed(loop=self._client.loop)
 
         def send() -> bool:
             each = next(waiting, None)
