@@ -10,7 +10,7 @@ c = get_config()
 # in one process with its checks, with your rights. Sealed: as `classroom grade` does, in a sandbox,
 # and not at all where there is none; for good with `sealed = True`, for one command with
 #   CLASSROOM_SEALED=1 nbgrader autograde 01_attention
-sealed = os.environ.get("CLASSROOM_SEALED", "0") != "0"
+sealed = os.environ.get("CLASSROOM_SEALED", "") not in ("", "0")
 if sealed:
     try:
         from classroom.sealed import switch_on
