@@ -337,6 +337,11 @@ def no_date_at_all(work):
 
 
 @attack(ALL)
+def date_that_is_a_link(work):
+    (work.folder / "timestamp.txt").symlink_to(work.outside["FOLDER"] + "/seed")
+
+
+@attack(ALL)
 def editor_of_another_system(work):
     data = json.dumps(work.notebook).replace("\\n", "\\r\\n")
     (work.folder / NAME).write_bytes(data.encode("utf-16"))
