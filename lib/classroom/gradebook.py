@@ -7,6 +7,7 @@ code printed can be taken for one. Then nbgrader's own pieces carry it into the 
 
 import contextlib
 import copy
+import glob
 import logging
 import os
 import shutil
@@ -310,7 +311,10 @@ class GradebookWriter:
     def _write_notebook(self, graded: Graded, marked: NotebookNode) -> None:
         target = self._folder(self._course.autograded_directory, graded.student)
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        prefix = f".{target.name}-"
+        for left in target.parent.glob(f"{glob.escape(prefix)}*"):
+            shutil.rmtree(left)  # by a run that was killed
+        made = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
         nbformat.write(marked, made / f"{self._notebook_name}.ipynb")
         (made / _TIME).write_text(_as_nbgrader_writes(graded.received))
         made.chmod(0o755)

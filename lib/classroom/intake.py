@@ -162,7 +162,8 @@ class Parcel:
     """All of a student's folder that is looked at, as bytes that can travel.
 
     Attributes:
-        received: When the folder came to lie where it lies.
+        received: When the last of what lies in it came to lie there; the folder itself, if there
+            is nothing.
         files: Names of what lies in it, in the order in which people count.
         notebooks: By name.
         problem: Why nothing of it can be read, in a sentence.
@@ -224,13 +225,20 @@ def pack(folder: Path, proper_name: str) -> Parcel:
         OSError: If there is no such folder.
 
     """
-    received = datetime.fromtimestamp(int(os.lstat(folder).st_ctime), UTC)
     try:
         files = _files(folder)
     except Unreadable as reason:
-        return Parcel(received, problem=str(reason))
+        return Parcel(_came(folder), problem=str(reason))
+    # Not what a grader puts beside it: that would change when it came.
+    times = [_came(folder / name) for name in files if name not in _COMES_WITH_IT]
+    received = max(times, default=_came(folder))
     notebooks = {name: _packed(folder, name) for name in _notebooks(files, proper_name)}
     return Parcel(received, tuple(files), notebooks)
+
+
+def _came(path: Path) -> datetime:
+    # The date of the last change of content comes with the file; this one is the machine's own.
+    return datetime.fromtimestamp(int(os.lstat(path).st_ctime), UTC)
 
 
 def _packed(folder: Path, name: str) -> Notebook:

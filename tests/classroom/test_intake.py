@@ -8,7 +8,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from classroom import intake
-from classroom.intake import Master, Unreadable, read_submission, rebuild, shown
+from classroom.intake import Master, Unreadable, pack, read_submission, rebuild, shown
 
 BLANK = "def {0}(x):\n    raise NotImplementedError"
 TWICE, SQUARE = "def twice(x):\n    return x + x", "def square(x):\n    return x * x"
@@ -517,3 +517,18 @@ def test_the_handouts_of_the_course_are_rebuilt_cell_by_cell(name, tmp_path):
     submission = read_submission(tmp_path, master)
     assert rebuild(master, submission).cells == master.notebook.cells
     assert submission.notes == () and len(master.exercises) > 8
+
+
+def test_when_a_folder_came_is_not_when_a_grader_wrote_into_it(tmp_path, monkeypatch):
+    times = {"notes.txt": 3, "damaged.ipynb": 5, "timestamp.txt": 11, tmp_path.name: 13}
+    for name in ("notes.txt", "damaged.ipynb", "timestamp.txt"):
+        (tmp_path / name).touch()
+
+    def came(path):
+        return datetime.fromtimestamp(times[path.name], UTC)
+
+    monkeypatch.setattr(intake, "_came", came)
+    assert pack(tmp_path, "exam.ipynb").received == datetime.fromtimestamp(5, UTC)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert pack(tmp_path, "exam.ipynb").received == datetime.fromtimestamp(13, UTC)
