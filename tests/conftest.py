@@ -1,8 +1,13 @@
 """What tests of several folders need."""
 
 import os
+import signal
 
 import pytest
+
+# A shell that starts tests in the background lets them ignore Ctrl-C, and so all that they start.
+# Some of them try what Ctrl-C does.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

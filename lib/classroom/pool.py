@@ -221,9 +221,13 @@ def serve(descriptor: int) -> None:
         while True:
             try:
                 job = connection.recv_bytes()
-            except EOFError:
+            except (EOFError, OSError):  # the latter where a result of ours was not read
                 return
-            connection.send(work(pickle.loads(job)))
+            result = work(pickle.loads(job))
+            try:
+                connection.send(result)
+            except OSError:
+                return
 
 
 def _how(status: int) -> str:

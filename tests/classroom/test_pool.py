@@ -136,6 +136,18 @@ def test_whoever_stops_asking_leaves_no_process(start, tmp_path):
     assert is_gone(pid)
 
 
+def test_a_process_whose_results_nobody_reads_ends_without_a_word(start, tmp_path, capfd):
+    process = Process(start())
+    process.give("1")
+    process.give("2")
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "did 2").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert process.end(10) == 0
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT"])
 def test_nobody_outlives_the_one_who_started_them(start, tmp_path, name):
     argv = [sys.executable, "-c", HEAD, str(tmp_path)]
