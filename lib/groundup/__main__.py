@@ -5,9 +5,11 @@ and a misspelt option need neither.
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 NAMED_DATA = ("dates", "python-reference", "python-source", "tiny-shakespeare")
 """What `--data` may name; anything else is the path of a text file."""
@@ -20,11 +22,22 @@ def _positive(text: str) -> int:
     return number
 
 
+def _field(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text}")
+    try:
+        return name, json.loads(value)
+    except ValueError:  # a word
+        return name, value
+
+
 def _add_library(command: argparse._ActionsContainer) -> None:
     command.add_argument(
         "--library",
-        help="folder of a package whose DecoderOnly computes, such as mine, which `classroom mine` "
-        "makes (default: groundup's own)",
+        help="folder of a package, such as mine, which `classroom mine` makes: its DecoderOnly "
+        "computes, its adamw_step, clip_gradients and learning_rate train, its with_temperature, "
+        "top_k and top_p choose (default: groundup's own)",
     )
 
 
@@ -72,6 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--vocab-size", type=_positive, help="tokens of bpe (default: 1024)")
     what.add_argument(
         "--preset", help="size and parts of the model (default: modern for text, tiny for dates)"
+    )
+    what.add_argument(
+        "--set",
+        type=_field,
+        action="append",
+        metavar="NAME=VALUE",
+        help="change a field of the preset, such as num_heads=8 or bias=true; may be given often",
     )
     what.add_argument("--context", type=_positive, help="longest text read at once, in tokens")
     what.add_argument("--seed", type=int, help="decides weights and batches (default: 0)")

@@ -26,6 +26,7 @@ from groundup.tasks import TEXTS, DatesTask, Task, TextTask, recall_task
 from groundup.throughput import Throughput, machine, measure_decoding, measure_training
 from groundup.training import TrainingConfig, optimizers_for
 from groundup.training import train as train_model
+from groundup.training_parts import train_by
 from groundup.tuning import Setup, choose_setup, set_up
 
 NAMED_DATA = ("dates", *TEXTS)
@@ -106,6 +107,12 @@ def _train(
                 "--steps must be more than the updates made so far, "
                 f"got steps={config.steps} after {start}"
             )
+    # A worker that holds slices of weights needs code that knows of slices.
+    if args.library is not None and args.parallel != "fsdp":
+        things = vars(load_library(args.library))
+        optimizer, config, used = train_by(things, optimizer, config, start)
+        if used and is_first:
+            print(f"updates are made with {', '.join(used)} of {settings['library']}")
 
     def save(step: int) -> None:
         checkpoint.save_training(args.out, trained, optimizer, generator, step)
@@ -214,7 +221,10 @@ def _begun(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
         "training": asdict(config),
     }
     generator = torch.Generator().manual_seed(settings["seed"])
-    return task, task.new_model(preset, settings["context"], generator), settings
+    if args.set:
+        settings["set"] = dict(args.set)
+    model = task.new_model(preset, settings["context"], generator, settings.get("set"))
+    return task, model, settings
 
 
 def _new_task(args: argparse.Namespace) -> Task:
@@ -234,8 +244,9 @@ def _resumed(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
     settings = saved.notes
     begun = settings | settings["training"]
     begun["accumulate"] = settings["training"].get("micro_batches")
+    args.set = dict(args.set) if args.set else None
     for name in (
-        *("data", "tokenizer", "vocab_size", "preset", "context", "seed"),
+        *("data", "tokenizer", "vocab_size", "preset", "set", "context", "seed"),
         *("batch_size", "accumulate", "learning_rate", "optimizer", "muon_learning_rate"),
         *("schedule", "label_smoothing"),
     ):
@@ -314,7 +325,8 @@ def _spread(
     whole = model
     if distributed.rank() == 0:
         generator = torch.Generator().manual_seed(settings["seed"])
-        whole = task.new_model(settings["preset"], settings["context"], generator)
+        changes = settings.get("set")
+        whole = task.new_model(settings["preset"], settings["context"], generator, changes)
         whole = _in_library(args, whole)
     return distributed.spread(model, "fsdp"), whole
 
@@ -443,12 +455,19 @@ def _chooser(args: argparse.Namespace, device: torch.device) -> Choose:
     if args.greedy:
         return sampling.greedy
     generator = torch.Generator(device).manual_seed(args.seed)
+    library = sampling if args.library is None else load_library(args.library)
+    temperature = getattr(library, "with_temperature", sampling.temperature)
+    top_k = getattr(library, "top_k", sampling.top_k)
+    top_p = getattr(library, "top_p", sampling.top_p)
+    # A library need not refuse what makes no sense, so that is done here.
+    sampling.top_p(sampling.temperature(torch.zeros(1), args.temperature), args.top_p)
+    sampling.top_k(torch.zeros(1), 1 if args.top_k is None else args.top_k)
 
     def choose(logits: torch.Tensor) -> torch.Tensor:
-        logits = sampling.temperature(logits, args.temperature)
+        logits = temperature(logits, args.temperature)
         if args.top_k is not None:
-            logits = sampling.top_k(logits, args.top_k)
-        return sampling.sample(sampling.top_p(logits, args.top_p), generator)
+            logits = top_k(logits, args.top_k)
+        return sampling.sample(top_p(logits, args.top_p), generator)
 
     return choose
 

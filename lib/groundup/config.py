@@ -1,5 +1,6 @@
 """What a model is made of: sizes and choices, checked once, when they are written down."""
 
+from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
@@ -8,6 +9,13 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "squared_relu", "swiglu", "geg
 """The bend inside a feed-forward network; the last two have a gate."""
 Norm = Literal["layer", "rms"]
 """What keeps the size of a token's features in bounds."""
+
+_RULES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    int | None: ("an integer or None", lambda value: value is None or type(value) is int),
+    float: ("a number", lambda value: type(value) in (int, float)),
+    bool: ("True or False", lambda value: type(value) is bool),
+}
+"""What a field of a type may be; whole numbers and choices among words are looked at apart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +121,7 @@ class _Config:
         """Undo `to_dict`.
 
         Raises:
-            ValueError: If a field is unknown or missing.
+            ValueError: If a field is unknown or missing, or has a value of another type.
 
         """
         known = {field.name for field in fields(cls)}
@@ -124,6 +132,11 @@ class _Config:
         missing = sorted(required - values.keys())
         if missing:
             raise ValueError(f"{cls.__name__} needs the field {', '.join(missing)}")
+        for field in fields(cls):
+            rule, holds = _RULES.get(field.type, ("", lambda value: True))
+            value = values.get(field.name, field.default)
+            if not holds(value):
+                raise ValueError(f"{field.name} must be {rule}, got {field.name}={value!r}")
         return cls(**values)
 
 

@@ -109,10 +109,16 @@ class TextTask:
             return BytePairTokenizer.fit(self.data.train, vocab_size)
         return CharacterTokenizer.fit([self.data.train, self.data.validation])
 
-    def new_model(self, preset: str, context: int, generator: torch.Generator) -> DecoderOnly:
-        """Make a model of a preset for this text."""
-        vocab_size = self.tokenizers["text"].vocab_size
-        config = DecoderOnlyConfig.preset(preset, vocab_size=vocab_size, max_len=context)
+    def new_model(
+        self,
+        preset: str,
+        context: int,
+        generator: torch.Generator,
+        changes: Mapping[str, Any] | None = None,
+    ) -> DecoderOnly:
+        """Make a model of a preset for this text, with some of its fields changed."""
+        sizes = {"vocab_size": self.tokenizers["text"].vocab_size, "max_len": context}
+        config = DecoderOnlyConfig.preset(preset, **_own(sizes, changes))
         return DecoderOnly(config, generator)
 
     def batches(self, batch_size: int, context: int, generator: torch.Generator) -> Iterator[Batch]:
@@ -218,15 +224,21 @@ class DatesTask:
             tokenizers = {"source": source, "target": target}
         self.tokenizers = tokenizers
 
-    def new_model(self, preset: str, context: int, generator: torch.Generator) -> EncoderDecoder:
-        """Make a model of a preset for dates."""
-        config = EncoderDecoderConfig.preset(
-            preset,
-            source_vocab_size=self.tokenizers["source"].vocab_size,
-            vocab_size=self.tokenizers["target"].vocab_size,
-            source_max_len=context,
-            max_len=self.TARGET_LEN,
-        )
+    def new_model(
+        self,
+        preset: str,
+        context: int,
+        generator: torch.Generator,
+        changes: Mapping[str, Any] | None = None,
+    ) -> EncoderDecoder:
+        """Make a model of a preset for dates, with some of its fields changed."""
+        sizes = {
+            "source_vocab_size": self.tokenizers["source"].vocab_size,
+            "vocab_size": self.tokenizers["target"].vocab_size,
+            "source_max_len": context,
+            "max_len": self.TARGET_LEN,
+        }
+        config = EncoderDecoderConfig.preset(preset, **_own(sizes, changes))
         return EncoderDecoder(config, generator)
 
     def batches(self, batch_size: int, context: int, generator: torch.Generator) -> Iterator[Batch]:
@@ -289,6 +301,15 @@ class DatesTask:
 
 
 Task = TextTask | DatesTask
+
+
+def _own(sizes: dict[str, int], changes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Put changes beside the sizes that the data decides."""
+    changes = dict(changes or {})
+    if decided := sorted(sizes.keys() & changes.keys()):
+        names = ", ".join(decided)
+        raise ValueError(f"{names} must be left to the data, its tokenizer and the context")
+    return sizes | changes
 
 
 def recall_task(data: str, tokenizers: Tokenizers) -> Task:

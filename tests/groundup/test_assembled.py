@@ -154,7 +154,7 @@ def test_wrong_parts_are_refused_and_right_ones_are_not():
 
 
 OWN = """
-from groundup import parts
+from groundup import parts, sampling
 from groundup.assembled import assemble
 
 calls = []
@@ -162,6 +162,10 @@ calls = []
 def layer_norm(x, gain, bias, eps):
     calls.append(x.shape)
     return parts.layers.layer_norm(x, gain, bias, eps)
+
+def top_k(logits, k):
+    calls.append(k)
+    return sampling.top_k(logits, k)
 
 DecoderOnly = assemble(parts.Parts(layer_norm=layer_norm))
 """
@@ -182,16 +186,18 @@ def test_the_commands_compute_by_a_library_and_give_the_same(library, tmp_path, 
         assert f"train --resume --out {folder}{' --library ' + own if options else ''}\n" in said
         lines = (tmp_path / out / "log.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in lines])
-        assert (
-            main(["generate", folder, "--prompt", "the", "--greedy", "--length", "7", *options])
-            == 0
-        )
+        write = ["generate", folder, "--prompt", "the", "--length", "7", *options]
+        for how in (["--greedy"], ["--temperature", "0.9", "--top-k", "5", "--top-p", "0.95"]):
+            assert main([*write, *how]) == 0
         texts.append(capfd.readouterr().out)
         assert main(["evaluate", folder, "--json", *options]) == 0
         losses[-1].append(json.loads(capfd.readouterr().out)["nats_per_token"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert texts[0] == texts[1]
-    assert sys.modules["somebodys"].calls
+    calls = sys.modules["somebodys"].calls
+    assert calls[0] != 5 and calls.count(5) == 7, "norms by the library, and each token's choice"
+    assert main([*write, "--temperature", "0"]) == 2
+    assert "temperature must be positive" in capfd.readouterr().err
     config = json.loads((tmp_path / "two" / "config.json").read_text())
     assert config["model"] == "DecoderOnly"
     assert config["notes"]["library"] == "somebodys"

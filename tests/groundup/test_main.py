@@ -478,6 +478,32 @@ def test_bench_refuses_what_it_cannot_measure(refusal):
     )
 
 
+def test_a_field_of_the_preset_may_be_set_and_stays(run, refusal, text_path, tmp_path):
+    out = tmp_path / "out"
+    train = ["train", "--data", text_path, *SHORT, "--steps", 1, "--out", out]
+    assert (
+        run(*train, "--set", "num_kv_heads=2", "--set", "bias=false", "--set", "norm=rms")[0] == 0
+    )
+    config = json.loads((out / "config.json").read_text())
+    assert config["notes"]["set"] == {"num_kv_heads": 2, "bias": False, "norm": "rms"}
+    assert config["config"].items() >= config["notes"]["set"].items()
+    assert run("train", "--resume", "--steps", 2, "--out", out, "--device", "cpu")[0] == 0
+    other = ["train", "--resume", "--steps", 3, "--out", out, "--set", "bias=true"]
+    assert "--set must be what the model was begun with" in refusal(*other)
+    train[-1] = tmp_path / "other"
+    for field, message in (
+        ("max_len=5", "max_len must be left to the data, its tokenizer and the context"),
+        ("width=5", "DecoderOnlyConfig has no field width"),
+        ("bias=0", "bias must be True or False, got bias=0"),
+        ("dropout=much", "dropout must be a number, got dropout='much'"),
+        ("window=few", "window must be an integer or None, got window='few'"),
+    ):
+        assert message in refusal(*train, "--set", field)
+    assert not train[-1].exists()
+    with pytest.raises(SystemExit, match="2"):
+        run(*train, "--set", "bias")
+
+
 def test_an_unknown_preset_is_refused(refusal, text_path, tmp_path):
     message = refusal("train", "--data", text_path, "--preset", "huge", "--out", tmp_path / "out")
     assert "preset must be one of tiny, " in message

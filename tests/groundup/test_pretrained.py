@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import shlex
 import shutil
 
@@ -9,13 +10,23 @@ import babel
 import pytest
 import torch
 
-from groundup import checkpoint, pretrained
+from groundup import checkpoint, pretrained, sampling
 from groundup.__main__ import main
 from groundup.data import BOS, Dates, source_batch
-from groundup.generation import translate_texts
+from groundup.generation import generate, translate_texts
+from groundup.probes import (
+    induction_scores,
+    logit_lens,
+    previous_token_scores,
+    repeated_tokens,
+    without_heads,
+)
 from groundup.tasks import DatesTask, TextTask, recall_task
 
 NAMES = pretrained.names()
+TEXT_NAMES = ["manual", "reader"]
+LOOK_BACK = ["reader"]
+"""Those in which training made heads that look back."""
 
 
 def is_the_same_data(name: str) -> bool:
@@ -25,8 +36,8 @@ def is_the_same_data(name: str) -> bool:
     return task.fingerprint == saved.notes["fingerprint"]
 
 
-def test_there_are_a_reader_of_text_and_one_of_dates():
-    assert NAMES == ["dates", "reader"]
+def test_there_are_models_of_text_and_one_of_dates():
+    assert NAMES == ["dates", *TEXT_NAMES]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,8 +48,9 @@ def test_a_model_is_ready_for_use(name):
     assert sum(p.numel() for p in model.parameters()) == pretrained.record(name)["parameters"]
 
 
-def test_the_reader_comes_with_the_tokenizer_of_its_text():
-    model, tokenizer = pretrained.load("reader")
+@pytest.mark.parametrize("name", TEXT_NAMES)
+def test_a_model_of_text_comes_with_the_tokenizer_of_its_text(name):
+    model, tokenizer = pretrained.load(name)
     tokens = torch.tensor([tokenizer.encode("The value of the expression")])
     assert model(tokens).shape == (*tokens.shape, tokenizer.vocab_size)
 
@@ -59,10 +71,11 @@ def told_and_measured(name, capsys):
 
 
 @pytest.mark.slow
-def test_the_loss_of_the_reader_is_found_again(capsys):
-    told, measured = told_and_measured("reader", capsys)
+@pytest.mark.parametrize("name", TEXT_NAMES)
+def test_the_loss_of_a_model_of_text_is_found_again(name, capsys):
+    told, measured = told_and_measured(name, capsys)
     # Another Python comes with a slightly other text, so with a slightly other loss.
-    tolerance = {"abs": 1e-3} if is_the_same_data("reader") else {"rel": 0.2}
+    tolerance = {"abs": 1e-3} if is_the_same_data(name) else {"rel": 0.2}
     for unit in ("bits_per_byte", "nats_per_token"):
         assert measured[unit] == pytest.approx(told[unit], **tolerance)
 
@@ -93,8 +106,9 @@ def test_a_record_says_how_its_model_came_to_be(name):
     assert record["date"] > "2026"
 
 
-def test_the_reader_learned_a_little_more_of_what_it_saw_than_of_what_it_did_not():
-    loss = pretrained.record("reader")["loss"]
+@pytest.mark.parametrize("name", TEXT_NAMES)
+def test_a_model_of_text_learned_more_of_what_it_saw_than_of_what_it_did_not(name):
+    loss = pretrained.record(name)["loss"]
     assert loss["train"]["bits_per_byte"] < loss["held_out"]["bits_per_byte"] < 8
 
 
@@ -130,34 +144,32 @@ def test_the_command_of_the_record_begins_this_model(name, tmp_path, capsys, mon
     assert begun == kept
 
 
-def test_the_reader_looks_at_the_token_before_and_for_what_came_next():
-    """What chapter 03 shows on it: on random tokens said twice, only a look back can help."""
-    model, tokenizer = pretrained.load("reader")
+@pytest.mark.parametrize("name", LOOK_BACK)
+def test_one_head_looks_at_the_token_before_and_one_above_it_for_what_came_next(name):
+    """What chapters 03 and 09 show: on random tokens said twice, only a look back can help."""
+    model, tokenizer = pretrained.load(name)
     half = 53
     generator = torch.Generator().manual_seed(0)
-    random = torch.randint(256, tokenizer.vocab_size, (7, half), generator=generator)
-    tokens = torch.cat([random, random], dim=1)
-    patterns = []
-    with torch.no_grad():
-        x = model.embedding(tokens)
-        for block in model.blocks:
-            patterns.append(block.attention.weights(block.attention_norm(x), mask="causal"))
-            x = block(x, "causal")
-        log_probabilities = model(tokens)[:, :-1].log_softmax(dim=-1)
-    weights = torch.stack(patterns)  # (layers, batch, heads, length, length)
+    pieces = torch.arange(256, tokenizer.vocab_size)  # some of the bytes below are never used
+    tokens = repeated_tokens(pieces, half, 7, generator)
+    before, onward = (score(model, tokens) for score in (previous_token_scores, induction_scores))
+    places = [divmod(int(table.argmax()), model.config.num_heads) for table in (before, onward)]
+    assert before.max() > 0.8
+    assert onward.max() > 0.3
+    assert onward.flatten().sort().values[-2] < 0.05  # the others do something else
+    assert places[0][0] < places[1][0]
 
-    to_the_one_before = weights.diagonal(-1, -2, -1).mean(dim=(1, 3))
-    to_what_came_next = weights.diagonal(1 - half, -2, -1)[..., 1:].mean(dim=(1, 3))
-    before, after = (
-        table.flatten().argmax().item() for table in (to_the_one_before, to_what_came_next)
-    )
-    assert to_the_one_before.max() > 0.8
-    assert to_what_came_next.max() > 0.3
-    assert to_what_came_next.flatten().sort().values[-2] < 0.05  # the others do something else
-    assert before // model.config.num_heads < after // model.config.num_heads
+    def nats_saved():
+        """By how much the second time is easier than the first, in nats per token."""
+        with torch.no_grad():
+            log_probabilities = model(tokens)[:, :-1].log_softmax(dim=-1)
+        nats = -log_probabilities.gather(-1, tokens[:, 1:, None])[..., 0].mean(dim=0)
+        return nats[: half - 1].mean() - nats[half:].mean()
 
-    nats = -log_probabilities.gather(-1, tokens[:, 1:, None])[..., 0].mean(dim=0)
-    assert nats[half:].mean() < nats[: half - 1].mean() - 1.5
+    assert nats_saved() > 1.5
+    for head in places:
+        with without_heads(model, [head]):
+            assert nats_saved() < 0.5
 
 
 def test_the_model_of_dates_looks_at_what_it_writes():
@@ -191,6 +203,37 @@ def test_the_model_of_dates_looks_at_what_it_writes():
         for name, share in (("month", on_month), ("year", on_year), ("day", on_day))
     }
     assert min(shares.values()) > 0.9, shares
+
+
+@pytest.mark.parametrize("name", TEXT_NAMES)
+def test_a_guess_grows_better_with_every_layer_above_the_first(name):
+    """What chapter 09 shows: the logit lens on text held out."""
+    model, tokenizer = pretrained.load(name)
+    saved = checkpoint.load(pretrained.FOLDER / name)
+    text = recall_task(saved.notes["data"], saved.tokenizers).data.validation[:4000]
+    length = model.config.max_len
+    ids = torch.tensor(tokenizer.encode(text))
+    tokens = ids[: len(ids) // length * length].view(-1, length)
+    log_probabilities = logit_lens(model, tokens)[:, :, :-1].log_softmax(dim=-1)
+    targets = tokens[:, 1:, None].expand(len(log_probabilities), -1, -1, 1)
+    nats = -log_probabilities.gather(-1, targets).mean(dim=(1, 2, 3))
+    assert (nats[2:] < nats[1:-1]).all(), nats
+
+
+def test_what_the_manual_writes_is_made_of_words():
+    model, tokenizer = pretrained.load("manual")
+    saved = checkpoint.load(pretrained.FOLDER / "manual")
+    data = recall_task(saved.notes["data"], saved.tokenizers).data
+    words = set(re.findall("[a-z]+", (data.train + data.validation).lower()))
+    prompts = torch.tensor([tokenizer.encode("The statement")] * 7)
+    generator = torch.Generator().manual_seed(0)
+    written = generate(
+        model, prompts, 40, lambda x: sampling.sample(sampling.temperature(x, 0.7), generator)
+    )
+    texts = [tokenizer.decode(row).lower() for row in written.tolist()]
+    found = [word for text in texts for word in re.findall("[a-z]+", text)[:-1]]  # the last is cut
+    assert len(set(found)) > 50  # it does not go in circles
+    assert sum(word in words for word in found) / len(found) > 0.9
 
 
 def test_a_model_is_small_enough_for_everyone_to_carry():

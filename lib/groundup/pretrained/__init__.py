@@ -1,11 +1,17 @@
 """Trained models that come with the course, each with a record of how it came to be.
 
     model, tokenizer = load("reader")
+    model, tokenizer = load("manual")
     model, tokenizers = load("dates")
 
 `reader` continues Python: it learned from the source of the standard library, code and docstrings,
 in pieces of words. Three layers of four heads were enough for a head that looks at the token
 before, and one in the layer above that looks for what came next the last time.
+
+`manual` writes like the language reference of Python, in pieces of words: headings, rules and
+examples of a language that does not exist. Its text is small. It has read every part of it five
+times, and needs a third fewer bits for what it read than for what was held out. Settings were
+compared by their loss on the part held out, so that this loss flatters it a little.
 
 `dates` reads a date as people of 24 locales write it, character by character, and writes it in ISO
 form: an encoder and a decoder of two layers each. It has one tokenizer for what it reads and
@@ -36,7 +42,7 @@ def names() -> list[str]:
 
 
 @overload
-def load(name: Literal["reader"]) -> tuple[DecoderOnly, Tokenizer]: ...
+def load(name: Literal["reader", "manual"]) -> tuple[DecoderOnly, Tokenizer]: ...
 @overload
 def load(name: Literal["dates"]) -> tuple[EncoderDecoder, dict[str, Tokenizer]]: ...
 @overload

@@ -61,6 +61,7 @@ def command_of(notes: dict[str, Any]) -> str:
         "threads": 1,
     }
     chosen = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    chosen += [f"--set={name}={json.dumps(x)}" for name, x in notes.get("set", {}).items()]
     return shlex.join(["groundup", "train", *chosen])
 
 
