@@ -33,6 +33,7 @@ c.CourseDirectory.ignore = [
     ".ipynb_checkpoints",
     "__pycache__",
     "*.pyc",
+    "handed_in",
     *sorted({p.name for p in Path("solutions").glob("*/*.py")} - handed_out),
 ]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from classroom.answers import Answer, load_answers
+from classroom.answers import Answer, files_beside, load_answers
+from classroom.intake import File
 from classroom.notebooks import assignments, cell_of, text_file
 from classroom.selfcheck import Report, load_checks, run_checks
 from classroom.subjects import LocalSubject
@@ -51,6 +52,15 @@ class Assignment:
     def variants(self) -> list[Answer]:
         return load_answers(self.folder / "variants.py")
 
+    @functools.cached_property
+    def handed_in(self) -> dict[str, bytes]:
+        """What is to be handed in beside the notebook, as its author would; it is not released."""
+        return files_beside(self.folder)
+
+    def files(self, *answers: Answer) -> dict[str, File]:
+        """What lies beside a notebook with these answers; where two change it, the last does."""
+        return {name: File(data) for name, data in files_beside(self.folder, *answers).items()}
+
     def solution(self, exercise: str) -> Answer:
         return self._cell(self.folder, exercise, "Solution")
 
@@ -71,9 +81,15 @@ class Assignment:
 
 
 @functools.cache
-def self_check(assignment: Assignment, answer: Answer, seed: str | None = None) -> Report:
-    """Return what the self-check of the handout says to an answer, on an unseen seed."""
-    subject = LocalSubject(answer.namespace)
+def self_check(
+    assignment: Assignment, answer: Answer, seed: str | None = None, beside: tuple[Answer, ...] = ()
+) -> Report:
+    """Return what the self-check of the handout says to an answer, on an unseen seed.
+
+    The files beside the notebook are those that belong to the answer, or to all of `beside`.
+    """
+    files = assignment.files(*(beside or (answer,)))
+    subject = LocalSubject(answer.namespace, files=files)
     report = run_checks(assignment.handout, answer.exercise, subject, seed or assignment.seed)
     assert "check itself broke" not in str(report), report.to_text()
     return report

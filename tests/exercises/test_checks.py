@@ -5,10 +5,16 @@ counts.
 """
 
 import ast
+import hashlib
+import re
+import symtable
 from collections import Counter
+
+import nbformat
 
 from classroom.selfcheck import MAX_MESSAGE_LINES, PUBLISHED_SEED, load_checks, run_checks
 from classroom.subjects import LocalSubject
+from classroom.wire import pack
 
 
 def test_the_solution_gets_full_marks(exercise, self_check):
@@ -49,10 +55,32 @@ def test_every_exercise_has_mistakes_and_variants_enough(assignment):
     assert set(mistakes) | set(variants) == set(assignment.exercises)
 
 
+def test_an_answer_uses_no_name_that_its_notebook_lacks(assignment):
+    text = nbformat.read(assignment.handout / assignment.notebook_name, as_version=4)
+    given = [cell.source for cell in text.cells if cell.cell_type == "code" and not is_graded(cell)]
+    there = set().union(*(names_bound_by(source) for source in given))
+    for answer in assignment.mistakes + assignment.variants:
+        names = (node for node in ast.walk(ast.parse(answer.cell)) if isinstance(node, ast.Name))
+        used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+        lacking = (used & names_bound_by(answer.prelude)) - there - names_bound_by(answer.cell)
+        assert not lacking, f"{answer.exercise} {answer.name}"
+
+
+def is_graded(cell):
+    marks = cell.metadata.get("nbgrader", {})
+    return marks.get("solution") or marks.get("grade")
+
+
+def names_bound_by(source):
+    python = re.sub(r"(?m)^\s*[%!].*$", "", source)
+    symbols = symtable.symtable(python, "a cell", "exec").get_symbols()
+    return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
+
+
 def test_answers_differ_from_the_solution_and_from_each_other(assignment):
     answers = assignment.mistakes + assignment.variants
     answers += [assignment.solution(name) for name in assignment.exercises]
-    cells = Counter((a.exercise, ast.dump(ast.parse(a.cell))) for a in answers)
+    cells = Counter((a.exercise, a.change_files, ast.dump(ast.parse(a.cell))) for a in answers)
     assert max(cells.values()) == 1
 
 
@@ -60,19 +88,21 @@ def test_the_inputs_of_a_check_change_with_the_seed_and_not_without_it(exercise)
     assignment, name = exercise
     first, again, other = (inputs_seen(assignment, name, seed) for seed in ("a", "a", "b"))
     assert first == again
-    assert first != other or name.startswith("check_"), "the inputs are the student's own there"
+    is_own = name.startswith("check_") or load_checks(assignment.handout)[name][0].files
+    assert first != other or is_own, "the inputs are the student's own there"
 
 
 def inputs_seen(assignment, name, seed):
-    """Record, as text, what the checks of an exercise hand to its solution, which is right."""
+    """Record what the checks of an exercise hand to its solution, which is right."""
     calls = []
 
     class Recorder(LocalSubject):
         def call(self, name, *args, **kwargs):
-            calls.append(f"{name} {args}")
+            calls.append((name, hashlib.sha256(pack(args)).digest()))
             return super().call(name, *args, **kwargs)
 
-    subject = Recorder(assignment.solution(name).namespace)
+    solution = assignment.solution(name)
+    subject = Recorder(solution.namespace, files=assignment.files(solution))
     report = run_checks(assignment.handout, name, subject, seed)
     assert report.earned == report.points, report.to_text()
     return calls

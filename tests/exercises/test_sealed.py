@@ -56,11 +56,15 @@ def test_a_sandbox_gives_the_scores_of_the_self_check(assignment, zygote, self_c
     for answers in drawn(assignment):
         cells = {name: answer.cell for name, answer in answers.items()}
         nbformat.write(assignment.notebook(cells), tmp_path / assignment.notebook_name)
+        beside = tuple(answers.values()) if assignment.handed_in else ()
+        for name, file in assignment.files(*beside).items():
+            (tmp_path / name).write_bytes(file.data)
         submission = read_submission(tmp_path, graded.master)
         assert submission.notes == ()
         outcome = grade_submission(zygote, graded, submission, assignment.seed, Limits())
         for name, answer in answers.items():
-            here, there = self_check(assignment, answer), outcome.reports[name]
+            here = self_check(assignment, answer, beside=beside)
+            there = outcome.reports[name]
             assert comparable(there) == comparable(here), f"{name} {answer.name}"
 
 

@@ -104,6 +104,8 @@ class Classroom:
         shutil.copytree(assignment.handout, target.parent)
         cells = {name: answer.cell for name, answer in answers.items()}
         nbformat.write(assignment.notebook(cells), target)
+        for name, file in assignment.files(*answers.values()).items():
+            (target.parent / name).write_bytes(file.data)
 
     def break_cells(self, path):
         notebook = nbformat.read(path, as_version=4)
@@ -147,6 +149,17 @@ class Classroom:
             for exercise, answer in answers.items():
                 yield assignment, answer, *grades[exercise]
 
+    def self_checked(self, assignment, answer):
+        """Check an answer beside the files of the notebook that it is in."""
+        answers = next(
+            answers
+            for (name, _), answers in self.answers.items()
+            if name == assignment.name and answer in answers.values()
+        )
+        files = assignment.files(*answers.values())
+        subject = LocalSubject(answer.namespace, files=files)
+        return run_checks(assignment.handout, answer.exercise, subject)
+
 
 @pytest.fixture(scope="module")
 def classroom(every_assignment, root, tmp_path_factory):
@@ -178,8 +191,7 @@ def test_every_kind_of_answer_is_handed_in_everywhere(classroom):
 
 def test_every_answer_scores_in_the_gradebook_what_its_self_check_showed(classroom):
     for assignment, answer, score, _ in classroom.each_answer():
-        subject = LocalSubject(answer.namespace)
-        report = run_checks(assignment.handout, answer.exercise, subject)
+        report = classroom.self_checked(assignment, answer)
         assert score == report.earned, f"{assignment.name}: {answer.exercise} {answer.name}"
 
 

@@ -1,0 +1,1247 @@
+"""What is graded in chapter 07, training on a GPU.
+
+The oracles are torch's own optimizer, losses and counter of operations, and rules worked out one
+step at a time. The curves of the last exercise are those of small models that are trained while the
+check runs: nobody has seen them before, and no file holds an answer.
+"""
+
+import functools
+import math
+from collections import Counter
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch.optim.adamw import adamw
+from torch.utils.flop_counter import FlopCounterMode
+
+from classroom.checks import (
+    exercise,
+    expect_agrees,
+    expect_answer,
+    expect_inputs_unchanged,
+    expect_law,
+    expect_test_judges,
+    points,
+)
+from classroom.comparing import describe, differs
+from classroom.diagnosis import Crash, asks_for
+
+# 7.0 ------------------------------------------------------------------------------------------
+
+
+def merge(pieces, pair):
+    """Join a pair of neighbours wherever it stands, from left to right."""
+    joined, place = [], 0
+    while place < len(pieces):
+        width = 2 if tuple(pieces[place : place + 2]) == pair else 1
+        joined.append("".join(pieces[place : place + width]))
+        place += width
+    return joined
+
+
+def merges_oracle(words, num_merges):
+    spelled, merges = [list(word) for word in words], []
+    for _ in range(num_merges):
+        counts = Counter()
+        for pieces in spelled:
+            for pair in set(zip(pieces, pieces[1:], strict=False)):
+                counts[pair] += len(pieces) - len(merge(pieces, pair))
+        if not counts:
+            break
+        merges.append(min(counts, key=lambda pair: (-counts[pair], pair)))
+        spelled = [merge(pieces, merges[-1]) for pieces in spelled]
+    return merges
+
+
+def judge_merges(seen, words, num_merges):
+    if not isinstance(seen, (list, tuple)) or any(len(pair) != 2 for pair in seen):
+        return f"`byte_pairs` should return a list of pairs, it returned {describe(seen)}"
+    expected = merges_oracle(words, num_merges)
+    for place, (pair, right) in enumerate(zip(seen, expected, strict=False)):
+        if tuple(pair) != right:
+            return f"merge {place} is {tuple(pair)}, expected {right}"
+    if len(seen) != len(expected):
+        return f"there are {len(seen)} merges, expected {len(expected)}"
+    return None
+
+
+def judge_pieces(seen, word, merges):
+    expected = functools.reduce(merge, map(tuple, merges), list(word))
+    if not isinstance(seen, (list, tuple)):
+        return f"`encode` should return a list of pieces, it returned {describe(seen)}"
+    if list(seen) != expected:
+        return f"the word {word} is cut into {list(seen)}, expected {expected}"
+    return None
+
+
+def letters(case, count):
+    """Draw different letters, in no order."""
+    rest = list("abcdefghijklmnopqrstuvwxyz")
+    return [rest.pop(case.integer(0, len(rest) - 1)) for _ in range(count)]
+
+
+def drawn_words(case):
+    alphabet, longest = letters(case, 3), case.size("longest", 6, smallest=2)
+    words = [
+        "".join(alphabet[case.integer(0, 2)] for _ in range(case.integer(2, longest)))
+        for _ in range(case.size("words", 7, smallest=1))
+    ]
+    return words + words[:2] * 2
+
+
+@exercise(
+    "byte_pairs",
+    number="7.0",
+    title="A vocabulary of byte pairs",
+    asks="`byte_pairs` learns which pairs of neighbours to merge, the most frequent one first; "
+    "`encode` cuts a word into pieces by these merges, in the order in which they were learned.",
+    difficulty=3,
+    importance=2,
+    minutes=35,
+    optional=True,
+)
+class TestBytePairs:
+    @points(2)
+    def test_the_most_frequent_pair_is_merged_and_all_is_counted_again(self, subject, case):
+        def inputs(case):
+            return drawn_words(case), case.size("num_merges", 5)
+
+        expect_law(subject, case, "byte_pairs", inputs, judge_merges)
+
+    @points(1)
+    def test_a_letter_is_not_used_twice_in_one_count(self, subject, case):
+        def inputs(case):
+            y, z, x = sorted(letters(case, 3))  # a tie would go to y, z
+            often = case.integer(3, 5)
+            return [3 * x] * often + [y + z] * case.integer(often + 1, 2 * often - 1), 1
+
+        expect_law(subject, case, "byte_pairs", inputs, judge_merges)
+
+    @points(1)
+    def test_of_equally_frequent_pairs_the_first_by_alphabet_wins(self, subject, case):
+        def inputs(case):
+            a, b, c, *others = sorted(letters(case, 6))
+            often = case.integer(2, 4)
+            words = [b + others[0], a + others[1], c + others[2]]
+            return words * often, 2
+
+        expect_law(subject, case, "byte_pairs", inputs, judge_merges)
+
+    @points(1)
+    def test_no_pair_crosses_from_one_word_into_the_next(self, subject, case):
+        def inputs(case):
+            first, last, *middle = letters(case, 3 + case.size("words", 4, smallest=3))
+            return 2 * [first + letter + last for letter in middle], 2
+
+        expect_law(subject, case, "byte_pairs", inputs, judge_merges)
+
+    @points(1)
+    def test_learning_goes_on_until_no_pair_is_left(self, subject, case):
+        def inputs(case):
+            word = "".join(letters(case, 4))
+            return [word, word[:2], "".join(letters(case, 3))], 20
+
+        expect_law(subject, case, "byte_pairs", inputs, judge_merges)
+
+    @points(2)
+    def test_a_word_is_cut_by_the_merges_in_their_order(self, subject, case):
+        def inputs(case):
+            w, x, y, z = letters(case, 4)
+            merges = [(y, z), (x, y + z), (x, y), (w, x), (z, w), (w, w)]
+            # What is merged here depends on whether one goes by the order, by places, by lengths
+            # or, with what is at the end, by what is frequent, and from which side one begins.
+            word = x + y + z + w + x + y + z + z + w + x
+            tail = "".join([w, x, y, z][case.integer(0, 3)] for _ in range(6))
+            return word + tail + 6 * (w + x) + 3 * w, merges
+
+        expect_law(subject, case, "encode", inputs, judge_pieces)
+
+
+# 7.1 ------------------------------------------------------------------------------------------
+
+
+def whole_numbers(case, count, highest):
+    return torch.tensor([case.integer(0, highest) for _ in range(count)])
+
+
+def cut_inputs(case):
+    num_tokens = case.size("num_tokens", 29, smallest=4)
+    return whole_numbers(case, num_tokens, 96), case.integer(2, max(2, num_tokens // 3))
+
+
+def cut_oracle(tokens, num_held_out):
+    return tokens.split([len(tokens) - num_held_out, num_held_out])
+
+
+def start_inputs(case):
+    length, extra = case.size("length", 5), case.size("extra", 8)
+    inner = case.uniform(case.size("batch", 7))
+    ends = torch.tensor([0.0, 1.0 - 1e-9], dtype=torch.float64)
+    return torch.cat([ends, inner]), length + extra, length
+
+
+def start_oracle(draws, num_tokens, length):
+    possible = [s for s in range(num_tokens) if s + length <= num_tokens - 1]
+    return torch.tensor([possible[int(draw * len(possible))] for draw in draws.tolist()])
+
+
+def batch_inputs(case):
+    length, extra = case.size("length", 5), case.size("extra", 24, smallest=2)
+    starts = whole_numbers(case, case.size("batch", 3), extra - 1)
+    starts[-1] = extra - 1
+    return whole_numbers(case, length + extra, 96), starts, length
+
+
+def batch_oracle(tokens, starts, length):
+    windows = tokens.unfold(0, length + 1, 1)[starts]
+    return windows[:, :-1], windows[:, 1:]
+
+
+BATCH = {"inputs": "batch length", "targets": "batch length"}
+
+
+@exercise(
+    "get_batch",
+    number="7.1",
+    title="Batches without leaks",
+    asks="`cut` splits a text into what is learned from and what is held out, `starts_from` turns "
+    "random numbers into places where windows may begin, `get_batch` returns the windows and the "
+    "token after each of their tokens.",
+    difficulty=1,
+    importance=5,
+    minutes=15,
+)
+class TestGetBatch:
+    @points(2)
+    def test_the_end_of_the_text_is_held_out_and_nothing_else(self, subject, case):
+        returns = {"train": "num_train", "held_out": "num_held_out"}
+        expect_agrees(subject, case, "cut", cut_inputs, cut_oracle, returns)
+
+    @points(2)
+    def test_a_window_may_begin_wherever_it_and_its_targets_fit(self, subject, case):
+        returns = {"starts": "batch"}
+        expect_agrees(subject, case, "starts_from", start_inputs, start_oracle, returns)
+
+    @points(1)
+    def test_windows_begin_where_they_should(self, subject, case):
+        expect_agrees(
+            subject, case, "get_batch", batch_inputs, batch_oracle, BATCH, compare=["inputs"]
+        )
+
+    @points(3)
+    def test_a_target_is_the_token_after(self, subject, case):
+        expect_agrees(subject, case, "get_batch", batch_inputs, batch_oracle, BATCH)
+
+
+# 7.2 ------------------------------------------------------------------------------------------
+
+
+def settings(case):
+    # Whole numbers of hundredths and thousandths, which stay what they are in a small case: with one
+    # decimal, a beta would be 1 and a rate 0.
+    return (
+        case.integer(10, 100) / 1000,
+        case.integer(80, 95) / 100,
+        case.integer(960, 990) / 1000,
+        case.integer(1, 10) / 1000,
+        case.integer(10, 50) / 100,
+    )
+
+
+def shape_of(case):
+    return case.size("rows", 3), case.size("columns", 5)
+
+
+def first_update(case):
+    shape = shape_of(case)
+    zeros = torch.zeros(shape, dtype=torch.float64)
+    return case.normal(*shape), case.normal(*shape), zeros, zeros.clone(), 1, *settings(case)
+
+
+def later_update(case):
+    shape = shape_of(case)
+    mean_square = case.uniform(*shape, low=0.5, high=2.0)
+    tensors = case.normal(*shape), case.normal(*shape), case.normal(*shape), mean_square
+    return *tensors, case.integer(3, 9), *settings(case)
+
+
+def update_oracle(
+    parameter, gradient, mean, mean_square, step, lr, beta1, beta2, eps, weight_decay
+):
+    weight, mean, mean_square = parameter.clone(), mean.clone(), mean_square.clone()
+    # What torch's optimizer calls in the end. Making the optimizer itself takes seconds once,
+    # because it imports the compiler.
+    adamw(
+        *([tensor] for tensor in (weight, gradient, mean, mean_square)),
+        [],
+        [torch.tensor(step - 1.0)],
+        foreach=False,
+        amsgrad=False,
+        maximize=False,
+        beta1=beta1,
+        beta2=beta2,
+        lr=lr,
+        eps=eps,
+        weight_decay=weight_decay,
+    )
+    return weight, mean, mean_square
+
+
+def torch_run(parameter, gradients, rates, *constants):
+    """Update a parameter by each gradient in turn, from averages of zero on."""
+    values = (parameter, torch.zeros_like(parameter), torch.zeros_like(parameter))
+    for step, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        values = update_oracle(values[0], gradient, *values[1:], step, rate, *constants)
+    return values[0]
+
+
+def run_of_updates(given):
+    """Ask a subject for the same, one update after the other."""
+    parameter, gradients, rates, *constants = given
+
+    def request(subject):
+        values = (parameter, torch.zeros_like(parameter), torch.zeros_like(parameter))
+        for step, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+            now, *moments = values
+            values = subject.call("adamw_step", now, gradient, *moments, step, rate, *constants)
+            if not isinstance(values, (tuple, list)) or len(values) != 3:
+                return values
+        return values[0]
+
+    return request
+
+
+UPDATED = {"parameter": "rows columns", "mean": "rows columns", "mean_square": "rows columns"}
+
+
+@exercise(
+    "adamw_step",
+    number="7.2",
+    title="AdamW by hand",
+    asks="Return (parameter, mean, mean_square) after one update by AdamW.",
+    difficulty=3,
+    importance=5,
+    minutes=30,
+)
+class TestAdamwStep:
+    @points(2)
+    def test_the_first_update_is_that_of_torch(self, subject, case):
+        expect_agrees(subject, case, "adamw_step", first_update, update_oracle, UPDATED)
+
+    @points(1)
+    def test_both_averages_move_as_they_should(self, subject, case):
+        averages = ["mean", "mean_square"]
+        expect_agrees(
+            subject, case, "adamw_step", later_update, update_oracle, UPDATED, compare=averages
+        )
+
+    @points(2)
+    def test_a_later_update_is_that_of_torch(self, subject, case):
+        expect_agrees(
+            subject, case, "adamw_step", later_update, update_oracle, UPDATED, compare=["parameter"]
+        )
+
+    @points(1)
+    def test_without_a_gradient_only_decay_is_left(self, subject, case):
+        def inputs(case):
+            parameter, gradient, *rest = first_update(case)
+            return parameter, torch.zeros_like(gradient), *rest
+
+        expect_agrees(subject, case, "adamw_step", inputs, update_oracle, UPDATED)
+
+    @points(2)
+    def test_six_updates_in_a_row_end_where_those_of_torch_end(self, subject, case):
+        def draw(case):
+            shape = shape_of(case)
+            rates = case.uniform(6, low=0.01, high=0.1).tolist()
+            _, *constants = settings(case)
+            return case.normal(*shape), list(case.normal(6, *shape)), rates, *constants
+
+        given = draw(case)
+
+        def judge(seen):
+            if not isinstance(seen, torch.Tensor):
+                return f"`adamw_step` should return three tensors, it returned {describe(seen)}"
+            return differs("the parameter after six updates", seen, torch_run(*given))
+
+        others = [draw(case.fresh(i)) for i in range(2)]
+        expect_answer(subject, case, [run_of_updates(g) for g in (given, *others)], judge)
+
+    @points(1)
+    def test_what_was_handed_over_stays_as_it_was(self, subject, case):
+        expect_inputs_unchanged(subject, case, "adamw_step", later_update)
+
+
+# 7.3 ------------------------------------------------------------------------------------------
+
+
+def rate_oracle(step, peak, warmup_steps, total_steps, final):
+    if step < warmup_steps:
+        return peak * (step + 1) / (warmup_steps + 1)
+    gone = min((step - warmup_steps) / (total_steps - 1 - warmup_steps), 1.0)
+    return final + (peak - final) * 0.5 * (1.0 + math.cos(math.pi * gone))
+
+
+def schedule(case):
+    """Draw a peak, both numbers of steps and a final rate."""
+    peak, share = float(case.uniform(low=0.5, high=2.0)), float(case.uniform(low=0.05, high=0.3))
+    warmup_steps = case.integer(4, 9)
+    return peak, warmup_steps, warmup_steps + case.integer(8, 20), share * peak
+
+
+def at(place, case):
+    """Draw a schedule, and give the step that `place` finds in it."""
+    peak, warmup_steps, total_steps, final = schedule(case)
+    return place(case, warmup_steps, total_steps), peak, warmup_steps, total_steps, final
+
+
+@exercise(
+    "learning_rate",
+    number="7.3",
+    title="Warm-up and cosine",
+    asks="Return the learning rate of one update: up a straight line, then down half a cosine.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestLearningRate:
+    @points(2)
+    def test_the_rate_climbs_from_the_first_update_on(self, subject, case):
+        self.compare(subject, case, lambda case, warmup, total: case.integer(0, warmup - 1))
+
+    @points(1)
+    def test_the_first_update_is_small_and_not_zero(self, subject, case):
+        self.compare(subject, case, lambda case, warmup, total: 0)
+
+    @points(1)
+    def test_the_peak_comes_right_after_the_warm_up(self, subject, case):
+        self.compare(subject, case, lambda case, warmup, total: warmup)
+
+    @points(2)
+    def test_the_way_down_is_half_a_cosine(self, subject, case):
+        self.compare(subject, case, lambda case, warmup, total: case.integer(warmup + 1, total - 2))
+
+    @points(1)
+    def test_the_last_update_has_the_final_rate(self, subject, case):
+        self.compare(subject, case, lambda case, warmup, total: total - 1)
+
+    @points(1)
+    def test_from_there_on_the_rate_stays(self, subject, case):
+        self.compare(
+            subject, case, lambda case, warmup, total: total + case.integer(1, total - warmup - 2)
+        )
+
+    @points(1)
+    def test_no_warm_up_begins_at_the_peak(self, subject, case):
+        def inputs(case):
+            peak, _, total_steps, final = schedule(case)
+            return case.integer(0, 2), peak, 0, total_steps, final
+
+        expect_agrees(subject, case, "learning_rate", inputs, rate_oracle, {"rate": ""})
+
+    def compare(self, subject, case, place):
+        inputs = partial(at, place)
+        expect_agrees(subject, case, "learning_rate", inputs, rate_oracle, {"rate": ""})
+
+
+# 7.4 ------------------------------------------------------------------------------------------
+
+
+def drawn_gradients(case):
+    """Draw gradients of different sizes; the second parameter is frozen."""
+    rows, columns = case.size("rows", 3), case.size("columns", 5)
+    return [
+        case.normal(rows, columns, std=2.0),
+        None,
+        case.normal(case.size("features", 7)),
+        case.normal(2, columns, rows, std=0.5),
+    ]
+
+
+def length_of(gradients):
+    return float(torch.cat([g.flatten() for g in gradients if g is not None]).norm())
+
+
+def with_longest_norm(share, case):
+    """Draw gradients, and a longest norm that is this share of their own."""
+    gradients = drawn_gradients(case)
+    return gradients, share * length_of(gradients)
+
+
+# How torch's own function divides, by a norm that is larger by 1e-6, passes as well.
+ROUNDING = 1e-5
+
+
+def judge_form(seen, gradients):
+    if not isinstance(seen, (tuple, list)) or len(seen) != 2:
+        return f"`clip_gradients` should return (clipped, norm), it returned {describe(seen)}"
+    clipped = seen[0]
+    if not isinstance(clipped, (tuple, list)) or len(clipped) != len(gradients):
+        return f"clipped should be a list of {len(gradients)}, it is {describe(clipped)}"
+    return None
+
+
+def judge_clipped(seen, gradients, max_norm):
+    if problem := judge_form(seen, gradients):
+        return problem
+    norm = length_of(gradients)
+    for place, (s, gradient) in enumerate(zip(seen[0], gradients, strict=True)):
+        if gradient is None:
+            continue
+        label = f"gradient {place} of {len(gradients)}"
+        if not isinstance(s, torch.Tensor) or s.shape != gradient.shape:
+            return f"{label} should be a tensor of shape {tuple(gradient.shape)}"
+        expected = gradient * min(1.0, max_norm / norm) if norm > 0 else gradient
+        if problem := differs(label, s, expected, ROUNDING):
+            return f"{problem} (the norm of all is {norm:.4g}, max_norm {max_norm:.4g})"
+    return None
+
+
+def judge_norm(seen, gradients, max_norm):
+    if problem := judge_form(seen, gradients):
+        return problem
+    return differs("norm", seen[1], length_of(gradients), ROUNDING)
+
+
+def judge_frozen(seen, gradients, max_norm):
+    if problem := judge_form(seen, gradients):
+        return problem
+    for place, (s, gradient) in enumerate(zip(seen[0], gradients, strict=True)):
+        if gradient is None and s is not None:
+            return f"parameter {place} is frozen, None stands for its gradient, and you return " + (
+                describe(s)
+            )
+    return None
+
+
+@exercise(
+    "clip_gradients",
+    number="7.4",
+    title="Clipping by the global norm",
+    asks="Return (clipped, norm): all gradients scaled down together where their norm exceeds "
+    "max_norm, and the norm that they had before.",
+    difficulty=2,
+    importance=4,
+    minutes=20,
+)
+class TestClipGradients:
+    @points(2)
+    def test_long_gradients_keep_their_direction_and_get_the_longest_norm(self, subject, case):
+        inputs = partial(with_longest_norm, 0.3)
+        expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
+
+    @points(1)
+    def test_shorter_gradients_stay_as_they_are(self, subject, case):
+        inputs = partial(with_longest_norm, 1.5)
+        expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
+
+    @points(1)
+    def test_the_norm_is_that_of_all_entries_before_clipping(self, subject, case):
+        inputs = partial(with_longest_norm, 0.3)
+        expect_law(subject, case, "clip_gradients", inputs, judge_norm)
+
+    @points(1)
+    def test_a_frozen_parameter_stays_without_a_gradient(self, subject, case):
+        inputs = partial(with_longest_norm, 0.3)
+        expect_law(subject, case, "clip_gradients", inputs, judge_frozen)
+
+    @points(1)
+    def test_gradients_of_zero_stay_zero(self, subject, case):
+        def inputs(case):
+            return [g if g is None else 0 * g for g in drawn_gradients(case)], 2.5
+
+        expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
+
+    @points(1)
+    def test_a_gradient_that_is_no_number_is_refused(self, subject, case):
+        requests = []
+        for bad in (math.nan, math.inf):
+            gradients = drawn_gradients(case)
+            gradients[case.integer(0, 1) * 2].view(-1)[0] = bad
+            requests.append(asks_for("clip_gradients", (gradients, 1.0)))
+
+        def judge(seen):
+            if isinstance(seen, Crash):
+                return None if seen.kind == "ValueError" else f"it raised {seen.kind}: {seen.text}"
+            return "an entry of a gradient is NaN or infinite, and no ValueError was raised"
+
+        for first in (0, 1):
+            expect_answer(subject, case, requests[first:] + requests[:first], judge, may_crash=True)
+
+    @points(1)
+    def test_what_was_handed_over_stays_as_it_was(self, subject, case):
+        inputs = partial(with_longest_norm, 0.3)
+        expect_inputs_unchanged(subject, case, "clip_gradients", inputs)
+
+
+# 7.5 ------------------------------------------------------------------------------------------
+
+IGNORED = -100
+
+
+def drawn_parts(case):
+    """Draw a weight matrix and parts of a batch, in which more or fewer targets count."""
+    d_model, vocab_size, length = 4, 7, 5
+    parts = []
+    for batch, share in ((3, 0.2), (2, 0.9), (4, 0.5)):
+        targets = whole_numbers(case, batch * length, vocab_size - 1)
+        keep = case.uniform(batch * length) < share
+        keep[case.integer(0, batch * length - 1)] = True
+        targets = targets.where(keep, IGNORED).view(batch, length)
+        parts.append((case.normal(batch, length, d_model), targets))
+    return case.normal(d_model, vocab_size), parts
+
+
+def with_a_part_that_is_ignored(case):
+    weight, parts = drawn_parts(case)
+    x, targets = parts[1]
+    return weight, [parts[0], (x, torch.full_like(targets, IGNORED)), parts[2]]
+
+
+def big_batch(weight, parts):
+    """Give the gradient and the loss of all parts at once."""
+    x, targets = (torch.cat([part[i].flatten(0, 1) for part in parts]) for i in (0, 1))
+    leaf = weight.clone().requires_grad_()
+    loss = F.cross_entropy(x @ leaf, targets, ignore_index=IGNORED)
+    return torch.autograd.grad(loss, leaf)[0], loss.detach()
+
+
+def accumulation(weight, parts):
+    """Ask for the gradient, the loss, and the most sequences that the model saw at once."""
+
+    def request(subject):
+        sizes = [0]
+
+        def model(weight, x):
+            sizes.append(len(x))
+            return x @ weight
+
+        found = subject.call("accumulated_gradients", subject.lend(model), weight, parts)
+        return found, max(sizes)
+
+    return request
+
+
+def expect_accumulates(subject, case, draw, judge):
+    """Expect what is found, and the sequences seen at once, to pass `judge`."""
+    given = [draw(case), *(draw(case.fresh(i)) for i in range(2))]
+
+    def judge_first(answer):
+        found, most = answer
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            return f"`accumulated_gradients` should return (gradient, loss), not {describe(found)}"
+        return judge(found, most, *given[0])
+
+    expect_answer(subject, case, [accumulation(*one) for one in given], judge_first)
+
+
+def judge_gradient(found, most, weight, parts):
+    gradient, _ = found
+    if not isinstance(gradient, torch.Tensor) or gradient.shape != weight.shape:
+        return f"the gradient should be a tensor of shape {tuple(weight.shape)}"
+    return differs("the gradient", gradient, big_batch(weight, parts)[0])
+
+
+def judge_loss(found, most, weight, parts):
+    return differs("the loss", found[1], big_batch(weight, parts)[1])
+
+
+@exercise(
+    "accumulated_gradients",
+    number="7.5",
+    title="A big batch in small parts",
+    asks="Return (gradient, loss) of the mean loss over all targets of all parts that count, with "
+    "one part in the model at a time.",
+    difficulty=3,
+    importance=4,
+    minutes=25,
+)
+class TestAccumulatedGradients:
+    @points(3)
+    def test_the_gradient_is_that_of_the_big_batch(self, subject, case):
+        expect_accumulates(subject, case, drawn_parts, judge_gradient)
+
+    @points(2)
+    def test_the_loss_is_that_of_the_big_batch(self, subject, case):
+        expect_accumulates(subject, case, drawn_parts, judge_loss)
+
+    @points(1)
+    def test_the_model_sees_one_part_at_a_time(self, subject, case):
+        def judge(found, most, weight, parts):
+            largest = max(len(x) for x, _ in parts)
+            if 0 < most <= largest:
+                return None
+            return f"the largest part has {largest} sequences, and the model was given {most}"
+
+        expect_accumulates(subject, case, drawn_parts, judge)
+
+    @points(2)
+    def test_a_part_in_which_nothing_counts_adds_nothing(self, subject, case):
+        def judge(found, most, weight, parts):
+            return judge_gradient(found, most, weight, parts) or judge_loss(
+                found, most, weight, parts
+            )
+
+        expect_accumulates(subject, case, with_a_part_that_is_ignored, judge)
+
+
+# 7.6 ------------------------------------------------------------------------------------------
+
+HALF_DIGITS = 0.012
+"""What three roundings to bfloat16 may do, relatively: an answer may round on its way."""
+
+
+def norm_inputs(dtype, size, case, eps=1e-12):
+    batch, length, d_model = case.size("batch", 2), case.size("length", 3), case.size("d_model", 7)
+    x = (size * case.normal(batch, length, d_model)).to(dtype)
+    return x, (1.0 + case.uniform(d_model)).float(), eps
+
+
+def judge_norm_of(seen, x, gain, eps):
+    if not isinstance(seen, torch.Tensor) or seen.shape != x.shape:
+        return f"`rms_norm` should return a tensor of shape {tuple(x.shape)}, not {describe(seen)}"
+    wide = x.double()
+    expected = wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * gain.double()
+    if seen.dtype != x.dtype:
+        return f"the result has dtype {seen.dtype}, the input has {x.dtype}"
+    return differs("the normalised vector", seen, expected, HALF_DIGITS)
+
+
+def loss_inputs(case):
+    batch, length = case.size("batch", 2), case.size("length", 13)
+    vocab_size = case.size("vocab_size", 101, smallest=5)
+    # The exponentials of such logits are more than float32 holds.
+    logits = case.normal(batch, length, vocab_size, std=50.0).bfloat16()
+    return logits, whole_numbers(case, batch * length, vocab_size - 1).view(batch, length)
+
+
+def judge_losses(seen, logits, targets):
+    if not isinstance(seen, torch.Tensor) or seen.shape != targets.shape:
+        shape = tuple(targets.shape)
+        return f"`token_losses` should return a tensor of shape {shape}, not {describe(seen)}"
+    expected = F.cross_entropy(logits.double().mT, targets, reduction="none")
+    if problem := differs("the losses", seen, expected, 1e-5):
+        return problem
+    return None if seen.dtype == torch.float32 else f"the losses have dtype {seen.dtype}"
+
+
+def master_inputs(case):
+    shape = case.size("rows", 3), case.size("columns", 5)
+    rate = float(case.uniform(low=0.01, high=0.05))
+    return case.normal(*shape).float(), case.normal(*shape).bfloat16(), rate
+
+
+def judge_master(seen, master, gradient, lr):
+    if not isinstance(seen, (tuple, list)) or len(seen) != 2:
+        return f"`master_step` should return (master, weight), it returned {describe(seen)}"
+    expected = master.double() - lr * gradient.double()
+    for label, tensor, dtype, digits in (
+        ("master", seen[0], torch.float32, 1e-6),
+        ("weight", seen[1], torch.bfloat16, 2.0**-8),
+    ):
+        if not isinstance(tensor, torch.Tensor) or tensor.shape != master.shape:
+            return f"{label} should be a tensor of shape {tuple(master.shape)}"
+        if tensor.dtype != dtype:
+            return f"{label} has dtype {tensor.dtype}, expected {dtype}"
+        if problem := differs(label, tensor, expected, digits):
+            return problem
+    return None
+
+
+NUM_TINY_UPDATES = 64
+
+
+def tiny_updates(master, gradient, lr):
+    """Ask for many updates in a row, each of which is lost if it is rounded to bfloat16."""
+
+    def request(subject):
+        now = master
+        for _ in range(NUM_TINY_UPDATES):
+            answer = subject.call("master_step", now, gradient, lr)
+            if not isinstance(answer, (tuple, list)) or not isinstance(answer[0], torch.Tensor):
+                return answer
+            now = answer[0]
+        return now
+
+    return request
+
+
+@exercise(
+    "low_precision",
+    number="7.6",
+    title="Where float32 must stay",
+    asks="`rms_norm` takes its mean in float32 and returns the dtype of its input; `token_losses` "
+    "are computed and returned in float32; `master_step` updates weights that are kept in float32.",
+    difficulty=3,
+    importance=4,
+    minutes=25,
+)
+class TestLowPrecision:
+    @points(1)
+    def test_a_norm_survives_squares_that_float16_cannot_hold(self, subject, case):
+        inputs = partial(norm_inputs, torch.float16, 900.0)
+        expect_law(subject, case, "rms_norm", inputs, judge_norm_of)
+
+    @points(1)
+    def test_a_norm_survives_squares_that_float16_takes_for_zero(self, subject, case):
+        inputs = partial(norm_inputs, torch.float16, 1e-4)
+        expect_law(subject, case, "rms_norm", inputs, judge_norm_of)
+
+    @points(1)
+    def test_a_norm_adds_eps_under_the_root_and_returns_the_dtype_of_x(self, subject, case):
+        inputs = partial(norm_inputs, torch.bfloat16, 1.0, eps=0.5)
+        expect_law(subject, case, "rms_norm", inputs, judge_norm_of)
+
+    @points(2)
+    def test_a_loss_has_all_the_digits_of_float32(self, subject, case):
+        expect_law(subject, case, "token_losses", loss_inputs, judge_losses)
+
+    @points(1)
+    def test_an_update_reaches_the_float32_weights_whole(self, subject, case):
+        expect_law(subject, case, "master_step", master_inputs, judge_master)
+
+    @points(1)
+    def test_what_was_handed_over_stays_as_it_was(self, subject, case):
+        expect_inputs_unchanged(subject, case, "master_step", master_inputs)
+
+    @points(1)
+    def test_many_updates_add_up_of_which_each_is_tiny(self, subject, case):
+        def draw(case):
+            shape = case.size("rows", 3), case.size("columns", 5)
+            # Between two neighbours in bfloat16 that are at least 2**-8 apart.
+            return (
+                1.0 + case.uniform(*shape).float(),
+                (0.5 + case.uniform(*shape)).bfloat16(),
+                2.0**-12,
+            )
+
+        given = draw(case)
+
+        def judge(seen):
+            master, gradient, lr = given
+            if not isinstance(seen, torch.Tensor) or seen.shape != master.shape:
+                return f"`master_step` should return (master, weight), it returned {describe(seen)}"
+            expected = master.double() - NUM_TINY_UPDATES * lr * gradient.double()
+            return differs(f"the master after {NUM_TINY_UPDATES} updates", seen, expected, 1e-4)
+
+        others = [draw(case.fresh(i)) for i in range(2)]
+        expect_answer(subject, case, [tiny_updates(*g) for g in (given, *others)], judge)
+
+
+# 7.7 ------------------------------------------------------------------------------------------
+
+
+def explicit(query, key, value, mask, scale=None):
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return scores.softmax(dim=-1) @ value
+
+
+def fused(query, key, value, mask):
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def in_float64(query, key, value, mask):
+    return explicit(query.double(), key.double(), value.double(), mask).to(query.dtype)
+
+
+def by_blocks(query, key, value, mask, width=4, keep_last=True, rescale=True):
+    """Attend to a few keys at a time, with a running maximum and a running sum."""
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -1e30)
+    highest = torch.full_like(scores[..., :1], -1e30)
+    total, mixed = torch.zeros_like(highest), 0.0
+    end = key.shape[-2] if keep_last else max(width, key.shape[-2] // width * width)
+    for start in range(0, end, width):
+        block = scores[..., start : start + width]
+        now = torch.maximum(highest, block.amax(dim=-1, keepdim=True))
+        weights = (block - now).exp()
+        old = (highest - now).exp()
+        total = total * old + weights.sum(dim=-1, keepdim=True)
+        mixed = mixed * (old if rescale else 1.0) + weights @ value[..., start : start + width, :]
+        highest = now
+    return mixed / total
+
+
+def mask_of_the_first(query, key, value, mask):
+    if mask is not None and mask.dim() > 2:
+        mask = mask[:1]
+    return fused(query, key, value, mask)
+
+
+def as_many_keys_as_queries(query, key, value, mask):
+    kept = query.shape[-2]
+    mask = mask if mask is None else mask[..., :kept]
+    return by_blocks(query, key[..., :kept, :], value[..., :kept, :], mask)
+
+
+def slope_of_the_keys_doubled(query, key, value, mask):
+    return fused(query, 2 * key - key.detach(), value, mask)
+
+
+def half_precision(query, key, value, mask):
+    query, key, value = (tensor.bfloat16().float() for tensor in (query, key, value))
+    return explicit(query, key, value, mask)
+
+
+def where_every_query_sees_a_key(attention):
+    """Refuse what is not promised: what a query gets that sees nothing is nowhere agreed upon."""
+
+    def checked(query, key, value, mask):
+        if mask is not None and not mask.any(dim=-1).all():
+            raise AssertionError("a query of your mask may see no key; every one must see some")
+        return attention(query, key, value, mask)
+
+    return checked
+
+
+SAME = {
+    "written out": where_every_query_sees_a_key(explicit),
+    "torch's fused one": where_every_query_sees_a_key(fused),
+    "in blocks of keys": where_every_query_sees_a_key(by_blocks),
+    "in float64, and rounded at the end": where_every_query_sees_a_key(in_float64),
+}
+NOT_SAME = {
+    "the mask is ignored": lambda query, key, value, mask: explicit(query, key, value, None),
+    "every sequence gets the mask of the first": mask_of_the_first,
+    "the scale is that of the values' width": lambda query, key, value, mask: explicit(
+        query, key, value, mask, value.shape[-1] ** -0.5
+    ),
+    "no more keys are read than there are queries": as_many_keys_as_queries,
+    "a last block of keys that is not full is left out": partial(by_blocks, keep_last=False),
+    "what was summed is not scaled down when a larger score comes": partial(
+        by_blocks, rescale=False
+    ),
+    "inputs are rounded to bfloat16": half_precision,
+    "the result is right, and the gradient by the keys twice too large": (
+        slope_of_the_keys_doubled
+    ),
+}
+
+
+@exercise(
+    "check_same_attention",
+    number="7.7",
+    title="Write the test: is the fast one the same?",
+    asks="`check_same_attention` calls the attention that it is given on inputs of your choice, "
+    "and `assert`s that results and gradients are those of attention written out.",
+    difficulty=4,
+    importance=4,
+    minutes=30,
+)
+class TestCheckSameAttention:
+    @points(1)
+    def test_a_mask_that_is_ignored_is_caught(self, subject, case):
+        self.judge(subject, case, "the mask is ignored")
+
+    @points(1)
+    def test_one_mask_for_all_is_caught(self, subject, case):
+        self.judge(subject, case, "every sequence gets the mask of the first")
+
+    @points(1)
+    def test_a_wrong_scale_is_caught(self, subject, case):
+        self.judge(subject, case, "the scale is that of the values' width")
+
+    @points(1)
+    def test_keys_that_are_not_read_are_caught(self, subject, case):
+        self.judge(subject, case, "no more keys are read than there are queries")
+
+    @points(1)
+    def test_a_block_that_is_left_out_is_caught(self, subject, case):
+        self.judge(subject, case, "a last block of keys that is not full is left out")
+
+    @points(1)
+    def test_a_sum_that_is_not_scaled_is_caught(self, subject, case):
+        self.judge(subject, case, "what was summed is not scaled down when a larger score comes")
+
+    @points(1)
+    def test_lost_digits_are_caught(self, subject, case):
+        self.judge(subject, case, "inputs are rounded to bfloat16")
+
+    @points(1)
+    def test_a_wrong_gradient_is_caught(self, subject, case):
+        bug = "the result is right, and the gradient by the keys twice too large"
+        self.judge(subject, case, bug)
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_same_attention", SAME, NOT_SAME, bug)
+
+
+# 7.8 ------------------------------------------------------------------------------------------
+
+
+def model_sizes(case):
+    return tuple(
+        case.size(name, default) + case.integer(0, 5)
+        for name, default in (
+            ("num_layers", 2),
+            ("d_model", 11),
+            ("d_ff", 29),
+            ("vocab_size", 37),
+            ("length", 17),
+        )
+    )
+
+
+@functools.lru_cache(maxsize=2048)
+def counted_flops(num_layers, d_model, d_ff, vocab_size, length):
+    """Let torch count while it trains a model without numbers: on "meta" nothing is computed."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+
+        def weight(rows, columns):
+            return torch.empty(rows, columns, requires_grad=True)
+
+        x = weight(vocab_size, d_model)[torch.zeros(length, dtype=torch.int64)]
+        for _ in range(num_layers):
+            query, key, value = (x @ weight(d_model, d_model) for _ in range(3))
+            x = x + (query @ key.T).softmax(dim=-1) @ value @ weight(d_model, d_model)
+            x = x + (x @ weight(d_model, d_ff)).relu() @ weight(d_ff, d_model)
+        (x @ weight(d_model, vocab_size)).sum().backward()
+    return counter.get_total_flops() // length
+
+
+def use_oracle(tokens_per_second, flops_per_token, peak_teraflops):
+    return (tokens_per_second * flops_per_token) / (peak_teraflops * 10**12)
+
+
+def bits_oracle(nats_per_token, num_tokens, num_bytes):
+    return nats_per_token * num_tokens * math.log2(math.e) / num_bytes
+
+
+@exercise(
+    "training_cost",
+    number="7.8",
+    title="What training costs, and what it buys",
+    asks="`flops_per_token` counts the operations of training, `mfu` says which share of a device "
+    "they keep busy, `bits_per_byte` makes losses comparable whatever the tokenizer.",
+    difficulty=2,
+    importance=4,
+    minutes=25,
+)
+class TestTrainingCost:
+    @points(4)
+    def test_the_operations_are_those_that_torch_counts(self, subject, case):
+        name = "flops_per_token"
+        expect_agrees(subject, case, name, model_sizes, counted_flops, {"operations": ""})
+
+    @points(2)
+    def test_the_share_of_the_peak_is_a_share(self, subject, case):
+        def inputs(case):
+            flops = case.integer(10**8, 10**9)
+            return float(case.integer(10_000, 400_000)), flops, float(case.integer(100, 990))
+
+        expect_agrees(subject, case, "mfu", inputs, use_oracle, {"share": ""})
+
+    @points(2)
+    def test_bits_per_byte_do_not_depend_on_the_tokenizer(self, subject, case):
+        def inputs(case):
+            num_tokens = case.integer(1000, 2000)
+            nats = float(case.uniform(low=1.0, high=4.0))
+            return nats, num_tokens, num_tokens * case.integer(2, 5) + case.integer(1, 99)
+
+        expect_agrees(subject, case, "bits_per_byte", inputs, bits_oracle, {"bits": ""})
+
+
+# 7.9 ------------------------------------------------------------------------------------------
+
+# What follows, up to the end of `train_side_by_side`, stands in the notebook as well, where readers
+# make curves of their own.
+MISTAKES = (
+    "nothing",
+    "targets not shifted",
+    "no mask",
+    "learning rate too high",
+    "learning rate too low",
+    "gradients never zeroed",
+    "softmax twice",
+    "always the same batch",
+    "dropout in evaluation",
+)
+
+VOCAB_SIZE, LENGTH, WIDTH = 12, 8, 16
+SHAPES = {
+    "tokens": (VOCAB_SIZE, WIDTH),
+    "places": (LENGTH, WIDTH),
+    "read": (WIDTH, 3 * WIDTH),
+    "up": (WIDTH, 2 * WIDTH),
+    "down": (2 * WIDTH, WIDTH),
+    "logits": (WIDTH, VOCAB_SIZE),
+}
+
+
+def language():
+    """Give the chances of each next token: one is likely, the others as likely as common."""
+    common = 1 / torch.arange(1.0, VOCAB_SIZE + 1)
+    likely = torch.eye(VOCAB_SIZE)[torch.arange(VOCAB_SIZE) * 5 % VOCAB_SIZE]
+    return 0.6 * likely + 0.4 * common / common.sum()
+
+
+def texts_of(shape, generator):
+    """Draw as many texts of the language as the shape says, LENGTH + 1 tokens each."""
+    thresholds = language().cumsum(dim=-1)[:, :-1]
+    draws = torch.rand(LENGTH + 1, *shape, 1, generator=generator)
+    tokens = [(draws[0, ..., 0] * VOCAB_SIZE).long()]
+    for draw in draws[1:]:
+        tokens.append((draw > thresholds[tokens[-1]]).sum(dim=-1))
+    return torch.stack(tokens, dim=-1)
+
+
+def norm(x):
+    return F.rms_norm(x, x.shape[-1:])
+
+
+def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
+    """Train one small model per mistake, all at once, and return the curves of each.
+
+    Returns one dict per mistake: `train` and `held_out` losses in nats per token, and the `norm`
+    of the gradient, each with one number per ten updates.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    num_runs = len(mistakes)
+
+    def if_made(mistake, yes, no):
+        """Choose `yes` in the runs that make a mistake; the first axis of everything is runs."""
+        is_made = torch.tensor([made == mistake for made in mistakes])
+        return torch.where(is_made[:, None, None], torch.as_tensor(yes), torch.as_tensor(no))
+
+    def drawn(name, rows, columns):
+        size = {"tokens": 1.0, "places": 1.0, "logits": 0.03}.get(name, 0.25)
+        return size * torch.randn(num_runs, 1, rows * columns, generator=generator)
+
+    weights = torch.cat([drawn(name, *shape) for name, shape in SHAPES.items()], dim=-1)
+    weights = weights.requires_grad_()  # (runs, 1, weights)
+    past = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    mask = if_made("no mask", True, past)[:, None]
+
+    def losses(texts, is_dropping):
+        parts = weights.split([rows * columns for rows, columns in SHAPES.values()], dim=-1)
+        w = {
+            name: part.view(num_runs, *shape)
+            for (name, shape), part in zip(SHAPES.items(), parts, strict=True)
+        }
+        given = texts[..., :-1]
+        targets = if_made("targets not shifted", given, texts[..., 1:])
+        x = F.one_hot(given, VOCAB_SIZE).float().flatten(1, 2) @ w["tokens"]
+        x = x + w["places"].repeat(1, texts.shape[1], 1)
+        read = (norm(x) @ w["read"]).unflatten(1, (-1, LENGTH))
+        query, key, value = read.chunk(3, dim=-1)
+        scores = (query @ key.mT / WIDTH**0.5).masked_fill(~mask, -math.inf)
+        x = x + (scores.softmax(dim=-1) @ value).flatten(1, 2)
+        x = norm(x + (norm(x) @ w["up"]).relu() @ w["down"])
+        is_kept = torch.rand(x.shape, generator=generator) >= dropout
+        x = torch.where(is_dropping, x * is_kept / (1 - dropout), x)
+        logits = x @ w["logits"]
+        logits = if_made("softmax twice", logits.softmax(dim=-1), logits)
+        log_chances = logits.log_softmax(dim=-1)
+        return -log_chances.gather(-1, targets.flatten(1)[..., None]).mean(dim=(1, 2))
+
+    batches = texts_of((num_steps, num_runs, batch), generator)
+    batches = if_made("always the same batch", batches[:1], batches)
+    held_out = texts_of((num_runs, 320), generator)
+    peak = if_made("learning rate too high", 1.0, if_made("learning rate too low", 1e-4, 0.03))
+    kept = if_made("gradients never zeroed", 1.0, 0.0)
+    gradient, mean, mean_square = (torch.zeros_like(weights) for _ in range(3))
+    curves = {"train": [], "held_out": [], "norm": []}
+    for step in range(num_steps):
+        loss = losses(batches[step], torch.tensor(True))
+        (slope,) = torch.autograd.grad(loss.sum(), weights)
+        gradient = kept * gradient + slope
+        mean = 0.9 * mean + 0.1 * gradient
+        mean_square = 0.98 * mean_square + 0.02 * gradient.square()
+        size = (mean_square / (1 - 0.98 ** (step + 1))).sqrt() + 1e-8
+        descent = max(0, step - 15) / (num_steps - 15)
+        rate = peak * min(1.0, (step + 1) / 16) * (1 + math.cos(math.pi * descent)) / 2
+        with torch.no_grad():
+            weights -= rate * mean / (1 - 0.9 ** (step + 1)) / size
+        curves["train"].append(loss.detach())
+        curves["norm"].append(gradient.norm(dim=(1, 2)))
+        if (step + 1) % 10 == 0:
+            with torch.no_grad():
+                seen = losses(held_out, if_made("dropout in evaluation", True, False))
+            curves["held_out"].append(seen)
+    whole = {name: torch.stack(rows, dim=1).double() for name, rows in curves.items()}
+    whole |= {n: whole[n].unflatten(1, (-1, 10)).mean(dim=2) for n in ("train", "norm")}
+    return [{name: rows[run] for name, rows in whole.items()} for run in range(num_runs)]
+
+
+NUM_RUNS = 12
+
+
+@functools.lru_cache(maxsize=8)
+def trained(mistakes, seed):
+    return train_side_by_side(mistakes, seed)
+
+
+def drawn_runs(case):
+    """Train runs with each mistake and some mistakes twice, in any order; name them by letters.
+
+    The runs are the same for all checks of an exercise.
+    """
+    if "runs" not in case.memory:
+        more = [MISTAKES[case.integer(0, 8)] for _ in range(NUM_RUNS - len(MISTAKES))]
+        order = case.uniform(NUM_RUNS).argsort().tolist()
+        mistakes = tuple([*MISTAKES, *more][place] for place in order)
+        curves = trained(mistakes, case.integer(0, 10**9))
+        letters = "ABCDEFGHIJKL"
+        case.memory["runs"] = (
+            dict(zip(letters, curves, strict=True)),
+            dict(zip(letters, mistakes, strict=True)),
+        )
+    return case.memory["runs"]
+
+
+@exercise(
+    "verdicts",
+    number="7.9",
+    title="Which curve is which mistake?",
+    asks="`verdicts` gets the curves of some runs and returns, for each run, what is wrong with it.",
+    difficulty=4,
+    importance=4,
+    minutes=40,
+)
+class TestVerdicts:
+    @points(2)
+    def test_a_sound_run_is_called_sound_and_nothing_else_is(self, subject, case):
+        self.judge(subject, case, "nothing")
+
+    @points(2)
+    def test_the_two_leaks_are_found_and_told_apart(self, subject, case):
+        self.judge(subject, case, "targets not shifted", "no mask")
+
+    @points(2)
+    def test_wrong_learning_rates_are_found(self, subject, case):
+        self.judge(subject, case, "learning rate too high", "learning rate too low")
+
+    @points(2)
+    def test_wrong_gradients_are_found(self, subject, case):
+        self.judge(subject, case, "gradients never zeroed", "softmax twice")
+
+    @points(2)
+    def test_what_only_held_out_texts_show_is_found(self, subject, case):
+        self.judge(subject, case, "always the same batch", "dropout in evaluation")
+
+    def judge(self, subject, case, *group):
+        curves, right = drawn_runs(case)
+
+        def judge(seen):
+            if not isinstance(seen, dict) or seen.keys() != right.keys():
+                letters = ", ".join(right)
+                return f"`verdicts` should return a dict with the keys {letters}, not " + (
+                    f"{', '.join(map(str, seen))}" if isinstance(seen, dict) else describe(seen)
+                )
+            for letter, mistake in right.items():
+                told = seen[letter]
+                if told not in MISTAKES:
+                    return f"you say {told!r} of run {letter}, which is no name on the list"
+                if told != mistake and {told, mistake} & set(group):
+                    learned, unseen = (float(curves[letter][n][-1]) for n in ("train", "held_out"))
+                    return (
+                        f"the mistake of run {letter} is “{mistake}”, and you say “{told}”; its "
+                        f"losses end at {learned:.1f} (train) and {unseen:.1f} (held_out)"
+                    )
+            return None
+
+        expect_answer(subject, case, [asks_for("verdicts", (curves,))], judge)

@@ -1,0 +1,842 @@
+# %% [markdown]
+# # Training on a GPU
+#
+# This notebook goes with chapter 7 of *Attention from the Ground Up*. You write what a training program is made of: the batches, the optimizer, the learning rate, the clipping, what to do when a batch is too big for the memory and when numbers have few digits. Then you test attention that is fast, count what training costs, and read curves. Nothing here needs a GPU: everything runs in seconds on a processor, and the same code would run on a GPU.
+#
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+#
+# **Conventions.** Tokens are whole numbers. Losses are in nats per token. Steps, or updates, are counted from 0 unless a text says otherwise. Functions return new tensors and leave those that they were given as they were.
+
+# %%
+import math
+from collections import Counter
+
+import matplotlib.pyplot as plt
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from classroom import check
+
+# %% [markdown]
+# {{exercise byte_pairs}}
+#
+# A model reads tokens, and somebody has to decide what a token is. Characters make texts long, words leave no room for new ones. Byte-pair encoding starts with characters and joins, again and again, the two neighbours that stand together most often. Sennrich et al. 2016 ([section 3.2](https://arxiv.org/abs/1508.07909)) brought it to translation; almost every language model uses a form of it.
+#
+# Write `byte_pairs`. It gets the words of a text, repeated as often as they occur, and a number of merges:
+#
+# 1. each word is a list of pieces, at first its characters;
+# 2. count all pairs of neighbouring pieces, inside each word. A pair counts **as often as it can be merged**: in `aaa`, the pair `a, a` counts once, because the letter in the middle can be used once. (Many programs count two here, and learn another vocabulary.)
+# 3. take the pair that counts most; of several, the one that comes **first by alphabet**, as Python sorts tuples of strings;
+# 4. join it in all words, wherever it stands, from left to right; go back to 2.
+#
+# It ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in their order. `encode` then cuts a new word: it applies every merge to all places of the word, in the order in which they were learned.
+#
+# *Before you code:* which merges do `["aaab", "ab"]` give? Why must `encode` keep the order, and not take the longest piece that fits?
+#
+# <details><summary>Hint: one function serves the other</summary>
+#
+# `encode(word, merges)` gives the pieces of a word after the merges so far. And how many pieces fewer there are with one more merge says how often its pair could be merged.
+# </details>
+# <details><summary>Hint: ties</summary>
+#
+# `min(counts, key=lambda pair: (-counts[pair], pair))` looks for the largest count and, among equals, for the smallest pair.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "byte_pairs", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def encode(word: str, merges: list[tuple[str, str]]) -> list[str]:
+    """Cut a word into pieces by merges, the first merge first."""
+    ### BEGIN SOLUTION
+    pieces = list(word)
+    for first, second in merges:
+        place = 0
+        while place < len(pieces):
+            if pieces[place : place + 2] == [first, second]:
+                pieces[place : place + 2] = [first + second]
+            place += 1
+    return pieces
+    ### END SOLUTION
+
+
+def byte_pairs(words: list[str], num_merges: int) -> list[tuple[str, str]]:
+    """Learn which pairs of pieces to merge, and return them in their order."""
+    ### BEGIN SOLUTION
+    merges = []
+    for _ in range(num_merges):
+        counts = Counter()
+        for word in words:
+            pieces = encode(word, merges)
+            for pair in set(zip(pieces, pieces[1:], strict=False)):
+                counts[pair] += len(pieces) - len(encode(word, [*merges, pair]))
+        if not counts:
+            break
+        merges.append(min(counts, key=lambda pair: (-counts[pair], pair)))
+    return merges
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "byte_pairs-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("byte_pairs")
+
+# %% [markdown]
+# {{exercise get_batch}}
+#
+# A language model learns from windows of a long text. Three small functions stand between the text and the model, and a mistake in any of them gives a loss that is too good:
+#
+# - `cut` keeps the last `num_held_out` tokens of the text aside. The text is cut once, before any window is drawn, so no window of the one part can reach into the other.
+# - `starts_from` says where windows begin. It gets random numbers from 0 to below 1 and spreads them evenly over all places where a window of `length` tokens *and the token behind it* fit: the lowest number gives place 0, the highest the last such place.
+# - `get_batch` returns the windows that begin at `starts`, and the targets: for each token of each window, the token that comes after it in the text.
+#
+# *Before you code:* a text has 6 tokens, windows have 4. Where may they begin? Which token of the text is never an input, and which is never a target?
+#
+# <details><summary>Hint: how many places</summary>
+#
+# A window that begins at `s` needs the tokens from `s` to `s + length`, the last one as a target only. So `s + length` is at most `num_tokens - 1`.
+# </details>
+# <details><summary>Hint: all windows at once</summary>
+#
+# `starts[:, None] + torch.arange(length)` holds the places of all inputs, `(batch, length)`. A tensor may be indexed by it.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "get_batch", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def cut(tokens: torch.Tensor, num_held_out: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Split a text (num_tokens,) into what is learned from and its end, which is held out."""
+    ### BEGIN SOLUTION
+    return tokens[:-num_held_out], tokens[-num_held_out:]
+    ### END SOLUTION
+
+
+def starts_from(draws: torch.Tensor, num_tokens: int, length: int) -> torch.Tensor:
+    """Turn numbers from 0 to below 1 into places (batch,) where windows of a text may begin."""
+    ### BEGIN SOLUTION
+    num_places = num_tokens - length
+    return (draws * num_places).long()
+    ### END SOLUTION
+
+
+def get_batch(
+    tokens: torch.Tensor, starts: torch.Tensor, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return windows of a text and their targets.
+
+    Shapes: tokens (num_tokens,), starts (batch,); returns inputs and targets (batch, length).
+    """
+    ### BEGIN SOLUTION
+    inputs = starts[:, None] + torch.arange(length)
+    return tokens[inputs], tokens[inputs + 1]
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "get_batch-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("get_batch")
+
+# %% [markdown]
+# {{exercise adamw_step}}
+#
+# Gradient descent takes the same rate for every parameter. Adam (Kingma and Ba 2015, [algorithm 1](https://arxiv.org/abs/1412.6980)) keeps two running averages for each: of the gradient $g$, and of its square,
+#
+# $$m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\, g^2,$$
+#
+# and divides one by the root of the other. Both averages begin at 0 and are too small at first, so each is divided by what a constant would have reached: $\hat m = m / (1-\beta_1^{t})$ and $\hat v = v/(1-\beta_2^{t})$, where $t$ is the number of the update, **counted from 1**.
+#
+# Weight decay pulls parameters towards 0. Added to the gradient, it would be averaged and divided like one, and parameters with large gradients would hardly feel it. AdamW (Loshchilov and Hutter 2019, [algorithm 2](https://arxiv.org/abs/1711.05101)) pulls on the parameter itself:
+#
+# $$\theta \leftarrow \theta - \mathrm{lr}\left(\frac{\hat m}{\sqrt{\hat v} + \epsilon} + \lambda\,\theta\right).$$
+#
+# Here the learning rate multiplies the decay, as it does in torch. The $\theta$ that is pulled on is the parameter as it came.
+#
+# *Before you code:* at the first update, what is $\hat m/\sqrt{\hat v}$, whatever the betas? So how far does a parameter move, if its gradient is 0.001, and if it is 1000?
+#
+# <details><summary>Hint: what to return</summary>
+#
+# The averages *without* the correction: the correction is for this update only.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "adamw_step", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def adamw_step(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    mean: torch.Tensor,
+    mean_square: torch.Tensor,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the parameter and both averages after update number `step`, counted from 1.
+
+    All tensors have the shape of the parameter.
+    """
+    ### BEGIN SOLUTION
+    mean = beta1 * mean + (1 - beta1) * gradient
+    mean_square = beta2 * mean_square + (1 - beta2) * gradient.square()
+    direction = mean / (1 - beta1**step)
+    size = (mean_square / (1 - beta2**step)).sqrt()
+    move = direction / (size + eps) + weight_decay * parameter
+    return parameter - lr * move, mean, mean_square
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "adamw_step-check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
+check("adamw_step")
+
+# %% [markdown]
+# {{exercise learning_rate}}
+#
+# Adam divides by an average over past gradients, and at first there is hardly a past. So the rate climbs slowly to its peak. At the end small steps average out the noise of the batches. So it comes down again: half a cosine (Loshchilov and Hutter 2017, [equation 5](https://arxiv.org/abs/1608.03983)) is the usual way. The rule, with steps counted from 0:
+#
+# - steps 0 to `warmup_steps - 1` climb a straight line: step 0 has $\text{peak}/(\text{warmup\_steps}+1)$, the next one twice that, and so on;
+# - step `warmup_steps` has the peak;
+# - from there half a cosine leads down to `final`, which step `total_steps - 1` has, the last one;
+# - whoever goes on behind the end goes on with `final`.
+#
+# `total_steps` is at least `warmup_steps + 2`.
+#
+# *Before you code:* which rate does the first step have without a warm-up? Which rate lies exactly in the middle of the way down?
+#
+# <details><summary>Hint: half a cosine</summary>
+#
+# Let `progress` run from 0 at the peak to 1 at the last step. Then `(1 + math.cos(math.pi * progress)) / 2` runs from 1 to 0.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "learning_rate", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def learning_rate(
+    step: int, peak: float, warmup_steps: int, total_steps: int, final: float
+) -> float:
+    """Return the learning rate of one update, counted from 0."""
+    ### BEGIN SOLUTION
+    if step < warmup_steps:
+        return peak * (step + 1) / (warmup_steps + 1)
+    last = total_steps - 1
+    progress = (min(step, last) - warmup_steps) / (last - warmup_steps)
+    return final + (peak - final) * (1 + math.cos(math.pi * progress)) / 2
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "learning_rate-check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
+check("learning_rate")
+
+# %% [markdown]
+# {{exercise clip_gradients}}
+#
+# Now and then a batch has a gradient that is far too long, and one step along it can undo hours. Clipping (Pascanu et al. 2013, [algorithm 1](https://arxiv.org/abs/1211.5063)) keeps the direction and shortens the way: take the norm of **all** entries of **all** gradients together, and where it exceeds `max_norm`, multiply every gradient by $\text{max\_norm}/\text{norm}$.
+#
+# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. The norm is returned as well, as it was before, because it is the best early warning that a run has. And if the norm is not finite, because a gradient holds NaN or infinity, raise `ValueError`: whatever you return would ruin every weight.
+#
+# *Before you code:* two gradients have norms 3 and 4. What is the norm of both? With `max_norm` 1, what are their norms afterwards?
+#
+# <details><summary>Hint: one norm</summary>
+#
+# The square of the norm of all is the sum of the squares of the norms.
+# </details>
+# <details><summary>Hint: one factor</summary>
+#
+# `min(1.0, max_norm / norm)` leaves short gradients alone. What if all gradients are 0? A float division by 0.0 raises in Python, and a tensor's gives infinity.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "clip_gradients", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def clip_gradients(
+    gradients: list[torch.Tensor | None], max_norm: float
+) -> tuple[list[torch.Tensor | None], torch.Tensor]:
+    """Return new gradients, together no longer than max_norm, and the norm that they had before."""
+    ### BEGIN SOLUTION
+    squares = [gradient.square().sum() for gradient in gradients if gradient is not None]
+    norm = torch.stack(squares).sum().sqrt()
+    if not norm.isfinite():
+        raise ValueError(f"gradients must be finite, their norm is {norm}")
+    factor = (max_norm / norm).clamp(max=1.0)
+    clipped = [None if gradient is None else factor * gradient for gradient in gradients]
+    return clipped, norm
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "clip_gradients-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("clip_gradients")
+
+# %% [markdown]
+# {{exercise accumulated_gradients}}
+#
+# A batch that does not fit into memory is cut into parts. They go through the model one after the other, their gradients are added up, and one update follows. Done right, nobody can tell the difference from the big batch. The usual recipe was to divide the mean loss of each part by the number of parts. It gives another gradient as soon as the parts have different numbers of targets that count. This was reported for a widely used library in 2023 ([transformers#24725](https://github.com/huggingface/transformers/issues/24725)) and mended in October 2024 ([transformers#34191](https://github.com/huggingface/transformers/pull/34191)), when somebody compared the curves. The cell below shows it on a batch cut in two.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+logits = torch.randn(2, 6, 5, generator=generator)
+targets = torch.randint(0, 5, (2, 6), generator=generator)
+targets[0, 1:] = -100  # the first part has one target that counts, the second part six
+losses = [F.cross_entropy(logits[i], targets[i], ignore_index=-100) for i in range(2)]
+whole = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+print(f"the parts: {losses[0]:.4f} and {losses[1]:.4f}, the mean of both: {sum(losses) / 2:.4f}")
+print(f"all targets that count at once: {whole:.4f}")
+
+# %% [markdown]
+# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient by `weight` of the mean cross-entropy over all targets of all parts that count, and that mean. The model must never see more than one part at a time, and the backward pass of a part comes before the next part: a sum of losses that waits for the end gives the same numbers, and holds on to what every part left in memory. A part may hold nothing that counts.
+#
+# *Before you code:* what does `F.cross_entropy` return for a part in which every target is ignored? What is 0 times that?
+#
+# <details><summary>Hint: divide by what?</summary>
+#
+# Targets are small and can all be looked at before the first part goes through the model. Count first, then `reduction="sum"` and one division.
+# </details>
+# <details><summary>Hint: gradients</summary>
+#
+# `leaf = weight.clone().requires_grad_()` is something to differentiate by. `torch.autograd.grad(loss, leaf)` returns a tuple of one; `loss.backward()` adds to `leaf.grad`.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "accumulated_gradients", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def accumulated_gradients(
+    model, weight: torch.Tensor, parts: list[tuple[torch.Tensor, torch.Tensor]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradient of the mean loss of a batch that comes in parts, and the loss.
+
+    Shapes: weight (d_model, vocab_size); of each part, x (batch, length, d_model) and targets
+    (batch, length), -100 where nothing is asked. Returns the gradient, in the shape of weight, and
+    a single number.
+    """
+    ### BEGIN SOLUTION
+    num_targets = sum((targets != -100).sum() for _, targets in parts)
+    gradient = torch.zeros_like(weight)
+    loss = torch.zeros((), dtype=weight.dtype)
+    for x, targets in parts:
+        leaf = weight.clone().requires_grad_()
+        logits = model(leaf, x).flatten(0, 1)
+        surprise = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
+        (slope,) = torch.autograd.grad(surprise / num_targets, leaf)
+        gradient = gradient + slope
+        loss = loss + surprise.detach() / num_targets
+    return gradient, loss
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "accumulated_gradients-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("accumulated_gradients")
+
+# %% [markdown]
+# {{exercise low_precision}}
+#
+# A GPU multiplies matrices in half precision many times as fast as in float32. `bfloat16` has the range of float32 and 8 significant bits, two to three decimal digits. `float16` has 11 bits, and ends at 65504 and near 0.00000006. For the products that is enough. In three places it is not. Look:
+
+# %%
+x = torch.tensor([300.0, 400.0], dtype=torch.float16)
+print(f"float16: the mean of the squares of 300 and 400 is {x.square().mean().item()}")
+weight, update = torch.tensor(1.0, dtype=torch.bfloat16), 0.001
+for _ in range(1000):
+    weight = weight - torch.tensor(update, dtype=torch.bfloat16)
+print(f"bfloat16: 1 minus a thousand times 0.001 is {weight.item()}")
+logits = torch.linspace(-3, 3, 1000).bfloat16()
+half = logits.log_softmax(dim=-1)[10].item()
+full = logits.float().log_softmax(dim=-1)[10].item()
+print(f"a log probability among a thousand: {half:.5f} in bfloat16, {full:.5f} in float32")
+
+# %% [markdown]
+# Write the three places:
+#
+# - `rms_norm` normalises vectors of half precision, $x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$ times a gain. Squares, mean and root are computed in float32, and the result has the dtype of `x` again, so that the next product is fast.
+# - `token_losses` gives the cross-entropy of every token in nats. Logits come in bfloat16 and may be large, losses are computed and returned in float32.
+# - `master_step` is a step of plain gradient descent, $w - \mathrm{lr}\cdot g$. The weights are kept twice: a float32 **master**, to which updates are added, and a bfloat16 copy of it for the products. Given the master and a gradient in bfloat16, return the new master and its copy.
+#
+# *Before you code:* between 0.5 and 1, neighbours in bfloat16 are $2^{-8}$ apart. Why did the weight in the cell above never move? How large must an update be to move it?
+#
+# <details><summary>Hint: the order of two steps</summary>
+#
+# `x.square().float()` squares in half precision and then adds digits to what is left. `x.float().square()` does not.
+# </details>
+# <details><summary>Hint: a Python number times a tensor</summary>
+#
+# `lr * gradient` has the dtype of `gradient`.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "low_precision", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
+    """Divide each vector by the root of its mean square, and return the dtype of x.
+
+    Shapes: x (batch, length, d_model) in half precision, gain (d_model,) in float32.
+    """
+    ### BEGIN SOLUTION
+    wide = x.float()
+    root = (wide.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    return (wide / root * gain).to(x.dtype)
+    ### END SOLUTION
+
+
+def token_losses(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy of each token in nats, in float32.
+
+    Shapes: logits (batch, length, vocab_size) in bfloat16, targets (batch, length); returns
+    (batch, length).
+    """
+    ### BEGIN SOLUTION
+    rows = logits.float().flatten(0, 1)
+    return F.cross_entropy(rows, targets.flatten(), reduction="none").view(targets.shape)
+    ### END SOLUTION
+
+
+def master_step(
+    master: torch.Tensor, gradient: torch.Tensor, lr: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the updated weights in float32, and their copy in bfloat16.
+
+    All tensors have the same shape; master is in float32, gradient in bfloat16.
+    """
+    ### BEGIN SOLUTION
+    updated = master - lr * gradient.float()
+    return updated, updated.bfloat16()
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "low_precision-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("low_precision")
+
+# %% [markdown]
+# {{exercise check_same_attention}}
+#
+# Attention written out keeps all scores in memory. Fast attention goes through the keys block by block and never does. A compiler may fuse, reorder and split. All of them promise the same numbers, up to rounding. Do they keep the promise?
+#
+# Write the test. `check_same_attention` gets a function `attention(query, key, value, mask)` and raises `AssertionError` if it is not attention. Shapes are `(batch, heads, q_len, d_head)`, `(batch, heads, k_len, d_head)` and `(batch, heads, k_len, d_value)`; the scale is one over the root of `d_head`. `mask` is `None`, or boolean and broadcastable to `(batch, heads, q_len, k_len)`, True where attention is allowed; every query may see at least one key. The functions work in float32, and `torch.autograd` goes through them. At most 256 KiB may be handed over at a time, far more than you need.
+#
+# Eight wrong ones are waiting: one ignores the mask; one takes the mask of the first sequence for all; one scales by the width of the values; one reads no more keys than there are queries; one leaves out the last block of four keys if it is not full; one forgets to scale down what it has summed when a larger score comes; one rounds its inputs to bfloat16; and one is right forward and wrong backward. Four right ones must pass. For normal inputs they agree to about $10^{-6}$, the wrong ones differ by $10^{-3}$ and more.
+#
+# *Before you code:* which of the eight would a test notice that uses `torch.randn(2, 3, 8, 4)` for query, key and value, and no mask?
+#
+# <details><summary>Hint: what to compare with</summary>
+#
+# Write attention out, or take `F.scaled_dot_product_attention(query, key, value, attn_mask=mask)`.
+# </details>
+# <details><summary>Hint: gradients</summary>
+#
+# Make the three inputs with `requires_grad=True`, weigh the output with random numbers, and compare `torch.autograd.grad((output * slope).sum(), [query, key, value])` of both.
+# </details>
+# <details><summary>Hint: sizes</summary>
+#
+# All different, and the number of keys no multiple of four.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "check_same_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def check_same_attention(attention) -> None:
+    """Raise AssertionError if a function is not attention, forward and backward.
+
+    attention(query, key, value, mask): returns (batch, heads, q_len, d_value).
+    """
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(7)
+    batch, heads, q_len, k_len, d_head, d_value = 2, 3, 5, 11, 4, 6
+    masks = torch.rand(2, batch, 1, q_len, k_len, generator=generator) < 0.5
+    masks[..., 0] = True
+    for mask in (None, *masks):
+        leaves = [
+            torch.randn(batch, heads, *shape, generator=generator).requires_grad_()
+            for shape in ((q_len, d_head), (k_len, d_head), (k_len, d_value))
+        ]
+        slope = torch.randn(batch, heads, q_len, d_value, generator=generator)
+        found = []
+        for compute in (attention, F.scaled_dot_product_attention):
+            output = compute(*leaves, mask)
+            found.append([output, *torch.autograd.grad((output * slope).sum(), leaves)])
+        labels = ("the output", "the gradient by query", "by key", "by value")
+        for label, seen, expected in zip(labels, *found, strict=True):
+            off = (seen - expected).abs().max()
+            assert off < 1e-4, f"{label} is off by {off:.2g}"
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "check_same_attention-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("check_same_attention")
+
+# %% [markdown]
+# {{exercise training_cost}}
+#
+# What does training cost, and how well is a device used? Three formulas answer most such questions before anything runs.
+#
+# - `flops_per_token`: the operations per token of **training** a decoder-only model, forward and backward. Count products of matrices only; a multiplication and the addition after it are two operations. Each layer has four maps `(d_model, d_model)`, for query, key, value and output, and a feed-forward network of two, from `d_model` to `d_ff` and back. Every token is scored against all `length` tokens of the text, masked or not, and averages all of their values. At the end, one map gives `vocab_size` logits. Looking up a row of the token table costs nothing.
+# - `mfu`, model FLOPs utilisation: the operations per second that these tokens stand for, as a share of the device's peak, which data sheets give in TFLOP/s, $10^{12}$ operations per second (Chowdhery et al. 2022, [appendix B](https://arxiv.org/abs/2204.02311)).
+# - `bits_per_byte`: two models with different tokenizers cannot be compared by their loss per token, since their tokens are not equally long. The same text has the same bytes, though: add up the nats of all its tokens, turn them into bits, and divide by its bytes.
+#
+# *Before you code:* a forward product `x @ w` needs two more in the backward pass, one for the gradient of `x`, one for that of `w`. So how many times the forward pass does training cost? At which `length` do scores and averages cost as much as the four maps?
+#
+# <details><summary>Hint: one token through one map</summary>
+#
+# A row of `m` numbers times an `(m, n)` matrix: `n` results, each a sum of `m` products.
+# </details>
+# <details><summary>Hint: one token and all the others</summary>
+#
+# A query meets `length` keys of width `d_model`, all heads together; then `length` values of that width are weighted and added.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "training_cost", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def flops_per_token(num_layers: int, d_model: int, d_ff: int, vocab_size: int, length: int) -> int:
+    """Count the operations that training takes per token, forward and backward."""
+    ### BEGIN SOLUTION
+    maps = 4 * d_model * d_model + 2 * d_model * d_ff
+    scores_and_averages = 2 * length * d_model
+    products = num_layers * (maps + scores_and_averages) + d_model * vocab_size
+    forward = 2 * products
+    return 3 * forward
+    ### END SOLUTION
+
+
+def mfu(tokens_per_second: float, flops_per_token: int, peak_teraflops: float) -> float:
+    """Return which share of a device's peak, from 0 to 1, training keeps busy."""
+    ### BEGIN SOLUTION
+    return tokens_per_second * flops_per_token / (peak_teraflops * 1e12)
+    ### END SOLUTION
+
+
+def bits_per_byte(nats_per_token: float, num_tokens: int, num_bytes: int) -> float:
+    """Return what a model needs per byte of a text that is num_tokens or num_bytes long."""
+    ### BEGIN SOLUTION
+    return nats_per_token * num_tokens / math.log(2) / num_bytes
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "training_cost-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
+check("training_cost")
+
+# %% [markdown]
+# {{exercise verdicts}}
+#
+# A run that is wrong rarely crashes. It draws a curve, and whoever reads it can often name the mistake. The next cell trains one small model per mistake, all side by side, on a language of twelve tokens whose best possible loss is known. You need not read the program to do the exercise; look for the eight places where a mistake is made if you like. One model is trained without any, and its mistake is called `nothing`:
+#
+# | name | what is wrong |
+# |---|---|
+# | `nothing` | nothing |
+# | `targets not shifted` | the model is asked for the token that it has just read |
+# | `no mask` | every token sees the tokens behind it, the one that is asked for included |
+# | `learning rate too high` | 33 times too high |
+# | `learning rate too low` | 300 times too low |
+# | `gradients never zeroed` | the gradients of all updates so far are added up |
+# | `softmax twice` | the loss is given probabilities instead of logits |
+# | `always the same batch` | the loader never moves on |
+# | `dropout in evaluation` | held-out texts are read with dropout switched on, as in training |
+
+
+# %%
+MISTAKES = (
+    "nothing",
+    "targets not shifted",
+    "no mask",
+    "learning rate too high",
+    "learning rate too low",
+    "gradients never zeroed",
+    "softmax twice",
+    "always the same batch",
+    "dropout in evaluation",
+)
+
+VOCAB_SIZE, LENGTH, WIDTH = 12, 8, 16
+SHAPES = {
+    "tokens": (VOCAB_SIZE, WIDTH),
+    "places": (LENGTH, WIDTH),
+    "read": (WIDTH, 3 * WIDTH),
+    "up": (WIDTH, 2 * WIDTH),
+    "down": (2 * WIDTH, WIDTH),
+    "logits": (WIDTH, VOCAB_SIZE),
+}
+
+
+def language():
+    """Give the chances of each next token: one is likely, the others as likely as common."""
+    common = 1 / torch.arange(1.0, VOCAB_SIZE + 1)
+    likely = torch.eye(VOCAB_SIZE)[torch.arange(VOCAB_SIZE) * 5 % VOCAB_SIZE]
+    return 0.6 * likely + 0.4 * common / common.sum()
+
+
+def texts_of(shape, generator):
+    """Draw as many texts of the language as the shape says, LENGTH + 1 tokens each."""
+    thresholds = language().cumsum(dim=-1)[:, :-1]
+    draws = torch.rand(LENGTH + 1, *shape, 1, generator=generator)
+    tokens = [(draws[0, ..., 0] * VOCAB_SIZE).long()]
+    for draw in draws[1:]:
+        tokens.append((draw > thresholds[tokens[-1]]).sum(dim=-1))
+    return torch.stack(tokens, dim=-1)
+
+
+def norm(x):
+    return F.rms_norm(x, x.shape[-1:])
+
+
+def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
+    """Train one small model per mistake, all at once, and return the curves of each.
+
+    Returns one dict per mistake: `train` and `held_out` losses in nats per token, and the `norm`
+    of the gradient, each with one number per ten updates.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    num_runs = len(mistakes)
+
+    def if_made(mistake, yes, no):
+        """Choose `yes` in the runs that make a mistake; the first axis of everything is runs."""
+        is_made = torch.tensor([made == mistake for made in mistakes])
+        return torch.where(is_made[:, None, None], torch.as_tensor(yes), torch.as_tensor(no))
+
+    def drawn(name, rows, columns):
+        size = {"tokens": 1.0, "places": 1.0, "logits": 0.03}.get(name, 0.25)
+        return size * torch.randn(num_runs, 1, rows * columns, generator=generator)
+
+    weights = torch.cat([drawn(name, *shape) for name, shape in SHAPES.items()], dim=-1)
+    weights = weights.requires_grad_()  # (runs, 1, weights)
+    past = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    mask = if_made("no mask", True, past)[:, None]
+
+    def losses(texts, is_dropping):
+        parts = weights.split([rows * columns for rows, columns in SHAPES.values()], dim=-1)
+        w = {
+            name: part.view(num_runs, *shape)
+            for (name, shape), part in zip(SHAPES.items(), parts, strict=True)
+        }
+        given = texts[..., :-1]
+        targets = if_made("targets not shifted", given, texts[..., 1:])
+        x = F.one_hot(given, VOCAB_SIZE).float().flatten(1, 2) @ w["tokens"]
+        x = x + w["places"].repeat(1, texts.shape[1], 1)
+        read = (norm(x) @ w["read"]).unflatten(1, (-1, LENGTH))
+        query, key, value = read.chunk(3, dim=-1)
+        scores = (query @ key.mT / WIDTH**0.5).masked_fill(~mask, -math.inf)
+        x = x + (scores.softmax(dim=-1) @ value).flatten(1, 2)
+        x = norm(x + (norm(x) @ w["up"]).relu() @ w["down"])
+        is_kept = torch.rand(x.shape, generator=generator) >= dropout
+        x = torch.where(is_dropping, x * is_kept / (1 - dropout), x)
+        logits = x @ w["logits"]
+        logits = if_made("softmax twice", logits.softmax(dim=-1), logits)
+        log_chances = logits.log_softmax(dim=-1)
+        return -log_chances.gather(-1, targets.flatten(1)[..., None]).mean(dim=(1, 2))
+
+    batches = texts_of((num_steps, num_runs, batch), generator)
+    batches = if_made("always the same batch", batches[:1], batches)
+    held_out = texts_of((num_runs, 320), generator)
+    peak = if_made("learning rate too high", 1.0, if_made("learning rate too low", 1e-4, 0.03))
+    kept = if_made("gradients never zeroed", 1.0, 0.0)
+    gradient, mean, mean_square = (torch.zeros_like(weights) for _ in range(3))
+    curves = {"train": [], "held_out": [], "norm": []}
+    for step in range(num_steps):
+        loss = losses(batches[step], torch.tensor(True))
+        (slope,) = torch.autograd.grad(loss.sum(), weights)
+        gradient = kept * gradient + slope
+        mean = 0.9 * mean + 0.1 * gradient
+        mean_square = 0.98 * mean_square + 0.02 * gradient.square()
+        size = (mean_square / (1 - 0.98 ** (step + 1))).sqrt() + 1e-8
+        descent = max(0, step - 15) / (num_steps - 15)
+        rate = peak * min(1.0, (step + 1) / 16) * (1 + math.cos(math.pi * descent)) / 2
+        with torch.no_grad():
+            weights -= rate * mean / (1 - 0.9 ** (step + 1)) / size
+        curves["train"].append(loss.detach())
+        curves["norm"].append(gradient.norm(dim=(1, 2)))
+        if (step + 1) % 10 == 0:
+            with torch.no_grad():
+                seen = losses(held_out, if_made("dropout in evaluation", True, False))
+            curves["held_out"].append(seen)
+    whole = {name: torch.stack(rows, dim=1).double() for name, rows in curves.items()}
+    whole |= {n: whole[n].unflatten(1, (-1, 10)).mean(dim=2) for n in ("train", "norm")}
+    return [{name: rows[run] for name, rows in whole.items()} for run in range(num_runs)]
+
+
+# %% [markdown]
+# Here they are. The dotted lines are what a model needs that knows nothing, one that knows how common each token is, and one that knows the language. On texts that it has never seen, no honest model gets below the last one.
+
+# %%
+chances = language()
+common = torch.linalg.matrix_power(chances, 100)[0]
+levels = {
+    "knows nothing": math.log(VOCAB_SIZE),
+    "knows what is common": -(common * common.log()).sum().item(),
+    "knows the language": -(common[:, None] * chances * chances.log()).sum().item(),
+}
+print({name: round(level, 3) for name, level in levels.items()})
+figure, axes = plt.subplots(3, 3, figsize=(12, 9), sharex=True, sharey=True)
+for axis, mistake, run in zip(
+    axes.flat, MISTAKES, train_side_by_side(MISTAKES, seed=0), strict=True
+):
+    updates = 10 * torch.arange(1, len(run["train"]) + 1)
+    for name, style in (("train", "-"), ("held_out", "--"), ("norm", ":")):
+        axis.plot(updates, run[name].clamp(max=6), style, label=name)
+    for level in levels.values():
+        axis.axhline(level, color="gray", linewidth=0.5, linestyle=":")
+    axis.set_title(mistake)
+axes[0, 0].legend()
+figure.supxlabel("updates")
+figure.supylabel("nats per token, and the norm of the gradient (cut off at 6)")
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# Now write down how you tell them apart. `verdicts` gets runs by letters. A run is a dict with `train` and `held_out`, the losses in nats per token, and `norm`, the norm of the gradient that the optimizer was given: tensors of ten numbers, one per ten updates. `train` and `norm` are means over the ten updates; dropout is on while training. Return, for each letter, a name from the table.
+#
+# The runs of the check are trained when the check runs, from other seeds than those above. A mistake may be made by more than one of them. Look for what *must* differ, and not for what happens to: a rule that you can give a reason for will hold for the next seed.
+#
+# *Before you code:* which mistakes can the training loss alone not show? Which of the nine can a model make and still end below the last dotted line on what is held out? Why does the gradient of a loss that takes a softmax twice begin so short?
+#
+# <details><summary>Hint: begin with what is beyond doubt</summary>
+#
+# A norm ten times as long as that of the others, or a tenth of it. Then losses that are impossible. What is left is told apart by the gap between both losses: dropout makes it harder to read what is learned from, and easier what is not.
+# </details>
+# <details><summary>Hint: noise</summary>
+#
+# A single number jumps from seed to seed. The mean of the last five jumps less.
+# </details>
+# <details><summary>Hint: try it</summary>
+#
+# `train_side_by_side(MISTAKES, seed)` makes as many runs as you like, and you know what is wrong with them.
+# </details>
+
+
+# %% nbgrader={"grade": false, "grade_id": "verdicts", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
+    """Say of each run what is wrong with it."""
+
+    ### BEGIN SOLUTION
+    def verdict(train, held_out, norm):
+        learned, unseen = train[-5:].mean(), held_out[-5:].mean()
+        if norm[-1] > 5:  # a sum over all updates grows on
+            return "gradients never zeroed"
+        if norm[0] < 0.4:  # probabilities differ little, whatever the weights
+            return "softmax twice"
+        if train.max() > 2.7:  # worse than knowing nothing
+            return "learning rate too high"
+        if unseen < 1.1:  # better than knowing the language
+            return "targets not shifted" if held_out[3] < 0.3 else "no mask"
+        if learned < 1.2:
+            return "always the same batch"
+        if unseen > 2.25:
+            return "learning rate too low"
+        if learned - unseen < 0.14:  # without dropout, reading is easier
+            return "dropout in evaluation"
+        return "nothing"
+
+    return {letter: verdict(**run) for letter, run in runs.items()}
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "verdicts-check", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
+check("verdicts")
+
+# %% [markdown]
+# ## Look at what you built
+#
+# A training run of your own parts: your batches, your AdamW with your schedule and your clipping, on the texts of Python's own documentation. The blocks are those that you built in chapter 4, if you have run `classroom mine`; else they are borrowed. (These cells are not graded.)
+
+# %%
+import sys
+
+from groundup.data import python_reference
+from groundup.tokenizers import CharacterTokenizer
+
+sys.path.append("../..")
+try:
+    from mine import TransformerBlock
+
+    print("the blocks come from your own library")
+except ImportError:
+    from groundup.parts import TransformerBlock
+
+    print("the blocks are borrowed")
+
+text = python_reference().train[:100_000]
+tokenizer = CharacterTokenizer.fit(text)
+tokens = torch.tensor(tokenizer.encode(text))
+train_tokens, held_out_tokens = cut(tokens, num_held_out=10_000)
+
+
+class SmallModel(nn.Module):
+    def __init__(self, vocab_size, length, d_model):
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, d_model)
+        self.places = nn.Embedding(length, d_model)
+        self.blocks = nn.ModuleList(TransformerBlock(d_model, 4, 4 * d_model) for _ in range(2))
+        self.norm = nn.LayerNorm(d_model)
+        self.logits = nn.Linear(d_model, vocab_size, bias=False)
+
+    def forward(self, tokens):
+        length = tokens.shape[1]
+        mask = torch.ones(length, length, dtype=torch.bool).tril()
+        x = self.tokens(tokens) + self.places(torch.arange(length))
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.logits(self.norm(x))
+
+
+def train_with(update, num_steps, peak=0.01, length=48, batch=12):
+    """Train a model; `update(model, step, lr)` changes it, given its gradients. Yields losses."""
+    torch.manual_seed(0)
+    model = SmallModel(tokenizer.vocab_size, length, d_model=48)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(num_steps):
+        draws = torch.rand(batch, generator=generator)
+        starts = starts_from(draws, len(train_tokens), length)
+        inputs, targets = get_batch(train_tokens, starts, length)
+        loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        model.zero_grad()
+        loss.backward()
+        update(model, step, learning_rate(step, peak, num_steps // 10, num_steps, 0.1 * peak))
+        yield loss.item(), model
+
+
+averages = {}
+
+
+def my_update(model, step, lr):
+    parameters = list(model.parameters())
+    gradients, norm = clip_gradients([p.grad for p in parameters], max_norm=1.0)
+    for place, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+        if step == 0:
+            averages[place] = [torch.zeros_like(parameter), torch.zeros_like(parameter)]
+        with torch.no_grad():
+            new, *averages[place] = adamw_step(
+                parameter, gradient, *averages[place], step + 1, lr, 0.9, 0.98, 1e-8, 0.1
+            )
+            parameter.copy_(new)
+
+
+def torch_update(model, step, lr):
+    if step == 0:
+        averages["torch"] = torch.optim.AdamW(
+            model.parameters(), betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1
+        )
+    nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+    averages["torch"].param_groups[0]["lr"] = lr
+    averages["torch"].step()
+
+
+mine = [loss for loss, _ in train_with(my_update, num_steps=25)]
+torchs = [loss for loss, _ in train_with(torch_update, num_steps=25)]
+off = max(abs(a - b) for a, b in zip(mine, torchs, strict=True))
+print(f"25 updates by your parts and by torch's: the losses differ by {off:.1g} at most")
+
+# %% [markdown]
+# Same model, same batches, two programs: the curves must lie on each other, up to rounding, and that is the strongest test of all the parts at once. Now a longer run, and what it cost.
+
+# %%
+import time
+
+started = time.perf_counter()
+*losses, (last, model) = train_with(my_update, num_steps=150)
+seconds = time.perf_counter() - started
+losses = [loss for loss, _ in losses] + [last]
+
+with torch.no_grad():
+    starts = torch.arange(0, len(held_out_tokens) - 48, 48)
+    inputs, targets = get_batch(held_out_tokens, starts, 48)
+    nats = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).item()
+asked = tokenizer.decode(targets.flatten().tolist())
+num_bytes = len(asked.encode())
+flops = flops_per_token(2, 48, 4 * 48, tokenizer.vocab_size, 48)
+tokens_per_second = 150 * 12 * 48 / seconds
+print(f"held out: {nats:.3f} nats per character", end=", ")
+print(f"{bits_per_byte(nats, targets.numel(), num_bytes):.3f} bits per byte")
+print(f"{tokens_per_second:,.0f} tokens per second, {flops:,} operations per token", end=": ")
+print(f"{mfu(tokens_per_second, flops, 1.0):.1%} of one TFLOP/s")
+plt.figure(figsize=(7, 3))
+plt.plot(losses, label="what is learned from")
+plt.axhline(nats, linestyle="--", color="C1", label="held out, at the end")
+plt.axhline(math.log(tokenizer.vocab_size), linestyle=":", color="gray", label="knows nothing")
+plt.xlabel("updates")
+plt.ylabel("nats per character")
+plt.legend()
+plt.show()

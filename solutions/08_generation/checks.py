@@ -1,0 +1,1361 @@
+"""What is graded in chapter 08, generation and inference.
+
+The oracles are loops over single tokens, lists of all answers that there are, and attention
+without a cache. Models are lent to the code under test as functions.
+
+Random numbers are handed to the code under test. So what it draws is compared exactly, and where
+shares are counted the numbers lie evenly: a right answer is never condemned by chance.
+"""
+
+import functools
+import itertools
+import math
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from classroom.checks import (
+    exercise,
+    expect_agrees,
+    expect_answer,
+    expect_inputs_unchanged,
+    expect_law,
+    expect_test_judges,
+    points,
+)
+from classroom.comparing import describe, differs, number
+
+
+def expect_right(subject, case, draw, request, judge):
+    """Expect what a subject answers to a request to be right, and diagnose with fresh inputs.
+
+    Args:
+        subject: The code under test.
+        case: Where the inputs come from.
+        draw: Draws, from a case, what is handed to the two below.
+        request: Given a subject and what was drawn, asks it and returns plain values.
+        judge: Given the answer and what was drawn, says what is wrong with it, or returns None.
+
+    """
+    drawn = [draw(case), draw(case.fresh(0))]
+    requests = [lambda other, given=given: request(other, *given) for given in drawn]
+    expect_answer(subject, case, requests, lambda answer: judge(answer, *drawn[0]))
+
+
+def unnamed(case):
+    """Return a case that looks for no known mistakes: others name them, and this one is slow."""
+    return replace(case, mistakes=())
+
+
+def drawn_tokens(case, *shape, vocab_size):
+    numbers = [case.integer(0, vocab_size - 1) for _ in range(math.prod(shape))]
+    return torch.tensor(numbers).reshape(shape)
+
+
+# 8.1 ------------------------------------------------------------------------------------------
+
+LOGITS = {"logits": "batch vocab_size"}
+
+
+def rows_of_logits(case, batch=3, std=2.0, step=3.0):
+    """Logits whose rows lie higher and higher by `step`, which no softmax sees."""
+    batch, vocab_size = case.size("batch", batch), case.size("vocab_size", 11, smallest=4)
+    heights = step * torch.arange(batch, dtype=torch.float64)[:, None]
+    return case.normal(batch, vocab_size, std=std) + heights
+
+
+def best_first(row):
+    """Order tokens by their logits; of equals the one with the lower number comes first."""
+    return sorted(range(len(row)), key=lambda token: (-row[token], token))
+
+
+def only(row, kept):
+    return [logit if token in kept else -math.inf for token, logit in enumerate(row)]
+
+
+def temperature_inputs(case):
+    return rows_of_logits(case), float(case.uniform(low=0.3, high=0.8))
+
+
+def temperature_oracle(logits, temperature):
+    return logits * (1 / temperature)
+
+
+def top_k_inputs(case):
+    return rows_of_logits(case), case.integer(2, 4)
+
+
+def top_k_oracle(logits, k):
+    rows = logits.tolist()
+    return torch.tensor([only(row, best_first(row)[:k]) for row in rows], dtype=logits.dtype)
+
+
+def tied_inputs(case):
+    """The third place is shared by three tokens."""
+    logits = rows_of_logits(case)
+    for row in logits:
+        order = row.argsort(descending=True)
+        row[order[3:5]] = row[order[2]].item()
+    return logits, 3
+
+
+def shares(row):
+    largest = max(row)
+    weights = [math.exp(logit - largest) for logit in row]
+    return [weight / sum(weights) for weight in weights]
+
+
+def top_p_inputs(case):
+    """The first row is surer than the others, and fewer of its tokens reach p."""
+    logits = rows_of_logits(case, std=1.5)
+    logits[0] = 3 * logits[0]
+    return logits, float(case.uniform(low=0.5, high=0.9))
+
+
+def top_p_oracle(logits, p):
+    rows = []
+    for row in logits.tolist():
+        kept, total = [], 0.0
+        for token in best_first(row):
+            if total < p or p == 1:
+                kept.append(token)
+                total += shares(row)[token]
+        rows.append(only(row, kept))
+    return torch.tensor(rows, dtype=logits.dtype)
+
+
+def whole_inputs(case):
+    """In one row nearly all probability is on one token, and the rest gets lost in rounding."""
+    logits = rows_of_logits(case, batch=2)
+    best = case.integer(0, logits.shape[1] - 1)
+    others = torch.arange(logits.shape[1]) != best
+    logits[0, others] = logits[0, best] - 50 - case.uniform(int(others.sum()))
+    return logits, 1.0
+
+
+def draw_inputs(case):
+    """Some tokens are ruled out, the first and the last among them."""
+    logits = rows_of_logits(case, batch=7, std=0.5)
+    for row, logit in enumerate(logits):
+        logit[0 if row % 2 else -1] = -math.inf
+        logit[case.integer(1, logits.shape[1] - 2)] = -math.inf
+    return logits, case.uniform(len(logits))
+
+
+def draw_oracle(logits, u):
+    """Lay the shares side by side, and see in which the number falls."""
+    found = []
+    for row, place in zip(logits.tolist(), u.tolist(), strict=True):
+        edges = itertools.accumulate(shares(row))
+        found.append(next(token for token, edge in enumerate(edges) if edge > place))
+    return torch.tensor(found)
+
+
+def even_inputs(case):
+    """One row, again and again, with numbers that lie evenly between 0 and 1."""
+    row = case.normal(7)
+    times = 400
+    u = (torch.arange(times, dtype=torch.float64) + float(case.uniform(low=0.1, high=0.9))) / times
+    return row.expand(times, -1).contiguous(), u[torch.randperm(times, generator=case.generator)]
+
+
+def counts_follow_shares(tokens, logits, u):
+    if not isinstance(tokens, torch.Tensor) or tokens.shape != u.shape:
+        return f"tokens of shape {tuple(u.shape)} should be returned, it is {describe(tokens)}"
+    expected = [share * len(u) for share in shares(logits[0].tolist())]
+    counts = [int((tokens == token).sum()) for token in range(len(expected))]
+    # Evenly laid numbers meet an interval as often as its length says, or once more or less.
+    off = [abs(count - wanted) for count, wanted in zip(counts, expected, strict=True)]
+    if max(off) < 1.5:
+        return None
+    token = off.index(max(off))
+    return (
+        f"of {len(u)} numbers u that lie evenly between 0 and 1, {counts[token]} gave token "
+        f"{token}; its probability is {expected[token] / len(u):.3f}, so {expected[token]:.0f} "
+        "should have"
+    )
+
+
+def next_token_inputs(case, k=True, p=True):
+    logits = rows_of_logits(case, batch=60, std=1.2, step=0.0)
+    temperature = float(case.uniform(low=0.4, high=0.6))
+    p = float(case.uniform(low=0.6, high=0.8)) if p else None
+    return logits, case.uniform(len(logits)), temperature, 5 if k else None, p
+
+
+def next_token_oracle(logits, u, temperature=1.0, k=None, p=None):
+    logits = temperature_oracle(logits, temperature)
+    logits = logits if k is None else top_k_oracle(logits, k)
+    return draw_oracle(logits if p is None else top_p_oracle(logits, p), u)
+
+
+@exercise(
+    "next_token",
+    number="8.1",
+    title="Choose the next token",
+    asks="`with_temperature`, `top_k` and `top_p` turn logits into logits, `draw` turns logits and "
+    "a number between 0 and 1 into a token, and `next_token` does all of it in order.",
+    difficulty=2,
+    importance=5,
+    minutes=30,
+)
+class TestNextToken:
+    @points(1)
+    def test_a_low_temperature_pulls_logits_apart(self, subject, case):
+        self.compare(subject, case, "with_temperature", temperature_inputs, temperature_oracle)
+
+    @points(1)
+    def test_each_row_keeps_its_k_best_tokens(self, subject, case):
+        self.compare(subject, case, "top_k", top_k_inputs, top_k_oracle)
+
+    @points(1)
+    def test_of_tokens_that_tie_the_lower_ids_stay(self, subject, case):
+        self.compare(subject, case, "top_k", tied_inputs, top_k_oracle)
+
+    @points(1)
+    def test_more_than_all_tokens_are_all_tokens(self, subject, case):
+        def draw(case):
+            return rows_of_logits(case), case.integer(12, 40)
+
+        def request(subject, logits, k):
+            return subject.call("top_k", logits, k)
+
+        def judge(seen, logits, k):
+            if not isinstance(seen, torch.Tensor) or seen.shape != logits.shape:
+                return f"logits should be returned, it is {describe(seen)}"
+            problem = differs("logits", seen, logits)
+            return problem and f"k={k} of {logits.shape[1]} tokens should keep all: {problem}"
+
+        expect_right(subject, case, draw, request, judge)
+
+    @points(2)
+    def test_the_fewest_tokens_stay_that_reach_p(self, subject, case):
+        self.compare(subject, case, "top_p", top_p_inputs, top_p_oracle)
+
+    @points(1)
+    def test_p_of_1_keeps_everything(self, subject, case):
+        self.compare(subject, case, "top_p", whole_inputs, top_p_oracle)
+
+    @points(2)
+    def test_a_number_falls_into_one_tokens_share(self, subject, case):
+        tokens = {"tokens": "batch"}
+        expect_agrees(subject, case, "draw", draw_inputs, draw_oracle, tokens)
+
+    @points(1)
+    def test_tokens_are_drawn_as_often_as_their_probabilities_say(self, subject, case):
+        expect_law(subject, case, "draw", even_inputs, counts_follow_shares)
+
+    @points(2)
+    def test_temperature_then_k_then_p_then_the_draw(self, subject, case):
+        self.compare_tokens(subject, case, next_token_inputs)
+        self.compare_tokens(subject, case, partial(next_token_inputs, k=False))
+        self.compare_tokens(subject, case, partial(next_token_inputs, p=False))
+
+    @points(1)
+    def test_the_logits_themselves_stay_as_they_are(self, subject, case):
+        expect_inputs_unchanged(subject, case, "with_temperature", temperature_inputs)
+        expect_inputs_unchanged(subject, case, "top_k", top_k_inputs)
+        expect_inputs_unchanged(subject, case, "top_p", top_p_inputs)
+
+    def compare(self, subject, case, name, inputs, oracle):
+        expect_agrees(subject, case, name, inputs, oracle, LOGITS)
+
+    def compare_tokens(self, subject, case, inputs):
+        tokens = {"tokens": "batch"}
+        expect_agrees(subject, case, "next_token", inputs, next_token_oracle, tokens)
+
+
+# 8.2 ------------------------------------------------------------------------------------------
+
+LENGTH = 8
+CHUNKINGS = [(3, 1, 2, 2), (2, 6), (1, 4, 3)]
+
+
+def turned(x, start=0):
+    """Turn neighbouring features as complex numbers, by their place in the text."""
+    speeds = 10_000.0 ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
+    angles = (start + torch.arange(x.shape[-2], dtype=torch.float64))[:, None] * speeds
+    pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+def uncached(query, key, value):
+    return F.scaled_dot_product_attention(turned(query), turned(key), value, is_causal=True)
+
+
+def heads_inputs(case, length=LENGTH):
+    """Queries, keys and wider values of a whole text."""
+    batch, heads = 2, 3
+    widths = (4, 4, 6)
+    return tuple(case.normal(batch, heads, length, width) for width in widths)
+
+
+def wrong_answer(answer):
+    """Say how an answer is no output with a cache; None if it is one."""
+    if isinstance(answer, (tuple, list)) and len(answer) == 2:
+        return None
+    return f"`cached_attention` should return (found, cache), it returned {describe(answer)}"
+
+
+def read_in_chunks(subject, query, key, value, chunkings):
+    """Read a text chunk by chunk, in several ways: what each chunk found."""
+    results = []
+    for sizes in chunkings:
+        cache, found = None, []
+        chunks = zip(*(x.split(list(sizes), dim=2) for x in (query, key, value)), strict=True)
+        for q, k, v in chunks:
+            answer = subject.call("cached_attention", q, k, v, cache)
+            if problem := wrong_answer(answer):
+                return problem
+            found.append(answer[0])
+            cache = answer[1]
+        results.append(found)
+    return results
+
+
+def judge_chunks(results, query, key, value, chunkings):
+    if isinstance(results, str):
+        return results
+    whole = uncached(query, key, value)
+    for sizes, found in zip(chunkings, results, strict=True):
+        for place, (seen, expected) in enumerate(
+            zip(found, whole.split(list(sizes), dim=2), strict=True)
+        ):
+            if len(sizes) == 1:
+                where = "the whole text read at once"
+            elif max(sizes) == 1:
+                where = f"read token by token, token {place}"
+            else:
+                where = f"read in pieces of {', '.join(map(str, sizes))} tokens, piece {place + 1}"
+            if not isinstance(seen, torch.Tensor) or seen.shape != expected.shape:
+                return f"{where}: found should be of shape {tuple(expected.shape)}, it is {describe(seen)}"
+            if problem := differs("found", seen, expected):
+                return f"{where}: {problem}"
+    return None
+
+
+def read_branches(subject, query, key, value):
+    """Go on from one cache twice: what the second branch finds."""
+    first, second, third = zip(
+        *(x.split([3, 2, 3], dim=2) for x in (query, key, value)), strict=True
+    )
+    answer = subject.call("cached_attention", *first, None)
+    if problem := wrong_answer(answer):
+        return problem
+    _, after = subject.call_and_return_inputs("cached_attention", *second, answer[1])
+    answer = subject.call("cached_attention", *third, after[3])
+    return wrong_answer(answer) or answer[0]
+
+
+def judge_branches(seen, query, key, value):
+    if isinstance(seen, str):
+        return seen
+    places = [*range(3), *range(5, 8)]
+    expected = uncached(*(x[:, :, places] for x in (query, key, value)))[:, :, 3:]
+    problem = (
+        differs("found", seen, expected)
+        if isinstance(seen, torch.Tensor) and seen.shape == expected.shape
+        else f"found should be of shape {tuple(expected.shape)}, it is {describe(seen)}"
+    )
+    return problem and (
+        f"after one prompt, one continuation and then another one from the same cache: {problem}"
+    )
+
+
+@functools.cache
+def reader():
+    """Load the trained model in double precision."""
+    from groundup.pretrained import load
+
+    return load("reader")[0].double().requires_grad_(False)
+
+
+def reader_inputs(case):
+    return (drawn_tokens(case, 1, 8, vocab_size=reader().config.vocab_size),)
+
+
+def read_with(subject, ids):
+    """Run the reader chunk by chunk, with the code under test in each of its layers."""
+    model, rows = reader(), []
+    caches = [None] * len(model.blocks)
+    for chunk in ids.split([4, 1, 3], dim=1):
+        x = model.embedding(chunk)
+        for layer, block in enumerate(model.blocks):
+            attention, read = block.attention, block.attention_norm(x)
+            heads = (
+                project(read).unflatten(-1, (model.config.num_heads, -1)).transpose(1, 2)
+                for project in (attention.query, attention.key, attention.value)
+            )
+            answer = subject.call("cached_attention", *heads, caches[layer])
+            if problem := wrong_answer(answer):
+                return problem
+            found, caches[layer] = answer
+            if not isinstance(found, torch.Tensor) or found.shape[::2] != (1, chunk.shape[1]):
+                return f"found should have a row for each new token, it is {describe(found)}"
+            x = x + attention.output(found.double().transpose(1, 2).flatten(2))
+            x = x + block.feed_forward(block.feed_forward_norm(x))
+        rows.append(model.unembedding(model.final_norm(x)))
+    return torch.cat(rows, dim=1)
+
+
+def judge_reader(logits, ids):
+    if isinstance(logits, str):
+        return logits
+    return differs("logits of the trained model", logits, reader()(ids))
+
+
+@exercise(
+    "cached_attention",
+    number="8.2",
+    title="Attention with a cache",
+    asks="Attend from the new tokens to those in the cache and to themselves, causally, at their "
+    "true positions, and return what they found and a cache that has the new ones in it.",
+    difficulty=4,
+    importance=5,
+    minutes=35,
+)
+class TestCachedAttention:
+    @points(2)
+    def test_a_prompt_is_read_at_once(self, subject, case):
+        self.judge(subject, case, [(LENGTH,)])
+
+    @points(2)
+    def test_token_by_token_gives_the_same(self, subject, case):
+        self.judge(subject, case, [(1,) * LENGTH])
+
+    @points(3)
+    def test_every_other_chunking_gives_the_same(self, subject, case):
+        self.judge(subject, case, CHUNKINGS)
+
+    @points(1)
+    def test_two_texts_go_on_from_one_cache(self, subject, case):
+        expect_right(subject, case, heads_inputs, read_branches, judge_branches)
+
+    @points(1)
+    def test_in_a_trained_model_the_logits_stay_the_same(self, subject, case):
+        expect_right(subject, unnamed(case), reader_inputs, read_with, judge_reader)
+
+    def judge(self, subject, case, chunkings):
+        def draw(case):
+            return *heads_inputs(case), chunkings
+
+        expect_right(subject, case, draw, read_in_chunks, judge_chunks)
+
+
+# 8.3 ------------------------------------------------------------------------------------------
+
+DTYPES = {8: torch.int8, 16: torch.bfloat16, 32: torch.float32}
+
+
+def bytes_inputs(case, group=1, bits=32, window=None):
+    """No two factors are alike, so that none stands in for another one."""
+    num_layers, batch_size = (3, 5)[case.integer(0, 1)], (7, 11)[case.integer(0, 1)]
+    num_kv_heads, d_head = (13, 17)[case.integer(0, 1)], (20, 40)[case.integer(0, 1)]
+    length = case.integer(60, 99)
+    if window is not None:
+        window = length - case.integer(20, 40) if window == "shorter" else length + 31
+    heads = group * num_kv_heads, num_kv_heads
+    return num_layers, *heads, d_head, length, batch_size, bits, window
+
+
+def bytes_oracle(
+    num_layers, num_heads, num_kv_heads, d_head, length, batch_size, bits, window=None
+):
+    """Ask tensors without content how large they are."""
+    kept = length if window is None else min(window, length)
+    shape = (2, num_layers, batch_size, num_kv_heads, kept, d_head)
+    return torch.empty(shape, dtype=DTYPES[bits], device="meta").nbytes
+
+
+def ring_inputs(case, start, new):
+    """A ring that has seen `start` tokens, and the `new` ones that come next."""
+    batch, heads = case.size("batch", 2), case.size("kv_heads", 3)
+    window, d_head = 5, case.size("d_head", 4)
+    keys, values = case.normal(2, batch, heads, window, d_head)
+    positions = torch.full((window,), -1)
+    for position in range(start):
+        positions[position % window] = position
+    is_empty = (positions < 0)[:, None]
+    keys, values = keys.masked_fill(is_empty, 0.0), values.masked_fill(is_empty, 0.0)
+    key, value = case.normal(2, batch, heads, new, d_head)
+    return keys, values, positions, key, value, start
+
+
+def ring_oracle(keys, values, positions, key, value, start):
+    """Write one token after the other."""
+    keys, values, positions = keys.clone(), values.clone(), positions.clone()
+    for i in range(key.shape[2]):
+        place = (start + i) % keys.shape[2]
+        keys[:, :, place], values[:, :, place] = key[:, :, i], value[:, :, i]
+        positions[place] = start + i
+    return keys, values, positions
+
+
+RING = {
+    "keys": "batch kv_heads window d_head",
+    "values": "batch kv_heads window d_head",
+    "positions": "window",
+}
+
+
+@exercise(
+    "cache_bytes",
+    number="8.3",
+    title="What a cache takes, and a cache that forgets",
+    asks="`cache_bytes` counts the bytes of a cache from its sizes; `sliding_cache` writes new "
+    "tokens into a ring of `window` places, over the oldest.",
+    difficulty=3,
+    importance=4,
+    minutes=25,
+)
+class TestCacheBytes:
+    @points(1)
+    def test_keys_and_values_of_every_layer(self, subject, case):
+        self.count(subject, case, bytes_inputs)
+
+    @points(1)
+    def test_heads_that_share_keys_are_counted_once(self, subject, case):
+        self.count(subject, case, partial(bytes_inputs, group=4))
+
+    @points(1)
+    def test_narrower_numbers_take_less(self, subject, case):
+        for bits in (16, 8):
+            self.count(subject, case, partial(bytes_inputs, bits=bits))
+
+    @points(1)
+    def test_a_window_takes_what_it_can_fill(self, subject, case):
+        for window in ("shorter", "longer"):
+            self.count(subject, case, partial(bytes_inputs, group=2, bits=16, window=window))
+
+    @points(1)
+    def test_a_ring_is_filled_from_its_first_place(self, subject, case):
+        self.write(subject, case, start=0, new=1)
+        self.write(subject, case, start=3, new=1)
+
+    @points(2)
+    def test_a_full_ring_loses_its_oldest_token(self, subject, case):
+        self.write(subject, case, start=5, new=1)
+        self.write(subject, case, start=case.integer(11, 14), new=1)
+
+    @points(1)
+    def test_several_tokens_go_round_the_end(self, subject, case):
+        self.write(subject, case, start=8, new=4)
+
+    @points(1)
+    def test_of_a_long_prompt_the_end_is_kept(self, subject, case):
+        self.write(subject, case, start=0, new=12)
+        self.write(subject, case, start=4, new=7)
+
+    @points(1)
+    def test_the_old_ring_stays_as_it_is(self, subject, case):
+        inputs = partial(ring_inputs, start=6, new=2)
+        expect_inputs_unchanged(subject, case, "sliding_cache", inputs)
+
+    def count(self, subject, case, inputs):
+        expect_agrees(subject, case, "cache_bytes", inputs, bytes_oracle, {"bytes": ""})
+
+    def write(self, subject, case, start, new):
+        inputs = partial(ring_inputs, start=start, new=new)
+        expect_agrees(subject, case, "sliding_cache", inputs, ring_oracle, RING)
+
+
+# 8.4 ------------------------------------------------------------------------------------------
+
+BOS, EOS, WORDS = 0, 1, 5
+
+
+def language(case, max_len, end, phase):
+    """Draw what a language depends on: every token written, how it likes to end, a rhythm."""
+    return case.normal(max_len + 2, WORDS, WORDS, std=1.2), end, phase
+
+
+def log_probs(table, end, phase, tokens):
+    """Give the log-probabilities of the next token, after tokens that begin with BOS."""
+    if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
+        raise ValueError(
+            "next_log_probs takes tokens of the shape (rows, length), which begin with bos, "
+            f"got {describe(tokens)}"
+        )
+    places = torch.arange(tokens.shape[1]) % len(table)
+    weights = 0.7 ** torch.arange(tokens.shape[1], dtype=torch.float64).flip(0)
+    logits = (weights[:, None] * table[places, tokens]).sum(dim=1)
+    # Every other token is nearly a toss-up, and what comes after it shows which way was better.
+    logits = logits * (2.0 if len(places) % 2 == phase else 0.3)
+    return (logits + torch.tensor([-9.0, end, 0, 0, 0])).log_softmax(dim=-1)
+
+
+# What comes after a beginning, of the words a and b and of an end (.); all else shares the rest. In
+# each a search with two beams goes another way if an end does something to the places of the others.
+STORIES = (
+    (
+        {
+            "": {".": 0.3, "a": 0.44, "b": 0.2},
+            "a": {".": 0.34, "a": 0.33, "b": 0.32},
+            "b": {".": 0.98},
+        },
+        2,
+    ),
+    ({"": {".": 0.3, "a": 0.44, "b": 0.1}, "a": {"a": 0.5, "b": 0.45}, "ab": {".": 0.98}}, 3),
+    (
+        {
+            "": {".": 0.3, "a": 0.44},
+            "a": {".": 0.45, "b": 0.4},
+            "ab": {"b": 0.98},
+            "abb": {".": 0.98},
+        },
+        4,
+    ),
+)
+
+
+def tell(story, words, tokens):
+    """Give the log-probabilities of the next token, in a language in which a story is told."""
+    rows = []
+    for row in tokens.tolist():
+        beginning = "".join({words["a"]: "a", words["b"]: "b"}.get(token, "?") for token in row[1:])
+        likely = {words[word]: share for word, share in story.get(beginning, {}).items()}
+        rest = (1 - sum(likely.values())) / (WORDS - len(likely))
+        rows.append([likely.get(token, rest) for token in range(WORDS)])
+    return torch.tensor(rows, dtype=torch.float64).log()
+
+
+def stories(case):
+    """Draw the words of each story, and how much they are liked."""
+    problems = []
+    for story, max_len in STORIES:
+        a = case.integer(2, WORDS - 1)
+        words = {".": EOS, "a": a, "b": 2 + (a - 1) % (WORDS - 2)}
+        share = float(case.uniform(low=0.98, high=1.0))
+        said = {
+            beginning: {word: share * liked for word, liked in likely.items()}
+            for beginning, likely in story.items()
+        }
+        problems.append((partial(tell, said, words), 2, max_len, 1.0))
+    return problems
+
+
+def log_prob_of(model, tokens):
+    """Add up what each token of an answer costs."""
+    rows = [[BOS, *tokens[:i]] for i in range(len(tokens))]
+    found = [model(torch.tensor([row]))[0, token] for row, token in zip(rows, tokens, strict=True)]
+    return float(sum(found))
+
+
+def score_of(model, tokens, alpha):
+    return log_prob_of(model, tokens) / len(tokens) ** alpha
+
+
+def best_of_all(model, max_len, alpha):
+    """Try every answer that there is."""
+    open_ones, answers = {(): 0.0}, {}
+    for _ in range(max_len):
+        rows = torch.tensor([[BOS, *tokens] for tokens in open_ones])
+        gains = model(rows).tolist()
+        longer = {
+            (*tokens, token): total + gain
+            for (tokens, total), row in zip(open_ones.items(), gains, strict=True)
+            for token, gain in enumerate(row)
+        }
+        answers |= {tokens: total for tokens, total in longer.items() if tokens[-1] == EOS}
+        open_ones = {tokens: total for tokens, total in longer.items() if tokens[-1] != EOS}
+    answers |= open_ones
+    scores = {tokens: total / len(tokens) ** alpha for tokens, total in answers.items()}
+    best = max(scores, key=scores.get)
+    return list(best), scores[best]
+
+
+def by_the_rule(model, num_beams, max_len, alpha, one_each=False):
+    """Keep the best `num_beams` beginnings of each length; or, which is wrong, one of each."""
+    alive, answers = [((), 0.0)], []
+    for _ in range(max_len):
+        longer = []
+        for tokens, total in alive:
+            gains = model(torch.tensor([[BOS, *tokens]]))[0].tolist()
+            own = [((*tokens, token), total + gain) for token, gain in enumerate(gains)]
+            longer += [max(own, key=lambda pair: pair[1])] if one_each and tokens else own
+        longer.sort(key=lambda candidate: -candidate[1])
+        best = longer[:num_beams]
+        answers += [candidate for candidate in best if candidate[0][-1] == EOS]
+        alive = [candidate for candidate in best if candidate[0][-1] != EOS]
+        if not alive:
+            break
+    scores = {tokens: total / len(tokens) ** alpha for tokens, total in answers + alive}
+    best = max(scores, key=scores.get)
+    return list(best), scores[best]
+
+
+def searches(case, settings, end=0.0):
+    """Draw a language for each setting of (num_beams, max_len, alpha), of both rhythms in turn.
+
+    With a few beams, the languages of the second rhythm tell whether the best of all candidates go
+    on: they are drawn until they do.
+    """
+    problems = []
+    for i, (num_beams, max_len, alpha) in enumerate(settings):
+        alpha = round(alpha * float(case.uniform(low=0.8, high=1.2)), 3)
+        likes = end + 1.5 * (i % 3 == 2)  # now and then one that likes to end
+        about = language(case, max_len, likes, i % 2)
+        while i % 2 and 1 < num_beams < 10 and end > -9:
+            asked = partial(log_probs, *about), num_beams, max_len, alpha
+            if by_the_rule(*asked) != by_the_rule(*asked, one_each=True):
+                break
+            about = language(case, max_len, likes, i % 2)
+        problems.append((partial(log_probs, *about), num_beams, max_len, alpha))
+    return problems
+
+
+def search(subject, problems):
+    """Return (tokens, score) for each problem, whatever form tokens came in."""
+    found = []
+    for model, num_beams, max_len, alpha in problems:
+        lent = subject.lend(model)
+        answer = subject.call("beam_search", lent, BOS, EOS, num_beams, max_len, alpha)
+        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+            return f"`beam_search` should return (tokens, score), it returned {describe(answer)}"
+        tokens, score = answer
+        tokens = tokens.tolist() if isinstance(tokens, torch.Tensor) else tokens
+        score = score.item() if isinstance(score, torch.Tensor) and score.numel() == 1 else score
+        is_list = isinstance(tokens, (tuple, list)) and all(type(token) is int for token in tokens)
+        if not is_list or not isinstance(score, (int, float)):
+            return (
+                "`beam_search` should return a list of whole numbers and a number, it returned "
+                f"{describe(tokens)} and {describe(score)}"
+            )
+        found.append((list(tokens), float(score)))
+    return found
+
+
+def judge_search(found, problems, expected_of=None):
+    if isinstance(found, str):
+        return found
+    for (tokens, score), asked in zip(found, problems, strict=True):
+        model, num_beams, max_len, alpha = asked
+        if expected_of is None:
+            wanted, best = by_the_rule(model, num_beams, max_len, alpha)
+        else:
+            wanted, best = expected_of(model, max_len, alpha)
+        told = f"with num_beams={num_beams}, max_len={max_len} and alpha={alpha:g} it"
+        if tokens != wanted:
+            return (
+                f"{told} should find {wanted} with the score {number(best)}; it found {tokens} "
+                f"with the score {number(score)} (bos {BOS}, eos {EOS})"
+            )
+        if problem := differs("its score", score, best):
+            return f"{told} finds the right tokens, {tokens}, but {problem}"
+    return None
+
+
+@exercise(
+    "beam_search",
+    number="8.4",
+    title="Beam search",
+    asks="Keep the `num_beams` most probable beginnings of each length, set aside those that have "
+    "ended, and return the answer with the best score, and that score.",
+    difficulty=4,
+    importance=3,
+    minutes=35,
+)
+class TestBeamSearch:
+    @points(1)
+    def test_one_beam_always_takes_the_most_likely_token(self, subject, case):
+        self.judge(subject, case, [(1, 4, 0.0)] * 4)
+
+    @points(2)
+    def test_with_beams_enough_no_answer_is_better(self, subject, case):
+        self.judge(subject, case, [(100, 3, 0.0)] * 4, best_of_all)
+
+    @points(2)
+    def test_scores_are_divided_by_the_length(self, subject, case):
+        self.judge(subject, case, [(100, 3, 0.7), (100, 3, 0.7), (100, 3, 1.0)] * 2, best_of_all)
+
+    @points(2)
+    def test_of_all_candidates_together_the_best_go_on(self, subject, case):
+        settings = [(2, 4, 0.6), (2, 4, 1.0), (3, 4, 0.8), (2, 5, 0.0)] * 2
+        self.judge(subject, case, settings, end=-0.7)
+
+    @points(1)
+    def test_an_end_changes_nothing_for_the_other_beams(self, subject, case):
+        expect_right(subject, case, lambda case: (stories(case),), search, judge_search)
+
+    @points(1)
+    def test_an_answer_without_end_is_cut(self, subject, case):
+        self.judge(subject, case, [(2, 4, 0.5), (3, 3, 0.0)], end=-30.0)
+
+    def judge(self, subject, case, settings, expected_of=None, end=0.0):
+        def draw(case):
+            return (searches(case, settings, end),)
+
+        expect_right(subject, case, draw, search, partial(judge_search, expected_of=expected_of))
+
+
+# 8.5 ------------------------------------------------------------------------------------------
+
+VOCAB = 11
+
+
+def prompt_inputs(case, with_pad=False):
+    """Prompts of different lengths, the longest in the middle; `pad` may be a token of theirs."""
+    pad = case.integer(0, 3)
+    lengths = [3, 5, 2] if case.integer(0, 1) else [2, 6, 4]
+    prompts = []
+    for length in lengths:
+        tokens = drawn_tokens(case, length, vocab_size=VOCAB)
+        prompts.append(torch.where(tokens == pad, 4 + tokens, tokens))
+    if with_pad:
+        prompts[0][0] = prompts[1][2] = prompts[2][-1] = pad
+    return prompts, pad
+
+
+def padded_oracle(prompts, pad):
+    """Fill in one place after the other."""
+    length = max(len(prompt) for prompt in prompts)
+    tokens = torch.full((len(prompts), length), pad)
+    positions = torch.zeros_like(tokens)
+    mask = torch.zeros(len(prompts), length, length, dtype=torch.bool)
+    for row, prompt in enumerate(prompts):
+        first = length - len(prompt)
+        for i in range(length):
+            mask[row, i, i] = True
+            if i >= first:
+                tokens[row, i] = prompt[i - first]
+                positions[row, i] = i - first
+                mask[row, i, first : i + 1] = True
+    return tokens, positions, mask
+
+
+PADDED = {
+    "tokens": "batch length",
+    "positions": "batch length",
+    "mask": "batch length length",
+}
+
+
+def weights_inputs(case, with_pad=False):
+    return *prompt_inputs(case, with_pad), case.normal(VOCAB, 6), case.normal(2, 3, 6, 6, std=0.5)
+
+
+def small_model(table, layers, tokens, positions, mask):
+    """Give logits, with an ordinary softmax: a row of the mask without True gives NaN."""
+    if positions.min() < 0:
+        raise ValueError(f"positions must be 0 or more, got {int(positions.min())}")
+    clocks = positions[..., None] * torch.tensor([1.0, 0.6, 0.3, 0.2, 0.1, 0.05]).double()
+    x = table[tokens] + clocks.sin()
+    for w_query, w_key, w_value in layers:
+        scores = (x @ w_query) @ (x @ w_key).transpose(1, 2) / math.sqrt(x.shape[-1])
+        x = x + scores.masked_fill(~mask, -math.inf).softmax(dim=-1) @ (x @ w_value)
+    return x @ table.T
+
+
+def ask_for_logits(subject, prompts, pad, table, layers):
+    model = subject.lend(partial(small_model, table, layers))
+    return subject.call("next_logits", model, prompts, pad)
+
+
+def judge_logits(logits, prompts, pad, table, layers):
+    expected = []
+    for prompt in prompts:
+        places = torch.arange(len(prompt))
+        alone = prompt[None], places[None], (places[:, None] >= places)[None]
+        expected.append(small_model(table, layers, *alone)[0, -1])
+    if not isinstance(logits, torch.Tensor) or logits.shape != (len(prompts), VOCAB):
+        return f"logits should be of shape {(len(prompts), VOCAB)}, it is {describe(logits)}"
+    for row, (seen, alone) in enumerate(zip(logits, expected, strict=True)):
+        if problem := differs("logits", seen, alone):
+            return (
+                f"prompt {row} has {len(prompts[row])} of at most {max(map(len, prompts))} tokens; "
+                f"compared with what the model says to it alone, {problem}"
+            )
+    return None
+
+
+@exercise(
+    "left_padded",
+    number="8.5",
+    title="A batch of prompts",
+    asks="`left_padded` returns tokens, positions and mask of a batch of prompts, padded on the "
+    "left; `next_logits` asks a model for the logits after each of them.",
+    difficulty=3,
+    importance=4,
+    minutes=20,
+)
+class TestLeftPadded:
+    @points(1)
+    def test_prompts_end_in_the_last_column(self, subject, case):
+        self.compare(subject, case, "tokens", prompt_inputs)
+
+    @points(2)
+    def test_positions_count_the_tokens_of_a_prompt(self, subject, case):
+        self.compare(subject, case, "positions", prompt_inputs)
+
+    @points(2)
+    def test_nobody_sees_padding_but_itself(self, subject, case):
+        self.compare(subject, case, "mask", prompt_inputs)
+
+    @points(1)
+    def test_the_number_for_padding_may_be_a_token_too(self, subject, case):
+        for part in PADDED:
+            self.compare(subject, case, part, partial(prompt_inputs, with_pad=True))
+
+    @points(2)
+    def test_each_prompt_gets_the_logits_that_it_gets_alone(self, subject, case):
+        expect_right(subject, case, weights_inputs, ask_for_logits, judge_logits)
+
+    def compare(self, subject, case, part, inputs):
+        expect_agrees(subject, case, "left_padded", inputs, padded_oracle, PADDED, compare=[part])
+
+
+# 8.6 ------------------------------------------------------------------------------------------
+
+SAYS = 5
+
+
+def distributions(case, rows):
+    return (1.3 * case.normal(rows, SAYS)).softmax(dim=-1)
+
+
+def accepted_inputs(case):
+    """The two models agree nearly, so everything is accepted."""
+    draft = distributions(case, 3)
+    target = torch.cat([0.8 * draft + 0.2 * distributions(case, 3), distributions(case, 1)])
+    drafted = drawn_tokens(case, 3, vocab_size=SAYS)
+    return target, draft, drafted, case.uniform(3, high=0.75), float(case.uniform())
+
+
+def rejected_inputs(case):
+    """The second of four tokens is one that the larger model does not like; the others pass."""
+    draft, target = distributions(case, 4), distributions(case, 5)
+    drafted = drawn_tokens(case, 4, vocab_size=SAYS)
+    unwanted = int(drafted[1])
+    draft[1] = 0.3 * draft[1] + 0.7 * F.one_hot(torch.tensor(unwanted), SAYS)
+    target[1, unwanted] = 0.05 * target[1, unwanted]
+    target[1] = target[1] / target[1].sum()
+    accept = torch.tensor([0.0, 0.9, 0.0, 0.0], dtype=torch.float64)
+    return target, draft, drafted, accept, float(case.uniform())
+
+
+def any_inputs(case):
+    drafted = drawn_tokens(case, 3, vocab_size=SAYS)
+    rows = distributions(case, 4), distributions(case, 3)
+    return *rows, drafted, case.uniform(3), float(case.uniform())
+
+
+def speculative_oracle(target, draft, drafted, accept, u):
+    """Go token by token, in plain numbers."""
+    written = []
+    for i, token in enumerate(drafted.tolist()):
+        wanted, proposed = target[i].tolist(), draft[i].tolist()
+        if accept[i] * proposed[token] < wanted[token]:
+            written.append(token)
+            continue
+        rest = [max(0.0, p - q) for p, q in zip(wanted, proposed, strict=True)]
+        break
+    else:
+        rest = target[-1].tolist()
+    edges = itertools.accumulate(share / sum(rest) for share in rest)
+    return [*written, next(token for token, edge in enumerate(edges) if edge > u)]
+
+
+def speculate(subject, problems):
+    return [subject.call("speculative", *problem) for problem in problems]
+
+
+def as_tokens(answer):
+    answer = answer.tolist() if isinstance(answer, torch.Tensor) else answer
+    return list(answer) if isinstance(answer, (list, tuple)) else None
+
+
+def judge_speculation(answers, problems):
+    for answer, problem in zip(answers, problems, strict=True):
+        target, draft, drafted, accept, u = problem
+        expected, seen = speculative_oracle(*problem), as_tokens(answer)
+        if seen is None:
+            return f"tokens should be returned, it is {describe(answer)}"
+        if seen != expected:
+            ratios = [
+                number(target[i, token] / draft[i, token])
+                for i, token in enumerate(drafted.tolist())
+            ]
+            return (
+                f"drafted were {drafted.tolist()}, target over draft is {', '.join(ratios)}, accept "
+                f"is {[round(a, 3) for a in accept.tolist()]} and u {u:.3f}: {seen} was written, "
+                f"expected {expected}"
+            )
+    return None
+
+
+def even_drafts(case):
+    """Each token drafted, with numbers that lie evenly in the unit square."""
+    target = torch.tensor([[0.15, 0.25, 0.6], [0.3, 0.3, 0.4]]) + 0.0
+    target = (target.double() * case.uniform(2, 3, low=0.9, high=1.1)).contiguous()
+    target = target / target.sum(dim=-1, keepdim=True)
+    draft = torch.tensor([[0.6, 0.3, 0.1]]).double()
+    times, start = 48, float(case.uniform())
+    places = (torch.arange(times, dtype=torch.float64) + 0.5) / times
+    others = (start + torch.arange(times) * (math.sqrt(5) - 1) / 2) % 1.0
+    return target, draft, places, others
+
+
+def first_tokens(subject, target, draft, places, others):
+    """Return, for each token that may be drafted, how often each token comes out first."""
+    counts = []
+    for drafted in range(3):
+        row = [0, 0, 0]
+        for accept, u in zip(places, others.tolist(), strict=True):
+            given = torch.tensor([drafted]), accept[None], u
+            seen = as_tokens(subject.call("speculative", target, draft, *given))
+            if seen and type(seen[0]) is int and 0 <= seen[0] < 3:
+                row[seen[0]] += 1
+        counts.append(row)
+    return counts
+
+
+def judge_first(counts, target, draft, places, others):
+    found = draft[0] @ torch.tensor(counts).double() / len(places)
+    if (found - target[0]).abs().max() < 0.07:
+        return None
+    told = ", ".join(f"{share:.3f}" for share in found)
+    wanted = ", ".join(f"{share:.3f}" for share in target[0])
+    return (
+        f"over all that may be drafted and drawn, the tokens 0, 1, 2 come out with the shares "
+        f"{told}; the larger model alone gives them {wanted}"
+    )
+
+
+@exercise(
+    "speculative",
+    number="8.6",
+    title="Speculative decoding",
+    asks="Accept drafted tokens one after the other; replace the first that is rejected by a draw "
+    "from what the target has more of, or draw one more after the last.",
+    difficulty=3,
+    importance=3,
+    minutes=25,
+    optional=True,
+)
+class TestSpeculative:
+    @points(2)
+    def test_after_accepted_tokens_comes_one_more(self, subject, case):
+        self.judge(subject, case, accepted_inputs)
+
+    @points(3)
+    def test_the_first_rejected_token_is_replaced_and_ends_it(self, subject, case):
+        self.judge(subject, case, rejected_inputs)
+
+    @points(2)
+    def test_it_is_right_whatever_was_drafted(self, subject, case):
+        self.judge(subject, case, any_inputs)
+
+    @points(1)
+    def test_the_first_token_follows_the_larger_model(self, subject, case):
+        expect_right(subject, unnamed(case), even_drafts, first_tokens, judge_first)
+
+    def judge(self, subject, case, inputs):
+        def draw(case):
+            return ([inputs(case) for _ in range(6)],)
+
+        expect_right(subject, case, draw, speculate, judge_speculation)
+
+
+# 8.7 ------------------------------------------------------------------------------------------
+
+WIDTH, NAMES = 6, 11
+
+
+def fixed(*shape):
+    """Weights of the models that a student's test is to judge: always the same."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+TABLE = fixed(NAMES, WIDTH)
+W_QUERY, W_KEY, W_VALUE = 0.6 * fixed(3, WIDTH, WIDTH)
+
+
+def read_chunks(
+    chunks,
+    offset_grows=len,
+    corner="end",
+    sees_ahead=False,
+    keeps=None,
+    newest_only=False,
+    turns_again=False,
+    shares_position=False,
+    window=None,
+):
+    """Read chunk after chunk with one layer and a cache; the logits of the last chunk.
+
+    The arguments after the first are what can be wrong, but for `window`.
+    """
+    keys, values, offset = TABLE[:0], TABLE[:0], 0
+    for number_of_chunk, tokens in enumerate(chunks):
+        x = TABLE[tokens]
+        if turns_again:
+            keys = turned(keys)
+        query, new_keys = x @ W_QUERY, x @ W_KEY
+        if shares_position and number_of_chunk > 0:
+            query, new_keys = (
+                torch.cat([turned(row[None], offset) for row in rows]) for rows in (query, new_keys)
+            )
+        else:
+            query, new_keys = turned(query, offset), turned(new_keys, offset)
+        keys, values = torch.cat([keys, new_keys]), torch.cat([values, x @ W_VALUE])
+        shift = len(keys) - len(x) if corner == "end" else 0
+        distance = torch.arange(len(x))[:, None] + shift - torch.arange(len(keys))
+        allowed = distance >= 0
+        if window is not None:
+            allowed = allowed & (distance < window)
+        if sees_ahead and number_of_chunk > 0:
+            allowed = torch.ones_like(allowed)
+        scores = (query @ keys.T / math.sqrt(WIDTH)).masked_fill(~allowed, -math.inf)
+        logits = (x + 0.4 * scores.softmax(dim=-1) @ values) @ TABLE.T
+        if keeps is not None:
+            keys, values = keys[-keeps:], values[-keeps:]
+        if newest_only:
+            keys, values = keys[-len(x) :], values[-len(x) :]
+        offset += offset_grows(tokens)
+    return logits
+
+
+def read_anew(chunks):
+    """Keep nothing but tokens."""
+    return read_chunks([torch.cat(chunks)])[-len(chunks[-1]) :]
+
+
+def merged_in_float32(chunks):
+    """Attend to each chunk apart, and merge what was found: rounding depends on the chunks."""
+    text = torch.cat(chunks)
+    x = TABLE[text]
+    query, key, value = (
+        part.float() for part in (turned(x @ W_QUERY), turned(x @ W_KEY), x @ W_VALUE)
+    )
+    scores = query @ key.T / math.sqrt(WIDTH)
+    scores = scores.masked_fill(~torch.ones_like(scores).tril().bool(), -math.inf)
+    weights = (scores - scores.amax(dim=1, keepdim=True)).exp()
+    sizes = [len(chunk) for chunk in chunks]
+    parts = list(zip(weights.split(sizes, dim=1), value.split(sizes), strict=True))
+    found = sum(w @ v for w, v in parts) / sum(w.sum(dim=1, keepdim=True) for w, _ in parts)
+    return ((x.float() + 0.4 * found) @ TABLE.float().T)[-sizes[-1] :]
+
+
+def prompt_again(chunks):
+    """With every chunk the offset grows by the length of the first one."""
+    return read_chunks(chunks, offset_grows=lambda tokens: len(chunks[0]))
+
+
+def with_cache(model):
+    """Make a step of a model: its cache is the chunks that were read."""
+    known = {}
+
+    def step(tokens, cache):
+        if tokens.dim() != 1 or len(tokens) == 0:
+            raise ValueError(
+                f"step takes tokens (new,), at least one, got the shape {tuple(tokens.shape)}"
+            )
+        chunks = [*(cache["chunks"] if cache else []), tokens]
+        key = tuple(tuple(chunk.tolist()) for chunk in chunks)
+        if key not in known:
+            known[key] = model(chunks)
+        return known[key], {"chunks": chunks}
+
+    return step
+
+
+def with_hidden_cache():
+    """Make a step that keeps what it reads to itself, so that branches share it."""
+    inside = {}
+
+    def step(tokens, cache):
+        if cache is None:
+            inside["chunks"] = []
+        inside["chunks"] = [*inside["chunks"], tokens]
+        return read_chunks(inside["chunks"]), {"chunks": []}
+
+    return step
+
+
+RIGHT = {
+    "a cache of keys and values": with_cache(read_chunks),
+    "one that keeps the tokens and reads them anew": with_cache(read_anew),
+    "one in float32 that merges what each chunk gives": with_cache(merged_in_float32),
+    "a model that looks three tokens back": with_cache(partial(read_chunks, window=3)),
+}
+NOT_RIGHT = {
+    "each chunk begins at position 0": with_cache(partial(read_chunks, offset_grows=lambda _: 0)),
+    "the offset counts chunks": with_cache(partial(read_chunks, offset_grows=lambda _: 1)),
+    "the offset grows by the prompt again and again": with_cache(prompt_again),
+    "tokens of a later chunk share one position": with_cache(
+        partial(read_chunks, shares_position=True)
+    ),
+    "cached keys are turned again": with_cache(partial(read_chunks, turns_again=True)),
+    "the mask begins in the wrong corner": with_cache(partial(read_chunks, corner="start")),
+    "tokens of a later chunk see ahead": with_cache(partial(read_chunks, sees_ahead=True)),
+    "only the chunk before is kept": with_cache(partial(read_chunks, newest_only=True)),
+    "no more than five tokens are kept": with_cache(partial(read_chunks, keeps=5)),
+    "branches share one hidden cache": with_hidden_cache(),
+}
+
+
+@exercise(
+    "check_cache",
+    number="8.7",
+    title="Write the test: does the cache change anything?",
+    asks="`check_cache` reads one text in different chunks with the step that it is given, and "
+    "`assert`s that all logits are those of reading it at once.",
+    difficulty=3,
+    importance=5,
+    minutes=25,
+)
+class TestCheckCache:
+    @points(1)
+    def test_positions_that_begin_again_are_caught(self, subject, case):
+        self.judge(subject, case, "each chunk begins at position 0")
+        self.judge(subject, case, "tokens of a later chunk share one position")
+        self.judge(subject, case, "cached keys are turned again")
+
+    @points(1)
+    def test_an_offset_in_chunks_is_caught(self, subject, case):
+        self.judge(subject, case, "the offset counts chunks")
+
+    @points(1)
+    def test_an_offset_that_jumps_is_caught(self, subject, case):
+        self.judge(subject, case, "the offset grows by the prompt again and again")
+
+    @points(1)
+    def test_a_mask_in_the_wrong_corner_is_caught(self, subject, case):
+        self.judge(subject, case, "the mask begins in the wrong corner")
+
+    @points(1)
+    def test_a_look_ahead_is_caught(self, subject, case):
+        self.judge(subject, case, "tokens of a later chunk see ahead")
+
+    @points(1)
+    def test_an_overwritten_cache_is_caught(self, subject, case):
+        self.judge(subject, case, "only the chunk before is kept")
+
+    @points(1)
+    def test_a_cache_that_is_too_small_is_caught(self, subject, case):
+        self.judge(subject, case, "no more than five tokens are kept")
+
+    @points(1)
+    def test_a_hidden_cache_is_caught(self, subject, case):
+        self.judge(subject, case, "branches share one hidden cache")
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_cache", RIGHT, NOT_RIGHT, bug)
+
+
+# 8.8 ------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """A model to read with: its answer depends on every token and on its position.
+
+    It counts the tokens that it is given.
+    """
+
+    def __init__(self, table):
+        self.table, self.num_read = table, 0
+
+    def logits(self, tokens, positions):
+        places = (
+            positions[..., None].double() * torch.linspace(0.4, 2.0, VOCAB) + self.table[tokens]
+        )
+        return places.sin().sum(dim=1) + self.table[tokens[:, -1]]
+
+    def read(self, tokens, positions, cache=None):
+        if tokens.dim() != 2 or positions.shape != tokens.shape:
+            raise ValueError(
+                "read takes tokens (batch, new) and a position for each of them, got shapes "
+                f"{tuple(tokens.shape)} and {tuple(positions.shape)}"
+            )
+        self.num_read += tokens.shape[1]
+        if cache is not None:
+            tokens = torch.cat([cache["tokens"], tokens], dim=1)
+            positions = torch.cat([cache["positions"], positions], dim=1)
+        return self.logits(tokens, positions), {"tokens": tokens, "positions": positions}
+
+
+def generate_inputs(case, lengths):
+    prompts = [drawn_tokens(case, 2, length, vocab_size=VOCAB) for length in lengths]
+    return [(prompt, case.normal(VOCAB, VOCAB, std=2.0), 5) for prompt in prompts]
+
+
+def generated(subject, problems):
+    """Return what was written to each prompt, and how many tokens were read."""
+    found = []
+    for prompt, table, num_new in problems:
+        reader = Reader(table)
+        written = subject.call("mended_generate", subject.lend(reader.read), prompt, num_new)
+        found.append((written, reader.num_read))
+    return found
+
+
+def expected_text(prompt, table, num_new):
+    """Read everything again for each token."""
+    text = prompt
+    for _ in range(num_new):
+        places = torch.arange(text.shape[1]).expand_as(text)
+        newest = Reader(table).logits(text, places).argmax(dim=-1)
+        text = torch.cat([text, newest[:, None]], dim=1)
+    return text[:, prompt.shape[1] :]
+
+
+def judge_text(found, problems):
+    for (written, _), (prompt, table, num_new) in zip(found, problems, strict=True):
+        expected = expected_text(prompt, table, num_new)
+        if not isinstance(written, torch.Tensor) or written.shape != expected.shape:
+            return (
+                f"{num_new} new tokens for each of {len(prompt)} prompts should be returned, "
+                f"a tensor of shape {tuple(expected.shape)}; it is {describe(written)}"
+            )
+        wrong = (written != expected).any(dim=0)
+        if wrong.any():
+            place = int(wrong.nonzero()[0])
+            return (
+                f"after a prompt of {prompt.shape[1]} tokens, new token {place} is "
+                f"{written[:, place].tolist()}, without a cache it is {expected[:, place].tolist()}"
+            )
+    return None
+
+
+def judge_reading(found, problems):
+    for (_, num_read), (prompt, _, num_new) in zip(found, problems, strict=True):
+        most = prompt.shape[1] + num_new
+        if not most - 1 <= num_read <= most:
+            return (
+                f"for a prompt of {prompt.shape[1]} tokens and {num_new} new ones, `read` was given "
+                f"{num_read} tokens in all; each needs to be read once"
+            )
+    return None
+
+
+@exercise(
+    "mended_generate",
+    number="8.8",
+    title="Bug hunt: fluent, then junk",
+    asks="Return the tokens that the loop should write: every token read once, at its own "
+    "position, whatever the length of the prompt.",
+    difficulty=2,
+    importance=4,
+    minutes=15,
+)
+class TestMendedGenerate:
+    @points(2)
+    def test_new_tokens_stand_behind_the_prompt(self, subject, case):
+        self.judge(subject, case, judge_text, [6, 6])
+
+    @points(2)
+    def test_a_prompt_may_have_any_length(self, subject, case):
+        self.judge(subject, case, judge_text, [4, 9, 1])
+
+    @points(1)
+    def test_every_token_is_read_once(self, subject, case):
+        self.judge(subject, case, judge_reading, [5])
+
+    def judge(self, subject, case, judge, lengths):
+        def draw(case):
+            return (generate_inputs(case, lengths),)
+
+        expect_right(subject, case, draw, generated, judge)

@@ -1,0 +1,121 @@
+"""A model that is handed in is looked at before anything is made of it: hostile files cost nothing.
+
+The files are those of the capstone's author, one of them replaced. Each is refused in a sentence,
+in little time and memory, and code that was handed in is never run.
+"""
+
+import json
+import struct
+import time
+
+import pytest
+
+from classroom.intake import File
+from classroom.selfcheck import run_checks
+from classroom.subjects import LocalSubject
+
+EXERCISE = "capstone"
+
+
+@pytest.fixture(scope="module")
+def capstone(every_assignment):
+    return next(a for a in every_assignment if a.name == "09_inside")
+
+
+def told(capstone, **changed):
+    """Return what the first check of the capstone says to the right files but for some."""
+    files = {**capstone.handed_in, **{name.replace("_", "."): d for name, d in changed.items()}}
+    subject = LocalSubject(
+        capstone.solution(EXERCISE).namespace,
+        files={name: File(data) for name, data in files.items() if data is not None},
+    )
+    started = time.process_time()
+    report = run_checks(capstone.handout, EXERCISE, subject)
+    assert time.process_time() - started < 5
+    assert report.earned == 0
+    assert "itself broke" not in report.to_text()
+    return report.results[0].message
+
+
+def config_with(capstone, **fields):
+    record = json.loads(capstone.handed_in["config.json"])
+    record["config"] |= fields
+    return json.dumps(record).encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"num_layers": 10**9}, "num_layers must be a whole number from 1 to 16, got 1000000000"),
+        ({"d_model": -1}, "d_model must be a whole number from 1 to 512, got -1"),
+        ({"d_ff": 1e3}, "d_ff must be a whole number from 1 to 2,048, got 1000.0"),
+        ({"vocab_size": True}, "vocab_size must be a whole number from 1 to 2,048, got True"),
+        ({"max_len": 1}, "max_len must be a whole number from 8 to 512, got 1"),
+        ({"num_kv_heads": 2.0}, "num_kv_heads must be a whole number or null, got 2.0"),
+        ({"window": [10**9]}, "window must be a whole number or null"),
+        ({"norm_eps": "small"}, "config.json describes no model"),
+        ({"num_experts": 8}, "config.json describes no model"),
+        ({"d_model": 512, "d_ff": 2048, "num_layers": 16}, "a model may have 1,000,000 parameters"),
+    ],
+)
+def test_a_size_is_refused_before_anything_of_that_size_is_made(capstone, fields, says):
+    assert says in told(capstone, config_json=config_with(capstone, **fields))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "config.json must be JSON in UTF-8"),
+        (b"\xff\xfe", "config.json must be JSON in UTF-8"),
+        (b"[" * 200_000, "config.json must be JSON in UTF-8: it is nested too deeply"),
+        (b"[]", "config.json must hold named fields"),
+        (b'{"a": NaN}', "config.json must be JSON in UTF-8: NaN is no number"),
+        (b'{"a": 1' + b"0" * 5000 + b"}", "config.json must be JSON in UTF-8"),
+        (b" " * 2**19, "config.json may have 262,144 bytes, it has 524,288"),
+        (b'{"model": "EncoderOnly"}', "must be that of a DecoderOnly model"),
+        (b'{"model": "DecoderOnly", "config": 3}', "config.json needs the field config"),
+        (None, "`config.json` is not beside the notebook"),
+    ],
+)
+def test_a_configuration_that_is_none_is_refused(capstone, data, says):
+    assert says in told(capstone, config_json=data)
+
+
+def header(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\x80\x04\x95", "model.safetensors is a pickle"),
+        (b"PK\x03\x04", "model.safetensors is a pickle"),
+        (b"", "model.safetensors is no whole safetensors file"),
+        (struct.pack("<Q", 2**63), "model.safetensors is no whole safetensors file"),
+        (header(b"[" * 100_000), "model.safetensors is no whole safetensors file"),
+        (header(b"{}"), "model.safetensors and config.json do not belong together"),
+        (
+            header(b'{"a": {"dtype": "F32", "shape": [1000000000], "data_offsets": [0, 4]}}1234'),
+            "model.safetensors is no whole safetensors file",
+        ),
+        (bytes(32 * 2**20), "model.safetensors may have 4,194,304 bytes, it has 33,554,432"),
+        (None, "`model.safetensors` is not beside the notebook"),
+    ],
+)
+def test_weights_that_are_none_are_refused(capstone, data, says):
+    assert says in told(capstone, model_safetensors=data)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "says"),
+    [
+        (None, "config.json needs a tokenizer called text"),
+        ({"kind": "telepathy"}, "cannot read the held-out text"),
+        ({"kind": "byte", "special_tokens": []}, "the tokenizer has 256 tokens, the model 512"),
+        ({"kind": "character", "characters": "e", "special_tokens": []}, "cannot read the held"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused(capstone, tokenizer, says):
+    record = json.loads(capstone.handed_in["config.json"])
+    record["tokenizers"] = {"text": tokenizer} if tokenizer else {}
+    assert says in told(capstone, config_json=json.dumps(record).encode())
