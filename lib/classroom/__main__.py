@@ -97,6 +97,28 @@ def _notebooks(path: Path) -> list[Path]:
 
 
 def _grade(args: argparse.Namespace) -> int:
+    with _crew(args) as crew:
+        return _grade_with(crew, args)
+
+
+@contextlib.contextmanager
+def _crew(args: argparse.Namespace):
+    """Call those who will grade here, if there is likely to be something for them to do."""
+    from classroom.crew import called_early, is_something_new
+
+    kept = (args.kept or args.root / "graded") / args.assignment
+    submitted = args.submitted or args.root / "submitted"
+    elsewhere = args.prepare or args.merge is not None or args.scheduler or args.shard
+    is_known = (args.root / "exercises" / args.assignment / "checks.py").is_file()
+    verdicts = kept / "verdicts.jsonl"
+    if elsewhere or not is_known or not is_something_new(submitted, args.assignment, verdicts):
+        yield None
+        return
+    with called_early(args.workers, args.allow_weaker) as crew:
+        yield crew
+
+
+def _grade_with(crew, args: argparse.Namespace) -> int:
     from classroom.grade import Assignment, Run
     from classroom.progress import Progress
     from classroom.report import to_csv, to_table
@@ -112,7 +134,7 @@ def _grade(args: argparse.Namespace) -> int:
         return 0
     try:
         with Progress("classroom grade", "submission") as progress:
-            summary = _graded(args, assignment, kept, progress)
+            summary = _graded(args, assignment, kept, progress, crew)
     except KeyboardInterrupt:
         print("classroom grade: stopped; run it again, and it goes on", file=sys.stderr)
         return 130
@@ -136,7 +158,7 @@ def _grade(args: argparse.Namespace) -> int:
     return 1 if summary.failed else 0
 
 
-def _graded(args: argparse.Namespace, assignment, kept: Path, progress):
+def _graded(args: argparse.Namespace, assignment, kept: Path, progress, crew):
     """Grade here, on a cluster or in a shard, or merge shards, as the command says."""
     from classroom.grade import ThisMachine, grade_folder, handed_in
     from classroom.sandbox import Limits
@@ -167,7 +189,7 @@ def _graded(args: argparse.Namespace, assignment, kept: Path, progress):
             f"{', '.join(exercises)}"
         )
     with contextlib.ExitStack() as stack:
-        engine = ThisMachine(args.workers)
+        engine = ThisMachine(args.workers, crew)
         if args.scheduler:
             from classroom.cluster import Cluster
 
@@ -282,18 +304,20 @@ def _feedback(args: argparse.Namespace) -> int:
 
 def _collect(args: argparse.Namespace) -> int:
     from classroom.collect import collect, to_table
-    from classroom.notebooks import text_file
+    from classroom.grade import Assignment
 
     folder = args.root / "exercises" / args.assignment
     if not (folder / "checks.py").is_file():
         raise ValueError(f"no assignment is called {args.assignment}: there is no {folder}")
+    master = Assignment(folder).master
     rows = collect(
         args.source,
         args.submitted or args.root / "submitted",
         args.assignment,
-        text_file(folder).with_suffix(".ipynb").name,
+        master.name,
         args.pattern,
         args.times_from_archive,
+        master.wanted,
     )
     print(to_table(rows))
     num_taken = sum(row.outcome == "taken" for row in rows)
@@ -340,6 +364,25 @@ def _inventory(args: argparse.Namespace) -> int:
                 f"{exercise['minutes']} minutes, difficulty {exercise['difficulty']} of 5, "
                 f"{len(exercise['mistakes'])} named mistakes, {len(exercise['variants'])} variants"
             )
+    return 0
+
+
+def _matrix(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from classroom import matrix
+
+    path = args.out or args.root / matrix.RECORD
+    before = None if args.again else matrix.load(path)
+    with tqdm(unit="mistake", leave=False, disable=not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        matrix.write(path, matrix.measure(args.root, before, progress=progress))
+    print(matrix.to_table(matrix.read(path)))
+    print(f"wrote {path}")
     return 0
 
 
@@ -537,6 +580,20 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
     command.set_defaults(run=_inventory)
+
+    command = commands.add_parser(
+        "matrix", help="run every known mistake against every check: which check catches which"
+    )
+    command.add_argument(
+        "--again", action="store_true", help="also exercises that have not changed since"
+    )
+    command.add_argument(
+        "--out",
+        type=Path,
+        help="where to write it, tests/benchmarks/records/kill_matrix.json by default",
+    )
+    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
+    command.set_defaults(run=_matrix)
 
     command = commands.add_parser(
         "mine", help="make a library of your own from your notebooks: what passes its checks"

@@ -10,6 +10,12 @@ cell, as the first cell of the notebook does.
 
         def scaled_dot_product_attention(query, key, value):
             ...
+
+Where an exercise wants files beside the notebook, `files=` names a function of the same file: given
+the bytes of the right files by name, it returns those that are handed in with this answer instead.
+
+    class NoWeights(Mistake, exercise="capstone", files=without_weights):
+        ...
 """
 
 import ast
@@ -17,22 +23,26 @@ import functools
 import linecache
 import re
 import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+Files = Mapping[str, bytes]
+ChangeFiles = Callable[[Files], Files]
 
 
 class Mistake:
     """A wrong answer that people really give."""
 
-    def __init_subclass__(cls, exercise: str):
+    def __init_subclass__(cls, exercise: str, files: ChangeFiles | None = None):
         super().__init_subclass__()
 
 
 class Variant:
     """A right answer, differently written."""
 
-    def __init_subclass__(cls, exercise: str):
+    def __init_subclass__(cls, exercise: str, files: ChangeFiles | None = None):
         super().__init_subclass__()
 
 
@@ -46,6 +56,8 @@ class Answer:
         explanation: What is wrong with it, or what is different, in a sentence.
         cell: Python source of the cell.
         prelude: Python source that runs before it.
+        change_files: Name of the function of the prelude that changes the files which are handed in
+            with it; empty if they are the right ones.
 
     """
 
@@ -54,6 +66,7 @@ class Answer:
     explanation: str
     cell: str
     prelude: str = ""
+    change_files: str = ""
 
     @property
     def title(self) -> str:
@@ -69,6 +82,27 @@ class Answer:
         namespace: dict[str, Any] = {"__name__": self.name}
         exec(compile(source, filename, "exec"), namespace)
         return namespace
+
+    def handed_in(self, right: Files) -> dict[str, bytes]:
+        """Return the files that are handed in with it, by name, given the right ones."""
+        if not self.change_files:
+            return dict(right)
+        return dict(self.namespace[self.change_files](right))
+
+
+def files_beside(folder: Path, *answers: Answer) -> dict[str, bytes]:
+    """Return what is handed in beside a notebook with some answers, by name.
+
+    Args:
+        folder: The assignment's solutions; the right files are those in `handed_in/`, which is not
+            released.
+        answers: Where two of them change a file, the last does.
+
+    """
+    files = {path.name: path.read_bytes() for path in sorted(folder.glob("handed_in/*"))}
+    for answer in answers:
+        files = answer.handed_in(files)
+    return files
 
 
 def load_answers(path: Path) -> list[Answer]:
@@ -117,4 +151,5 @@ def _read_answer(node: ast.ClassDef, lines: list[str], prelude: str, path: Path)
         )
     after_docstring = node.body[0].end_lineno
     cell = textwrap.dedent("\n".join(lines[after_docstring : node.end_lineno])).strip() + "\n"
-    return Answer(node.name, exercise, " ".join(explanation.split()), cell, prelude)
+    change_files = getattr(named.get("files"), "id", "")
+    return Answer(node.name, exercise, " ".join(explanation.split()), cell, prelude, change_files)

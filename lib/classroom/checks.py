@@ -51,6 +51,8 @@ class Exercise:
         importance: From 1 (a detail) to 5 (the rest stands on it).
         minutes: For a student who has read the chapter.
         optional: Whether a course may leave it out.
+        files: Names of files to hand in beside the notebook, such as `model.safetensors`, which
+            checks read by `Subject.file`.
 
     """
 
@@ -62,6 +64,7 @@ class Exercise:
     importance: int
     minutes: int
     optional: bool = False
+    files: tuple[str, ...] = ()
 
 
 def exercise(name: str, **about: Any) -> Callable[[type], type]:

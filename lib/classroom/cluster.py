@@ -272,7 +272,12 @@ class _Bench:
             allow_weaker=told.allow_weaker,
             seed=told.seed,
         )
-        self._process = Process(Grader(self._settings))
+        self._process = self._started()
+
+    def _started(self) -> Process:
+        process = Process()
+        process.begin(Grader(self._settings))
+        return process
 
     def do(self, job: _Sent) -> Judged:
         """Grade a submission; if the process is killed, once more."""
@@ -283,7 +288,7 @@ class _Bench:
                 return self._process.take()
             except Ended as ended:
                 how = str(ended)
-                self._process = Process(Grader(self._settings))
+                self._process = self._started()
         return not_judged(self._settings, job.student, f"a process of the grader was killed {how}")
 
     def close(self) -> None:

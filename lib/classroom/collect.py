@@ -20,7 +20,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,8 +80,9 @@ def collect(
     notebook_name: str,
     pattern: str | None = None,
     times_from_archive: bool = False,
+    wanted: Sequence[str] = (),
 ) -> list[Row]:
-    """Take notebooks into `submitted/STUDENT/ASSIGNMENT/`.
+    """Take notebooks, and what is wanted beside them, into `submitted/STUDENT/ASSIGNMENT/`.
 
     Args:
         sources: Folders, ZIP archives and single notebooks.
@@ -92,6 +93,7 @@ def collect(
         pattern: Regular expression for a whole path in a source, with a group `student`; maybe
             with a group `file`, and with a group `id` that tells people of one name apart.
         times_from_archive: Believe the times that the source gives, rather than the clock.
+        wanted: Names of other files that are to be handed in with a notebook.
 
     Returns:
         What became of each file, in order.
@@ -118,7 +120,7 @@ def collect(
         known = receipts(submitted, assignment)
         for source in sources:
             with _entries(source) as entries:
-                found = list(_assigned(entries, patterns, notebook_name, rows))
+                found = list(_assigned(entries, patterns, notebook_name, wanted, rows))
                 by_student = _by_student(found, rows)
                 budget = [MAX_TOTAL_BYTES]
                 for student, files in by_student.items():
@@ -294,7 +296,7 @@ class _File:
 
 @dataclass(frozen=True)
 class _Read:
-    """A notebook that has been read."""
+    """A file that has been read."""
 
     entry: _Entry
     name: str
@@ -306,7 +308,11 @@ class _Read:
 
 
 def _assigned(
-    entries: Sequence[_Entry], patterns: Sequence[re.Pattern[str]], name: str, rows: list[Row]
+    entries: Sequence[_Entry],
+    patterns: Sequence[re.Pattern[str]],
+    name: str,
+    wanted: Sequence[str],
+    rows: list[Row],
 ) -> Iterator[_File]:
     for number, entry in enumerate(entries):
         if _DEBRIS.search(entry.path[-_MAX_PATH:]):
@@ -314,13 +320,15 @@ def _assigned(
         groups = _groups(entry.path, patterns)
         student = unicodedata.normalize("NFC", groups.get("student") or "").strip()
         why = _why_refused(entry, student) if number < MAX_ENTRIES else "there are too many files"
+        called, id_ = groups.get("file") or name, groups.get("id") or ""
         if why:
             rows.append(Row(entry.path, student, "refused", why))
+        elif found := [each for each in wanted if _is_called(called, each)]:
+            yield _File(entry, student, id_, found[0])
         elif not entry.path.lower().endswith(".ipynb"):
             rows.append(Row(entry.path, student, "left out", "it is no notebook"))
         else:
-            file = _plain(groups.get("file") or name)
-            yield _File(entry, student, groups.get("id") or "", file)
+            yield _File(entry, student, id_, _plain(called))
 
 
 def _groups(path: str, patterns: Sequence[re.Pattern[str]]) -> dict[str, str | None]:
@@ -347,6 +355,15 @@ def _why_refused(entry: _Entry, student: str) -> str:
     return ""
 
 
+def _is_called(name: str, wanted: str) -> bool:
+    """Whether a file has a name, or what becomes of it when somebody uploads it again."""
+    stem, dot, ending = wanted.rpartition(".")
+    return (
+        re.fullmatch(rf"{re.escape(stem)}(-\d+| ?\(\d+\))?{re.escape(dot + ending)}", name)
+        is not None
+    )
+
+
 def _plain(name: str) -> str:
     """Return the name of a file that is harmless wherever it is printed."""
     stem = "".join(c if c.isprintable() and c != "/" else "_" for c in name[: -len(".ipynb")])
@@ -370,11 +387,14 @@ def _by_student(files: Sequence[_File], rows: list[Row]) -> dict[str, list[_File
 
 
 def _read(student: str, files: Sequence[_File], budget: list[int], rows: list[Row]) -> list[_Read]:
-    """Read somebody's notebooks; two of one name get names of their own."""
+    """Read somebody's files; two notebooks of one name get names of their own."""
     read: list[_Read] = []
     for file in files:
-        data, why = b"", ""
-        if len(read) == MAX_NOTEBOOKS:
+        data, why, is_notebook = b"", "", file.name.endswith(".ipynb")
+        taken = {each.name for each in read}
+        if not is_notebook and file.name in taken:
+            why = f"there is another {file.name}"
+        elif is_notebook and sum(name.endswith(".ipynb") for name in taken) == MAX_NOTEBOOKS:
             why = f"there are more than {MAX_NOTEBOOKS} notebooks"
         elif budget[0] <= 0:
             why = f"all files together are larger than {MAX_TOTAL_BYTES // 2**30} GB"
@@ -389,8 +409,7 @@ def _read(student: str, files: Sequence[_File], budget: list[int], rows: list[Ro
         if why:
             rows.append(Row(file.entry.path, student, "refused", why))
             continue
-        taken, stem, number = {each.name for each in read}, file.name[: -len(".ipynb")], 1
-        name = file.name
+        name, stem, number = file.name, file.name[: -len(".ipynb")], 1
         while name in taken:
             number += 1
             name = f"{stem}-{number}.ipynb"
@@ -415,7 +434,7 @@ class _HandIn:
         if target.is_symlink() or target.parent.is_symlink():
             return "refused", "the student's folder is a link"
         new = {file.digest for file in self.files}
-        there = _digests(target)
+        there = _digests(target, {file.name for file in self.files})
         if there == new:
             return "there already", ""
         latest = max((self.before[d] for d in there if d in self.before), default=None)
@@ -462,11 +481,12 @@ class _HandIn:
         os.rename(target, earlier / f"{stamp}-{number}")
 
 
-def _digests(folder: Path) -> set[str]:
-    """Return the digests of the notebooks that lie in a folder already."""
+def _digests(folder: Path, names: Collection[str]) -> set[str]:
+    """Return the digests of what lies in a folder already: notebooks, and files of some names."""
     if not folder.is_dir():
         return set()
-    files = [path for path in folder.glob("*.ipynb") if path.is_file() and not path.is_symlink()]
+    found = {*folder.glob("*.ipynb"), *(folder / name for name in names)}
+    files = [path for path in found if path.is_file() and not path.is_symlink()]
     return {hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

@@ -27,6 +27,7 @@ import torch
 from nbformat import NotebookNode
 
 from classroom.collect import receipts
+from classroom.crew import Crew, shared
 from classroom.intake import (
     Master,
     Parcel,
@@ -80,7 +81,9 @@ class Assignment:
     @cached_property
     def master(self) -> Master:
         """Its notebook as it was handed out."""
-        return Master.read(text_file(self.folder).with_suffix(".ipynb"))
+        exercises = [exercise for exercise, _ in load_checks(self.folder).values()]
+        wanted = sorted({name for exercise in exercises for name in exercise.files})
+        return Master.read(text_file(self.folder).with_suffix(".ipynb"), wanted)
 
     @cached_property
     def digest(self) -> str:
@@ -164,6 +167,7 @@ class _Attempts:
         self.outcome = Outcome()
         self._assignment = assignment
         self._cells = submission.cells
+        self._files = submission.others
         self._seed = seed
         self._limits = limits
         self._left_out: set[int] = set()
@@ -184,7 +188,7 @@ class _Attempts:
     def _check(self, job: Job, exercise: str) -> None:
         reports = self.outcome.reports
         if exercise not in reports:
-            with job.serving(exercise) as subject:
+            with job.serving(exercise, self._files) as subject:
                 reports[exercise] = run_checks(
                     self._assignment.folder, exercise, subject, self._seed
                 )
@@ -314,7 +318,7 @@ class HandedIn:
             received = datetime.fromtimestamp(int(os.lstat(self.folder).st_ctime), UTC)
             why = "the student's folder is a link: hand in the files themselves"
             return Parcel(received, problem=why)
-        parcel = pack(self.folder, master.name)
+        parcel = pack(self.folder, master)
         notebooks = {
             name: replace(found, received=self.receipts.get(found.digest, found.received))
             for name, found in parcel.notebooks.items()
@@ -378,10 +382,12 @@ class ThisMachine:
 
     Attributes:
         workers: How many.
+        crew: Those who have been called already.
 
     """
 
     workers: int = 1
+    crew: Crew | None = None
 
     def layers(self, allow_weaker: bool) -> frozenset[str]:
         """Return what must be active here, as far as it is."""
@@ -391,11 +397,15 @@ class ThisMachine:
 
     def judge_all(self, settings: Settings, submissions: Iterable[HandedIn]) -> Iterator[Judged]:
         """Grade submissions; no more of them is held in memory than is being graded."""
-        for each, judged in side_by_side(Grader(settings), submissions, self.workers):
-            if isinstance(judged, Killed):
-                why = f"a process of the grader was killed {judged.how}"
-                judged = not_judged(settings, each.student, why)
-            yield judged
+        with contextlib.ExitStack() as stack:
+            crew = self.crew or stack.enter_context(shared(self.workers, settings.allow_weaker))
+            grader = Grader(settings, crew.door)
+            done = side_by_side(grader, submissions, self.workers, crew.descriptors, crew.processes)
+            for each, judged in done:
+                if isinstance(judged, Killed):
+                    why = f"a process of the grader was killed {judged.how}"
+                    judged = not_judged(settings, each.student, why)
+                yield judged
 
 
 def judge(zygote: Zygote, settings: Settings, student: str, parcel: Parcel) -> Judged:
@@ -460,16 +470,23 @@ def not_judged(settings: Settings, student: str, why: str) -> Judged:
 
 @dataclass(frozen=True)
 class Grader:
-    """Called in a process that grades, see `pool.Process`: starts a sandbox, and grades in it."""
+    """Called in a process that grades, see `pool.Process`: finds or starts a sandbox to grade in.
+
+    Attributes:
+        settings: What the run is told.
+        door: To a zygote that several share, see `Zygote`; one of its own is started otherwise.
+
+    """
 
     settings: Settings
+    door: int | None = None
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Callable[[Any], Judged]]:
         """Give what grades anything that has a student and a parcel, such as `HandedIn`."""
         torch.set_num_threads(1)
         settings = self.settings
-        with Zygote(settings.allow_weaker) as zygote:
+        with Zygote(settings.allow_weaker, self.door) as zygote:
 
             def work(each: HandedIn) -> Judged:
                 try:

@@ -59,16 +59,18 @@ class Master:
     Attributes:
         name: Of its file, such as `attention.ipynb`.
         notebook: Its cells.
+        wanted: Names of other files that are to be handed in with it.
 
     """
 
     name: str
     notebook: NotebookNode
+    wanted: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, path: Path) -> "Master":
+    def read(cls, path: Path, wanted: Sequence[str] = ()) -> "Master":
         """Read the notebook of a released assignment."""
-        return cls(path.name, nbformat.read(path, as_version=4))
+        return cls(path.name, nbformat.read(path, as_version=4), tuple(wanted))
 
     @cached_property
     def roles(self) -> tuple["Role", ...]:
@@ -126,6 +128,7 @@ class Submission:
         notes: Sentences for the author on what was not as it should be.
         digest: Of the bytes of the notebook, sha256 in hexadecimal.
         received: When the file came to lie where it lies. The author can set every other date.
+        others: Files that are wanted beside the notebook, by name; those that are there.
 
     """
 
@@ -134,10 +137,11 @@ class Submission:
     notes: tuple[str, ...]
     digest: str
     received: datetime
+    others: Mapping[str, "File"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Notebook:
+class File:
     """A file that may be graded, as bytes.
 
     Attributes:
@@ -156,6 +160,20 @@ class Notebook:
         """Of its bytes, sha256 in hexadecimal."""
         return hashlib.sha256(self.data).hexdigest()
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the file as JSON types."""
+        return {
+            "data": base64.b64encode(self.data).decode(),
+            "received": self.received and self.received.isoformat(),
+            "problem": self.problem,
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "File":
+        """Rebuild a file from what `to_json` returned."""
+        received = record["received"] and datetime.fromisoformat(record["received"])
+        return cls(base64.b64decode(record["data"]), received, record["problem"])
+
 
 @dataclass(frozen=True)
 class Parcel:
@@ -167,20 +185,25 @@ class Parcel:
         files: Names of what lies in it, in the order in which people count.
         notebooks: By name.
         problem: Why nothing of it can be read, in a sentence.
+        others: Files that are wanted beside the notebook, by name; those that are there.
 
     """
 
     received: datetime
     files: tuple[str, ...] = ()
-    notebooks: Mapping[str, Notebook] = field(default_factory=dict)
+    notebooks: Mapping[str, File] = field(default_factory=dict)
     problem: str = ""
+    others: Mapping[str, File] = field(default_factory=dict)
 
     @cached_property
     def digest(self) -> str:
         """Stands for all of it except for the times: sha256 in hexadecimal."""
         names = [name for name in self.files if name not in _COMES_WITH_IT]
-        notebooks = [(name, n.digest, n.problem) for name, n in self.notebooks.items()]
-        content = json.dumps([names, notebooks, self.problem])
+        found = [
+            [(name, file.digest, file.problem) for name, file in files.items()]
+            for files in (self.notebooks, self.others)
+        ]
+        content = json.dumps([names, *found, self.problem])
         return hashlib.sha256(content.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -188,38 +211,29 @@ class Parcel:
         return {
             "received": self.received.isoformat(),
             "files": self.files,
-            "notebooks": {
-                name: {
-                    "data": base64.b64encode(notebook.data).decode(),
-                    "received": notebook.received and notebook.received.isoformat(),
-                    "problem": notebook.problem,
-                }
-                for name, notebook in self.notebooks.items()
-            },
+            "notebooks": {name: file.to_json() for name, file in self.notebooks.items()},
             "problem": self.problem,
+            "others": {name: file.to_json() for name, file in self.others.items()},
         }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Parcel":
         """Rebuild a parcel from what `to_json` returned."""
-        notebooks = {
-            name: Notebook(
-                base64.b64decode(notebook["data"]),
-                notebook["received"] and datetime.fromisoformat(notebook["received"]),
-                notebook["problem"],
-            )
-            for name, notebook in record["notebooks"].items()
-        }
+        notebooks, others = (
+            {name: File.from_json(file) for name, file in record[kind].items()}
+            for kind in ("notebooks", "others")
+        )
         received = datetime.fromisoformat(record["received"])
-        return cls(received, tuple(record["files"]), notebooks, record["problem"])
+        return cls(received, tuple(record["files"]), notebooks, record["problem"], others)
 
 
-def pack(folder: Path, proper_name: str) -> Parcel:
+def pack(folder: Path, master: Master) -> Parcel:
     """Read all of a student's folder that is looked at.
 
     Args:
-        folder: What lies in it is not followed if it is a link, and not read if it is no notebook.
-        proper_name: Of the notebook that was handed out.
+        folder: What lies in it is not followed if it is a link, and not read if it is neither a
+            notebook nor wanted beside it.
+        master: The notebook as it was handed out.
 
     Raises:
         OSError: If there is no such folder.
@@ -232,20 +246,22 @@ def pack(folder: Path, proper_name: str) -> Parcel:
     # Not what a grader puts beside it: that would change when it came.
     times = [_came(folder / name) for name in files if name not in _COMES_WITH_IT]
     received = max(times, default=_came(folder))
-    notebooks = {name: _packed(folder, name) for name in _notebooks(files, proper_name)}
-    return Parcel(received, tuple(files), notebooks)
+    notebooks = {name: read_file(folder, name) for name in _notebooks(files, master.name)}
+    others = {name: read_file(folder, name) for name in master.wanted if name in files}
+    return Parcel(received, tuple(files), notebooks, others=others)
+
+
+def read_file(folder: Path, name: str) -> File:
+    """Read a file that was handed in; if that is not possible, what is returned says why."""
+    try:
+        return File(*_bytes_of(folder, name))
+    except Unreadable as reason:
+        return File(problem=str(reason))
 
 
 def _came(path: Path) -> datetime:
     # The date of the last change of content comes with the file; this one is the machine's own.
     return datetime.fromtimestamp(int(os.lstat(path).st_ctime), UTC)
-
-
-def _packed(folder: Path, name: str) -> Notebook:
-    try:
-        return Notebook(*_bytes_of(folder, name))
-    except Unreadable as reason:
-        return Notebook(problem=str(reason))
 
 
 def unpack(parcel: Parcel, master: Master) -> Submission:
@@ -279,7 +295,9 @@ def unpack(parcel: Parcel, master: Master) -> Submission:
     notes = [*_notes_on_files(best, found, parcel.files, reasons, master), *best.notes]
     if len(notes) > MAX_NOTES:
         notes[MAX_NOTES - 1 :] = [f"there are {len(notes) - MAX_NOTES + 1} more remarks like these"]
-    return Submission(shown(best.name), best.cells, tuple(notes), best.digest, best.received)
+    return Submission(
+        shown(best.name), best.cells, tuple(notes), best.digest, best.received, parcel.others
+    )
 
 
 def read_submission(folder: Path, master: Master) -> Submission:
@@ -290,7 +308,7 @@ def read_submission(folder: Path, master: Master) -> Submission:
 
     """
     try:
-        parcel = pack(folder, master.name)
+        parcel = pack(folder, master)
     except FileNotFoundError as error:
         raise Unreadable(f"the folder cannot be opened: {error.strerror}") from None
     return unpack(parcel, master)
@@ -411,10 +429,8 @@ def _bytes_of(folder: Path, name: str) -> tuple[bytes, datetime]:
 
 
 def _too_large(name: str) -> str:
-    return (
-        f"{shown(name)} is larger than {MAX_FILE_BYTES // 2**20} MB: clear its outputs and save "
-        "it again"
-    )
+    what_to_do = ": clear its outputs and save it again" if name.lower().endswith(".ipynb") else ""
+    return f"{shown(name)} is larger than {MAX_FILE_BYTES // 2**20} MB{what_to_do}"
 
 
 # A notebook's text
@@ -514,7 +530,7 @@ class _Candidate:
         object.__setattr__(self, "rank", rank)
 
 
-def _read(name: str, notebook: Notebook, master: Master) -> _Candidate:
+def _read(name: str, notebook: File, master: Master) -> _Candidate:
     if notebook.problem or notebook.received is None:
         raise Unreadable(notebook.problem)
     notes: list[str] = []
@@ -720,7 +736,7 @@ def _notes_on_files(
     if others := [shown(c.name) for c in found if c is not best]:
         notes.append(f"{shown(best.name)} was graded, not {', '.join(sorted(others))}")
     notes += reasons.values()
-    known = {best.name, *_COMES_WITH_IT, *(c.name for c in found), *reasons}
+    known = {best.name, *_COMES_WITH_IT, *(c.name for c in found), *reasons, *master.wanted}
     if unused := [shown(name) for name in files if name not in known]:
         more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
         notes.append(f"only the notebook is used, not {', '.join(unused[:3])}{more}")

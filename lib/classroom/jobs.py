@@ -11,19 +11,22 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from classroom.control_groups import JobGroup
 from classroom.frames import Channel, HungUp, Late, ProtocolError
+from classroom.intake import File
 from classroom.sandbox import TOO_LITTLE_MEMORY, TOO_MANY_THREADS, Limits
 from classroom.subjects import WorkerSubject
 
 __all__ = ["CellRun", "Job", "JobDied", "JobTooSlow", "ProtocolError"]
 
-# After an interrupt, and for what should take no time at all.
+# For what should take no time at all.
 _GRACE_SECONDS = 0.5
+# After an interrupt: on a busy machine a sleeping process needs more than a moment to wake up.
+_SECONDS_TO_HEED = 2.0
 _SECONDS_TO_START = 10.0
 _MAX_NEWS = 2**12
 _STREAMS = ("stdout", "stderr")
@@ -132,7 +135,7 @@ class Job:
                 found = self._control.receive(deadline)
             except Late:
                 self._interrupt()
-                found = self._control.receive(deadline + _GRACE_SECONDS)
+                found = self._control.receive(deadline + _SECONDS_TO_HEED)
         seconds = time.monotonic() - started
         match found:
             # What a cell writes here itself does not know the token, unless it looks for it.
@@ -143,18 +146,21 @@ class Job:
         raise ProtocolError("it sent something else than the outputs of a cell")
 
     @contextlib.contextmanager
-    def serving(self, exercise: str) -> Iterator[WorkerSubject]:
+    def serving(
+        self, exercise: str, files: Mapping[str, File] | None = None
+    ) -> Iterator[WorkerSubject]:
         """Let the checks of one exercise call the code, with its variables as they are here.
 
         What they change is gone afterwards.
 
         Args:
             exercise: Its name.
+            files: What was handed in beside the notebook, by name; the code does not see it.
 
         """
         left = self.deadline - time.monotonic()
         seconds = min(self._limits.seconds_per_exercise, max(left, 0.0))
-        subject = WorkerSubject(self._connect, self._disconnect, seconds)
+        subject = WorkerSubject(self._connect, self._disconnect, seconds, files)
         try:
             yield subject
         finally:

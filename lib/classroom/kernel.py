@@ -99,10 +99,10 @@ def mount_memory(
         num_bytes: What it can hold.
         num_files: How many files it can hold.
         still_seen: Files and folders that are not to be hidden, such as a Python that was
-            installed below `target`; others may be among them.
+            installed below `target`; others may be among them, and some may be gone by now.
 
     """
-    below = sorted(path for path in still_seen if path.startswith(f"{target}/"))
+    below = sorted(p for p in still_seen if p.startswith(f"{target}/") and os.path.lexists(p))
     places = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in below}
     options = f"size={num_bytes},nr_inodes={num_files},mode=700".encode()
     flags = _MS_NOSUID | _MS_NODEV

@@ -116,6 +116,16 @@ PIECES = (
     Piece("06_architectures", "shifted_loss", _alike("groundup.parts", "shifted_loss")),
     Piece("06_architectures", "CrossAttention", _alike("groundup.parts", "CrossAttention")),
     Piece("06_architectures", "smoothed_loss", _alike("groundup.parts", "smoothed_loss", "noam")),
+    *(
+        Piece("07_training", name, _alike("groundup.training_parts", name))
+        for name in ("adamw_step", "learning_rate", "clip_gradients")
+    ),
+    Piece(
+        "08_generation",
+        "next_token",
+        {"with_temperature": "groundup.sampling.temperature"}
+        | _alike("groundup.sampling", "top_k", "top_p"),
+    ),
 )
 """What the package is made of. A new piece is a new entry, in the order of the course."""
 

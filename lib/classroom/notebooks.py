@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import jupytext
 import nbformat
 from nbformat import NotebookNode
 
@@ -59,6 +58,8 @@ def build_notebook(folder: Path) -> NotebookNode:
         ValueError: If the text and the checks do not fit together.
 
     """
+    import jupytext  # it brings a server along, and those who grade need none of it
+
     text = text_file(folder)
     exercises = {name: found for name, (found, _) in load_checks(folder).items()}
     points = {name: sum(p for _, p in checks) for name, checks in list_checks(folder).items()}

@@ -8,6 +8,7 @@ importing fast.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import pickle
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -35,7 +36,7 @@ ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 if os.getppid() == int(sys.argv[3]):
     sys.path[:] = json.loads(sys.argv[1])
     from classroom.pool import serve
-    serve(int(sys.argv[2]))
+    serve(int(sys.argv[2]), sys.argv[4])
 """
 # A job in hand and one at hand: nobody waits while a result is written down.
 _JOBS_AT_A_TIME = 2
@@ -68,23 +69,32 @@ class Process:
     """A process that does one job after the other.
 
     Args:
-        start: Called in it, once; the context manager that it returns gives what does a job. It
-            is pickled, as jobs and results are.
+        descriptors: Files that stay open in it, under the same numbers.
+        imports: Name of a module that it is to import before it is told anything.
 
     """
 
-    def __init__(self, start: Start):
+    def __init__(self, descriptors: Sequence[int] = (), imports: str = ""):
         ours, theirs = socket.socketpair()
         with theirs:
-            arguments = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
+            arguments = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid()), imports]
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, *arguments],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *descriptors],
                 start_new_session=True,
             )
         self.connection = Connection(ours.detach())
         self._is_ready = False
+
+    def begin(self, start: Start) -> None:
+        """Tell it how to start.
+
+        Args:
+            start: Called in it, once; the context manager that it returns gives what does a job.
+                It is pickled, as jobs and results are.
+
+        """
         self._send(start)
 
     @property
@@ -133,16 +143,24 @@ class Process:
         return pickle.loads(message)
 
 
-def side_by_side(start: Start, jobs: Iterable[Any], workers: int) -> Iterator[tuple[Any, Any]]:
+def side_by_side(
+    start: Start,
+    jobs: Iterable[Any],
+    workers: int,
+    descriptors: Sequence[int] = (),
+    waiting: Sequence[Process] = (),
+) -> Iterator[tuple[Any, Any]]:
     """Do jobs in several processes.
 
     If a process is killed, its job is tried once more. The others do not notice.
 
     Args:
-        start: As for `Process`.
+        start: As for `Process.begin`.
         jobs: Asked for when there is somebody to do them, and done in this order, as far as there
             is one.
         workers: Number of processes.
+        descriptors: As for `Process`.
+        waiting: Processes that have been started before; they end with the others.
 
     Yields:
         Jobs and results, in the order in which they are done; a result may be `Killed`, and may
@@ -152,7 +170,8 @@ def side_by_side(start: Start, jobs: Iterable[Any], workers: int) -> Iterator[tu
         ChildProcessError: If no process can start.
 
     """
-    waiting = ((job, 1) for job in jobs)
+    coming = ((job, 1) for job in jobs)
+    idle = list(waiting)
     again: deque[tuple[Any, int]] = deque()
     given: dict[Process, deque[tuple[Any, int]]] = {}
 
@@ -164,10 +183,14 @@ def side_by_side(start: Start, jobs: Iterable[Any], workers: int) -> Iterator[tu
             is_room = len(given) < workers and has > 0
             if not is_room and has == _JOBS_AT_A_TIME:
                 return
-            found = again.popleft() if again else next(waiting, None)
+            found = again.popleft() if again else next(coming, None)
             if found is None:
                 return
-            process = Process(start) if is_room or idlest is None else idlest
+            if is_room or idlest is None:
+                process = idle.pop() if idle else Process(descriptors)
+                process.begin(start)
+            else:
+                process = idlest
             given.setdefault(process, deque()).append(found)
             process.give(found[0])
 
@@ -203,13 +226,15 @@ def side_by_side(start: Start, jobs: Iterable[Any], workers: int) -> Iterator[tu
         for process in given:
             process.end(_SECONDS_TO_END)
     finally:
-        for process in given:
+        for process in [*given, *idle]:
             process.end()
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor: int, imports: str) -> None:
     """Do what comes in over a socket, in a process that `Process` has started."""
     skip_the_grammar_of_addresses()
+    if imports:
+        importlib.import_module(imports)
     connection = Connection(descriptor)
     with contextlib.ExitStack() as stack:
         try:

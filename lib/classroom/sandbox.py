@@ -20,7 +20,7 @@ from pathlib import Path
 
 from classroom import kernel
 from classroom.control_groups import JobGroup, NotLent, end_strays, lent_group
-from classroom.subjects import SECONDS_PER_EXERCISE
+from classroom.limits import SECONDS_PER_EXERCISE
 
 NOBODY = 65534
 TOO_MANY_THREADS, TOO_LITTLE_MEMORY = 113, 114

@@ -15,17 +15,21 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from classroom import frames, lending, modules
 from classroom.frames import Channel, HungUp, Late, ProtocolError
+from classroom.limits import SECONDS_PER_EXERCISE
 from classroom.wire import CannotCross, Handle, pack, unpack
 
-SECONDS_PER_EXERCISE = 10.0
+if TYPE_CHECKING:
+    from classroom.intake import File
+
 _REPEAT_ALARM_AFTER = 0.01
 _FASTEST_ALARM = 2e-5
 # The process of the code under test stops a call itself; this long after, it is stopped.
@@ -80,6 +84,10 @@ class WrongKind(StudentError):
     """The function returned no tensor, number or string, or is a module of other parameters."""
 
 
+class NotHandedIn(StudentError):
+    """A file that is to lie beside the notebook is not there, or cannot be read."""
+
+
 class Died(StudentError):
     """The process in which the function ran came to an end."""
 
@@ -105,6 +113,10 @@ class Subject(Protocol):
         """Lend one of our functions: the code under test sees its values and its gradients."""
         ...
 
+    def file(self, name: str) -> bytes:
+        """Return what is in a file that lies beside the notebook."""
+        ...
+
 
 class LocalSubject:
     """Code that lives in this process, such as the cells of an open notebook.
@@ -116,11 +128,19 @@ class LocalSubject:
         namespace: Where the functions are found by name, for instance a notebook's variables.
         seconds: Time for all calls together; after that each call fails at once. Enforced in
             the main thread of systems with POSIX timers, elsewhere only between calls.
+        files: What lies beside the notebook, by name; by default what is in the folder in which
+            this process works.
 
     """
 
-    def __init__(self, namespace: Mapping[str, Any], seconds: float = SECONDS_PER_EXERCISE):
+    def __init__(
+        self,
+        namespace: Mapping[str, Any],
+        seconds: float = SECONDS_PER_EXERCISE,
+        files: Mapping[str, "File"] | None = None,
+    ):
         self._namespace = namespace
+        self._files = files
         self._seconds = seconds
         self._seconds_left = seconds
         self._lent: dict[int, Callable[..., Any]] = {}
@@ -193,6 +213,21 @@ class LocalSubject:
         handle = Handle(next(self._ids), "checks")
         self._lent[handle.id] = function
         return handle
+
+    def file(self, name: str) -> bytes:
+        """Return what is in a file that lies beside the notebook.
+
+        Raises:
+            NotHandedIn: If it is not there, or if it is too large or no ordinary file.
+
+        """
+        if self._files is not None:
+            return _content(name, self._files.get(name))
+        from classroom.intake import read_file  # it reads notebooks too, which takes a moment
+
+        folder = Path.cwd()
+        is_there = (folder / name).exists() or (folder / name).is_symlink()
+        return _content(name, read_file(folder, name) if is_there else None)
 
     def _cross(self, value: Any) -> Any:
         return unpack(pack(value), self._resolve)
@@ -301,6 +336,7 @@ class WorkerSubject:
             after a process has died, so that each call starts with the code as it was.
         disconnect: Ends that process, whatever it is doing.
         seconds: Time for all calls together, as in `LocalSubject`.
+        files: What was handed in beside the notebook, by name.
 
     """
 
@@ -309,7 +345,9 @@ class WorkerSubject:
         connect: Callable[[], Channel],
         disconnect: Callable[[], None],
         seconds: float = SECONDS_PER_EXERCISE,
+        files: Mapping[str, "File"] | None = None,
     ):
+        self._files = files or {}
         self._connect = connect
         self._disconnect = disconnect
         self._seconds = seconds
@@ -355,6 +393,15 @@ class WorkerSubject:
         handle = Handle(len(self._lent), "checks")
         self._lent[handle.id] = function
         return handle
+
+    def file(self, name: str) -> bytes:
+        """Return what is in a file that was handed in beside the notebook.
+
+        Raises:
+            NotHandedIn: As `LocalSubject.file`.
+
+        """
+        return _content(name, self._files.get(name))
 
     def close(self) -> None:
         """End the conversation."""
@@ -492,6 +539,16 @@ class _BorrowingSubject(LocalSubject):
 
 
 _ERRORS = {kind.__name__: kind for kind in (NotDefined, NotWritten, TooSlow, WrongKind)}
+
+
+def _content(name: str, file: "File | None") -> bytes:
+    if file is None:
+        raise NotHandedIn(
+            f"`{name}` is not beside the notebook: save it there under this name, and hand both in"
+        )
+    if file.problem:
+        raise NotHandedIn(file.problem)
+    return file.data
 
 
 def _refuse(handle: Handle) -> Any:

@@ -7,18 +7,25 @@ grader itself is never forked: what it knows, a fork of it would know.
 
 import contextlib
 import json
+import select
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from classroom import sandbox
 from classroom.control_groups import JobGroup, lent_group
-from classroom.jobs import Job, JobDied
 from classroom.sandbox import Layer, Limits
 
+if TYPE_CHECKING:
+    from classroom.jobs import Job
+
+READY = b"ready?"
+"""Asked of a zygote, with a socket to answer on; it answers when it can start jobs."""
 _SECONDS_TO_START = 120.0
 # `classroom.check` grades; in here it only says that it does not.
 _BOOT = """
@@ -38,10 +45,12 @@ class Zygote:
     """A sandbox with a clean process that waits for submissions; a context manager.
 
     It is started again if it has died. It ends with the thread that started it, whatever happens
-    to that one.
+    to that one. Several graders may share one, which spares each of them a start: the one that
+    has started it gives them its door.
 
     Args:
         allow_weaker: Go on where this machine lacks a layer of the sandbox.
+        door: Descriptor of the door of one that somebody else has started.
 
     Attributes:
         layers: What this machine offers, see `sandbox.probe`.
@@ -51,21 +60,27 @@ class Zygote:
 
     """
 
-    def __init__(self, allow_weaker: bool = False):
+    def __init__(self, allow_weaker: bool = False, door: int | None = None):
         self.layers: tuple[Layer, ...] = sandbox.probe()
         sandbox.require(self.layers, allow_weaker)
         self._filter = sandbox.system_call_filter().hex()
         self._process: subprocess.Popen | None = None
         self._requests: socket.socket | None = None
+        self._said: IO[bytes] | None = None
+        if door is not None:
+            self._requests = socket.socket(fileno=door)
 
     def __enter__(self) -> "Zygote":
-        self._start()
+        if self._is_alive():
+            self._wait_until_ready()
+        else:
+            self._start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def start_job(self, limits: Limits | None = None, deadline: float | None = None) -> Job:
+    def start_job(self, limits: Limits | None = None, deadline: float | None = None) -> "Job":
         """Start a job for one submission.
 
         Args:
@@ -78,6 +93,8 @@ class Zygote:
             JobDied: If it cannot be started.
 
         """
+        from classroom.jobs import JobDied
+
         limits = limits or Limits()
         if deadline is None:
             deadline = time.monotonic() + limits.seconds_per_submission
@@ -91,6 +108,16 @@ class Zygote:
             self._start()
             return self._ask(limits, deadline)
 
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[int]:
+        """Start it without waiting for it, and give its door for others who grade; end it then."""
+        try:
+            self._launch()
+            assert self._requests is not None
+            yield self._requests.fileno()
+        finally:
+            self.stop()
+
     @property
     def process(self) -> int:
         """Number of the process that holds the sandbox."""
@@ -98,7 +125,7 @@ class Zygote:
         return self._process.pid
 
     def stop(self) -> None:
-        """End the sandbox and everything in it."""
+        """End the sandbox and everything in it, if it was started here."""
         if self._requests is not None:
             self._requests.close()
             self._requests = None
@@ -106,38 +133,59 @@ class Zygote:
             self._process.kill()
             self._process.wait()
             self._process = None
+        if self._said is not None:
+            self._said.close()
+            self._said = None
 
     def _start(self) -> None:
+        self._launch()
+        self._wait_until_ready()
+
+    def _launch(self) -> None:
         self.stop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         package = Path(__file__).parent.parent
         argv = [sys.executable, "-I", "-B", "-c", _BOOT, str(package), str(theirs.fileno())]
         if self._has("bubblewrap"):
             argv = sandbox.command(argv)
-        with theirs, tempfile.TemporaryFile() as said:
+        self._requests, self._said = ours, tempfile.TemporaryFile()
+        with theirs:
             self._process = subprocess.Popen(
                 argv,
                 env=sandbox.environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=self._said,
+                stderr=self._said,
                 pass_fds=[theirs.fileno()],
                 cwd="/",
             )
-            theirs.close()
-            self._requests = ours
+
+    def _wait_until_ready(self) -> None:
+        """Wait for its answer; if one that was started elsewhere gives none, start another."""
+        assert self._requests is not None
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs, contextlib.suppress(OSError):
+                socket.send_fds(self._requests, [READY], [theirs.fileno()])
             ours.settimeout(_SECONDS_TO_START)
             try:
-                is_ready = bool(ours.recv(100))
+                is_ready = bool(ours.recv(1))
             except OSError:
                 is_ready = False
-            if not is_ready:
-                self.stop()
-                said.seek(0)
-                last = said.read().decode(errors="replace").strip().splitlines()[-1:]
-                raise RuntimeError(f"the sandbox did not start: {''.join(last) or 'no reason'}")
+        if is_ready:
+            return
+        if self._process is None:
+            self._start()
+            return
+        assert self._said is not None
+        self._said.seek(0)
+        last = self._said.read().decode(errors="replace").strip().splitlines()[-1:]
+        self.stop()
+        raise RuntimeError(f"the sandbox did not start: {''.join(last) or 'no reason'}")
 
-    def _ask(self, limits: Limits, deadline: float) -> Job:
+    def _ask(self, limits: Limits, deadline: float) -> "Job":
+        from classroom.jobs import Job
+
         assert self._requests is not None
         settings = {
             "namespaces": self._has("namespaces"),
@@ -175,7 +223,14 @@ class Zygote:
         return JobGroup(lent_group(), memory_bytes, limits.processes + 2)
 
     def _is_alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        if self._process is not None:
+            return self._process.poll() is None
+        if self._requests is None:
+            return False
+        # Of one that was started elsewhere, the other end of the socket closes when it dies.
+        door = select.poll()
+        door.register(self._requests, 0)
+        return not door.poll(0)
 
     def _has(self, name: str) -> bool:
         return any(layer.name == name and layer.active for layer in self.layers)

@@ -305,7 +305,7 @@ def here(zygote, monkeypatch):
     """Grade in this process, which spares the tests those of a pool."""
     graded = []
 
-    def side_by_side(grader, submissions, workers):
+    def side_by_side(grader, submissions, workers, *crew):
         for each in submissions:
             graded.append(each.student)
             parcel = each.parcel(grader.settings.assignment.master)

@@ -106,6 +106,38 @@ def test_a_crash_in_an_answer_shows_its_line(tmp_path):
     assert "return 1 / 0" in str(raised.getrepr(style="native"))
 
 
+def test_an_answer_may_come_with_other_files_than_the_right_ones(tmp_path):
+    source = """\
+        from classroom.answers import Mistake, Variant
+
+        def halved(files):
+            return {name: data[: len(data) // 2] for name, data in files.items()}
+
+        def none(files):
+            return {}
+
+        class Whole(Mistake, exercise="f"):
+            'Wrong.'
+            pass
+
+        class Half(Mistake, exercise="f", files=halved):
+            'Cut.'
+            pass
+
+        class Forgotten(Variant, exercise="f", files=none):
+            'Not there.'
+            pass
+        """
+    whole, half, forgotten = load_answers(write(tmp_path, source))
+    right = {"model": b"1234", "config": b"56"}
+    assert whole.handed_in(right) == right
+    assert half.handed_in(right) == {"model": b"12", "config": b"5"}
+    assert forgotten.handed_in(right) == {}
+    namespace = {}
+    exec((tmp_path / "mistakes.py").read_text(), namespace)  # Python can read the file, too
+    assert namespace["Half"].__mro__[1].__name__ == "Mistake"
+
+
 # Refusals
 
 

@@ -323,8 +323,8 @@ def test_a_damaged_ledger_is_told_with_its_line(take, archive, submitted):
 
 
 def test_the_command_says_what_was_taken_and_what_not(course, archive, capsys):
-    (course / "exercises" / NAME).mkdir(parents=True)
-    (course / "exercises" / NAME / "checks.py").touch()
+    assert main(["release", NAME, "--root", str(course)]) == 0
+    capsys.readouterr()
     source = archive({"ada.ipynb": "{}", "=cmd\x1b/averages.ipynb": "{}"})
     command = ["collect", str(source), "--assignment", NAME, "--root", str(course)]
     assert main(command) == 1
@@ -339,3 +339,38 @@ def test_the_command_says_what_was_taken_and_what_not(course, archive, capsys):
     assert main([*command[:3], "08_none", *command[4:]]) == 2
     assert "no assignment is called 08_none" in capsys.readouterr().err
     assert to_table([]).split() == ["student", "file", "outcome"]
+
+
+# Files beside the notebook
+
+
+def test_a_wanted_file_comes_with_its_notebook_and_another_does_not(take, archive, submitted):
+    files = {
+        f"ada_11_13_{NOTEBOOK}": "cells",
+        "ada_11_17_model-1.safetensors": "weights",
+        "ada_11_19_plot.png": "plot",
+    }
+    rows = take(archive(files), wanted=("model.safetensors",))
+    assert [outcome for _, outcome, _ in rows.values()] == ["left out", "taken", "taken"]
+    assert kept(submitted, "ada") == {NOTEBOOK: "cells", "model.safetensors": "weights"}
+    assert set(receipts(submitted, NAME)["ada"]) == {digest("cells"), digest("weights")}
+
+
+def test_a_changed_wanted_file_is_a_new_hand_in_and_the_same_is_not(take, archive, submitted):
+    def hand_in(weights):
+        files = {f"ada/{NOTEBOOK}": "cells", "ada/model.safetensors": weights}
+        rows = take(archive(files), wanted=("model.safetensors",))
+        return {outcome for _, outcome, _ in rows.values()}
+
+    assert hand_in("old") == {"taken"}
+    assert hand_in("old") == {"there already"}
+    assert hand_in("new") == {"taken"}
+    assert kept(submitted, "ada")["model.safetensors"] == "new"
+    assert sorted(earlier(submitted, "ada")) == ["cells", "old"]
+
+
+def test_of_two_wanted_files_of_one_name_neither_is_taken_for_the_other(take, archive, submitted):
+    files = {f"ada/{NOTEBOOK}": "cells", "ada/a/model.safetensors": "one"}
+    rows = take(archive(files | {"ada/b/model.safetensors": "two"}), wanted=("model.safetensors",))
+    assert rows["ada/b/model.safetensors"][1:] == ("refused", "there is another model.safetensors")
+    assert kept(submitted, "ada")["model.safetensors"] == "one"

@@ -102,6 +102,25 @@ def test_the_executed_notebook_shows_what_the_cells_showed(graded, handout, subm
     assert outcome.errors == {3: "stopped: ZeroDivisionError: division by zero"}
 
 
+def test_a_file_beside_the_notebook_reaches_the_checks_and_not_the_code(zygote, handout, hand_in):
+    path = handout.folder / "checks.py"
+    checks = path.read_text().replace("optional=True,", "optional=True, files=('number.txt',),")
+    path.write_text(checks.replace("case.integer(1, 1000)", "int(subject.file('number.txt'))"))
+    assignment, reports = Assignment(handout.folder), []
+    reads_it = "def twice(number):\n    return 2 * int(open('number.txt').read())"
+    for cells, number in (({}, None), ({}, "17"), ({"twice": reads_it}, "17")):
+        folder = hand_in(**cells)
+        if number:
+            (folder / "number.txt").write_text(number)
+        submission = read_submission(folder, assignment.master)
+        assert submission.notes == ()
+        outcome = grade_submission(zygote, assignment, submission, SEED, Limits())
+        reports.append(outcome.reports["twice"])
+    assert [report.earned for report in reports] == [0, 2, 0]
+    assert "`number.txt` is not beside the notebook" in reports[0].messages[0]
+    assert "FileNotFoundError" in reports[2].messages[0]
+
+
 def test_a_cell_that_ends_its_process_is_left_out_and_nothing_else_is(graded, monkeypatch):
     checked = []
 
@@ -395,7 +414,7 @@ def test_a_grader_that_fails_is_no_verdict(hand_in, handout, submitted, tmp_path
     def fails(zygote, settings, student, parcel):
         raise MemoryError("\x1b[2J")
 
-    def side_by_side(grader, submissions, workers):
+    def side_by_side(grader, submissions, workers, *crew):
         with grader() as work:
             return [(each, work(each)) for each in submissions]
 
@@ -438,7 +457,7 @@ def test_a_submission_that_kills_its_grader_each_time_is_named(
 ):
     folders = [HandedIn(name, hand_in(name)) for name in ("ada", "poison", "zoe")]
 
-    def side_by_side(grader, submissions, workers):
+    def side_by_side(grader, submissions, workers, *crew):
         for each in submissions:
             parcel = each.parcel(settings.assignment.master)
             poisoned = each.student == "poison"

@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -8,7 +9,17 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from classroom import intake
-from classroom.intake import Master, Unreadable, pack, read_submission, rebuild, shown
+from classroom.intake import (
+    MAX_FILE_BYTES,
+    Master,
+    Parcel,
+    Unreadable,
+    pack,
+    read_submission,
+    rebuild,
+    shown,
+    unpack,
+)
 
 BLANK = "def {0}(x):\n    raise NotImplementedError"
 TWICE, SQUARE = "def twice(x):\n    return x + x", "def square(x):\n    return x * x"
@@ -519,7 +530,7 @@ def test_the_handouts_of_the_course_are_rebuilt_cell_by_cell(name, tmp_path):
     assert submission.notes == () and len(master.exercises) > 8
 
 
-def test_when_a_folder_came_is_not_when_a_grader_wrote_into_it(tmp_path, monkeypatch):
+def test_when_a_folder_came_is_not_when_a_grader_wrote_into_it(master, tmp_path, monkeypatch):
     times = {"notes.txt": 3, "damaged.ipynb": 5, "timestamp.txt": 11, tmp_path.name: 13}
     for name in ("notes.txt", "damaged.ipynb", "timestamp.txt"):
         (tmp_path / name).touch()
@@ -528,7 +539,71 @@ def test_when_a_folder_came_is_not_when_a_grader_wrote_into_it(tmp_path, monkeyp
         return datetime.fromtimestamp(times[path.name], UTC)
 
     monkeypatch.setattr(intake, "_came", came)
-    assert pack(tmp_path, "exam.ipynb").received == datetime.fromtimestamp(5, UTC)
+    assert pack(tmp_path, master).received == datetime.fromtimestamp(5, UTC)
     for path in tmp_path.iterdir():
         path.unlink()
-    assert pack(tmp_path, "exam.ipynb").received == datetime.fromtimestamp(13, UTC)
+    assert pack(tmp_path, master).received == datetime.fromtimestamp(13, UTC)
+
+
+# Files that are wanted beside the notebook
+
+
+@pytest.fixture
+def with_weights(master):
+    return replace(master, wanted=("model.safetensors",))
+
+
+def test_a_wanted_file_is_read_as_bytes_and_another_is_only_told_of(
+    read, cells, folder, with_weights
+):
+    (folder / "model.safetensors").write_bytes(b"\x00\x01 weights")
+    (folder / "plot.png").write_bytes(b"plot")
+    read(cells)
+    submission = read_submission(folder, with_weights)
+    assert {name: file.data for name, file in submission.others.items()} == {
+        "model.safetensors": b"\x00\x01 weights"
+    }
+    assert submission.notes == ("only the notebook is used, not plot.png",)
+
+
+def test_another_wanted_file_is_another_hand_in(read, cells, folder, with_weights):
+    read(cells)
+    digests = {pack(folder, with_weights).digest}
+    for content in (b"one", b"two"):
+        (folder / "model.safetensors").write_bytes(content)
+        digests.add(pack(folder, with_weights).digest)
+    assert len(digests) == 3
+
+
+def test_a_wanted_file_travels(read, cells, folder, with_weights):
+    (folder / "model.safetensors").write_bytes(b"\xff weights")
+    read(cells)
+    parcel = pack(folder, with_weights)
+    there = Parcel.from_json(json.loads(json.dumps(parcel.to_json())))
+    assert there == parcel
+    assert there.digest == parcel.digest
+    assert unpack(there, with_weights).others["model.safetensors"].data == b"\xff weights"
+
+
+def test_a_wanted_file_that_is_a_link_a_pipe_or_too_large_is_not_read(
+    read, cells, folder, with_weights, tmp_path
+):
+    secret, path = tmp_path / "secret", folder / "model.safetensors"
+    secret.write_text("a key")
+    read(cells)
+    path.symlink_to(secret)
+    found = [read_submission(folder, with_weights).others]
+    path.unlink()
+    os.mkfifo(path)
+    found.append(read_submission(folder, with_weights).others)
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    found.append(read_submission(folder, with_weights).others)
+    files = [others["model.safetensors"] for others in found]
+    assert [file.data for file in files] == [b""] * 3
+    assert [file.problem for file in files] == [
+        "model.safetensors is a link: hand in the file itself",
+        "model.safetensors is no ordinary file",
+        "model.safetensors is larger than 32 MB",
+    ]

@@ -79,7 +79,7 @@ def test_a_cell_that_heeds_no_interrupt_ends_the_job_in_time(zygote):
         started = time.monotonic()
         with pytest.raises(JobTooSlow):
             job.run(stubborn)
-        assert time.monotonic() - started < 0.3 + 1
+        assert time.monotonic() - started < 0.3 + 2 + 1  # its limit, the time to heed, the machine
         with pytest.raises(JobDied):
             job.run("1")
 
@@ -169,7 +169,7 @@ def test_an_exercise_that_does_not_end_is_stopped_in_time(zygote, loop):
                 subject.call("endless")
             with pytest.raises(TooSlow):
                 subject.call("live")
-        assert time.monotonic() - started < 0.3 + 1
+        assert time.monotonic() - started < 0.3 + 2 + 1  # its limit, the time to heed, the machine
         with job.serving("live") as subject:
             assert subject.call("live") == 5
 

@@ -62,6 +62,7 @@ def test_what_is_needed_below_it_is_still_seen(in_a_namespace, place):
 
     def look():
         seen = [place / "venv", place / "venv" / "lib", place / "settings.cfg", "/usr"]
+        seen.append(place / "gone.log")  # when the list was made, it was there
         kernel.mount_memory(str(place), 2**20, 100, map(str, seen))
         files = [place / "venv" / "lib" / "torch.py", place / "settings.cfg"]
         return [file.read_text() for file in files], sorted(os.listdir(place))

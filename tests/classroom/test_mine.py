@@ -101,6 +101,7 @@ def test_a_course_from_blank_to_solved_to_mistaken_is_what_the_library_says(
     assert {f.__module__ for f in vars(library.DecoderOnly.parts).values()} == {
         f"mine.{topic}" for topic in "preliminaries attention masking multihead".split()
     } | {"mine.blocks", "mine.positions"}
+    assert library.adamw_step.__module__ == library.clip_gradients.__module__ == "mine.training"
     assert computes_as_the_reference(library)
     text = (tmp_path / "mine" / "blocks.py").read_text()
     assert text.startswith('"""Blocks, from exercises/04_blocks/blocks.ipynb, 20')

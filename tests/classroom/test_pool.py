@@ -47,8 +47,8 @@ sys.path.insert(0, sys.argv[1])
 import workplace
 from classroom import pool
 started = pool.Process.__init__
-def tell(self, start):
-    started(self, start)
+def tell(self, descriptors):
+    started(self, descriptors)
     print(self.number, flush=True)
 pool.Process.__init__ = tell
 list(pool.side_by_side(workplace.Start(sys.argv[1]), ["slow", "slow"], 2))
@@ -137,7 +137,8 @@ def test_whoever_stops_asking_leaves_no_process(start, tmp_path):
 
 
 def test_a_process_whose_results_nobody_reads_ends_without_a_word(start, tmp_path, capfd):
-    process = Process(start())
+    process = Process()
+    process.begin(start())
     process.give("1")
     process.give("2")
     deadline = time.monotonic() + 20

@@ -194,7 +194,7 @@ def test_what_travels_arrives_as_it_was(hand_in, handout, tmp_path):
     folder = hand_in("ada")
     (folder / STRANGE).touch()
     (folder / "second.ipynb").symlink_to("averages.ipynb")
-    parcel = pack(folder, "averages.ipynb")
+    parcel = pack(folder, handout.master)
     sent = json.loads(json.dumps(parcel.to_json()))
     assert Parcel.from_json(sent) == parcel
     assert Parcel.from_json(sent).digest == parcel.digest

@@ -17,12 +17,10 @@ from nbgrader.coursedir import CourseDirectory
 import classroom.sealed
 from classroom import grade
 from classroom.__main__ import main
-from classroom.grade import judge
 from classroom.gradebook import GradebookWriter
 from classroom.notebooks import build_notebook, cell_of, write_notebook
 from classroom.release import nbgrader_config
 from classroom.sealed import SayOpen, SealedAutograde, switch_on
-from classroom.zygote import Zygote
 
 NAME = "07_averages"
 CENTRE = "def centre(x):\n    return x - x.mean(dim=0)"
@@ -158,27 +156,6 @@ def command(course, *argv, **environment):
     )
 
 
-@pytest.fixture(scope="module")
-def zygote(sealed):
-    with Zygote() as zygote:
-        yield zygote
-
-
-@pytest.fixture
-def here(zygote, monkeypatch):
-    """Grade in this process, which spares the tests those of a pool."""
-    graded = []
-
-    def side_by_side(grader, submissions, workers):
-        for each in submissions:
-            graded.append(each.student)
-            parcel = each.parcel(grader.settings.assignment.master)
-            yield each, judge(zygote, grader.settings, each.student, parcel)
-
-    monkeypatch.setattr(grade, "side_by_side", side_by_side)
-    return graded
-
-
 @pytest.mark.slow
 def test_a_class_gets_the_same_scores_from_both_commands(course, tmp_path, here):
     hand_in_all(course)
@@ -310,7 +287,7 @@ def test_without_a_sandbox_nothing_is_graded(course, autograde, monkeypatch):
 def test_a_submission_at_which_the_grader_failed_fails_the_command(course, autograde, monkeypatch):
     hand_in(course, "ada")
 
-    def side_by_side(grader, submissions, workers):
+    def side_by_side(grader, submissions, workers, *crew):
         return [(e, grade.not_judged(grader.settings, e.student, "no")) for e in submissions]
 
     monkeypatch.setattr(grade, "side_by_side", side_by_side)

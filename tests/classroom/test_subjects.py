@@ -7,10 +7,12 @@ import time
 import pytest
 import torch
 
+from classroom.intake import MAX_FILE_BYTES, File
 from classroom.subjects import (
     Crashed,
     LocalSubject,
     NotDefined,
+    NotHandedIn,
     NotWritten,
     StudentError,
     TooSlow,
@@ -437,3 +439,29 @@ def test_a_handle_of_another_subject_is_refused():
         student("def f(x): return x").call("f", handle)
     with pytest.raises(ValueError, match="a handle that no check has lent"):
         student("def f(x): return x").call("f", Handle(0, "subject"))
+
+
+# Files beside the notebook
+
+
+def test_a_file_is_read_where_the_process_works_or_from_what_was_handed_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").write_bytes(b"\x00 here")
+    assert student("").file("weights") == b"\x00 here"
+    assert student("", files={"weights": File(b"handed in")}).file("weights") == b"handed in"
+
+
+def test_a_file_that_cannot_be_read_is_told_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotHandedIn, match="^`weights` is not beside the notebook: save it there"):
+        student("").file("weights")
+    with pytest.raises(NotHandedIn, match="not beside the notebook"):
+        student("", files={}).file("weights")
+    (tmp_path / "weights").symlink_to("elsewhere")
+    with pytest.raises(NotHandedIn, match="^weights is a link: hand in the file itself$"):
+        student("").file("weights")
+    (tmp_path / "weights").unlink()
+    with (tmp_path / "weights").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    with pytest.raises(NotHandedIn, match="^weights is larger than 32 MB$"):
+        student("").file("weights")

@@ -89,14 +89,48 @@ def test_jobs_run_side_by_side_and_know_nothing_of_each_other(running):
         ).error
 
 
+def test_graders_that_share_a_zygote_wait_for_it_and_have_jobs_of_their_own(sealed):
+    first = Zygote()
+    with contextlib.ExitStack() as both:
+        door = both.enter_context(first.starting())
+        one, other = (both.enter_context(Zygote(door=os.dup(door))) for _ in range(2))
+        with one.start_job() as mine, other.start_job() as yours:
+            assert not mine.run("x = 2").error
+            assert yours.run("x").error.startswith("NameError")
+        one.stop()
+        with other.start_job() as job:
+            assert not job.run("x = 3").error
+        number = first.process
+    assert is_gone(number)
+
+
+def test_a_grader_whose_shared_zygote_has_died_starts_one_of_its_own(sealed):
+    def kill(started):
+        for process in descendants(started.process):
+            os.kill(process, signal.SIGKILL)
+
+    first = Zygote()
+    with first.starting() as door, Zygote(door=os.dup(door)) as second:
+        kill(first)
+        wait_until(lambda: not second._is_alive())
+        with second.start_job() as job:
+            assert not job.run("x = 2").error
+        assert second.process != first.process
+    first = Zygote()
+    with first.starting() as door:
+        kill(first)
+        with Zygote(door=os.dup(door)) as second, second.start_job() as job:
+            assert not job.run("x = 2").error
+
+
 def test_nothing_that_grades_is_in_the_memory_of_a_job(running):
     look = """
 import gc, sys
 modules = [name for name in sys.modules if name.startswith("classroom")]
 known = {"classroom", "classroom.control_groups", "classroom.frames", "classroom.kernel",
-         "classroom.lending", "classroom.mending", "classroom.modules", "classroom.pages",
-         "classroom.sandbox", "classroom.selfcheck", "classroom.subjects", "classroom.wire",
-         "classroom.worker"}
+         "classroom.lending", "classroom.limits", "classroom.mending", "classroom.modules",
+         "classroom.pages", "classroom.sandbox", "classroom.selfcheck", "classroom.subjects",
+         "classroom.wire", "classroom.worker"}
 assert set(modules) == known, set(modules) ^ known
 assert vars(sys.modules["classroom.selfcheck"]).keys() >= {"check"}
 assert not hasattr(sys.modules["classroom.selfcheck"], "run_checks")
