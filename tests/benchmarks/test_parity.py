@@ -20,9 +20,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from classroom.answers import Answer, load_answers
+from classroom.answers import Answer, files_beside, load_answers
 from classroom.grade import Assignment, grade_submission
-from classroom.intake import read_submission
+from classroom.intake import File, read_submission
 from classroom.notebooks import assignments, cell_of
 from classroom.sandbox import Limits
 from classroom.selfcheck import load_checks, run_checks
@@ -85,12 +85,17 @@ def compare(zygote, graded, answers, folder):
     for name in master.exercises:
         cell_of(notebook, name).source = answers.get(name, solutions[name][0]).cell
     nbformat.write(notebook, folder / master.name)
+    beside = files_beside(ROOT / "solutions" / graded.name, *answers.values())
+    for name, data in beside.items():
+        (folder / name).write_bytes(data)
+    files = {name: File(data) for name, data in beside.items()}
     submission = read_submission(folder, master)
     asked = tuple(c for c in submission.cells if not c.checks or c.checks in answers)
     outcome = grade_submission(zygote, graded, replace(submission, cells=asked), SEED, Limits())
     checks, different = 0, []
     for name, answer in answers.items():
-        here = comparable(run_checks(graded.folder, name, LocalSubject(answer.namespace), SEED))
+        subject = LocalSubject(answer.namespace, files=files)
+        here = comparable(run_checks(graded.folder, name, subject, SEED))
         there = comparable(outcome.reports[name])
         checks += len(here)
         for one, other in zip(here, there, strict=True):

@@ -9,14 +9,16 @@ import datetime
 import json
 import os
 import re
+import shutil
 import statistics
+import tempfile
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from classroom.answers import load_answers
+from classroom.answers import files_beside, load_answers
 from classroom.notebooks import assignments, cell_of
 from classroom.selfcheck import list_checks
 from groundup.throughput import machine
@@ -62,13 +64,17 @@ def timed(folder):
     for name, _, prelude, cell in found:
         cells += [f"{prelude}\n{cell}", CLOCKS.format(name=name)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    NotebookClient(
-        notebook,
-        timeout=600,
-        allow_errors=True,
-        resources={"metadata": {"path": str(handout)}},
-        kernel_name="python3",
-    ).execute()
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copytree(handout, place, dirs_exist_ok=True)
+        for file, data in files_beside(folder).items():
+            Path(place, file).write_bytes(data)
+        NotebookClient(
+            notebook,
+            timeout=600,
+            allow_errors=True,
+            resources={"metadata": {"path": place}},
+            kernel_name="python3",
+        ).execute()
     for (name, kind, _, _), cell in zip(found, notebook.cells[3::2], strict=True):
         said = "".join(output.get("text", "") for output in cell.outputs)
         clocks = re.search(r"TIMED (\S+) (\S+)", said)

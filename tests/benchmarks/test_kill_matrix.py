@@ -1,0 +1,53 @@
+"""Which check catches which mistake, in the whole course: the record behind the book's picture.
+
+    classroom matrix
+
+writes it, and runs only exercises that have changed. Here everything runs again. The tests without
+a mark hold the record against the assignments in every run.
+"""
+
+import pytest
+import torch
+
+from classroom import matrix
+from classroom.answers import load_answers
+from classroom.notebooks import assignments
+
+
+@pytest.fixture
+def root(request):
+    return request.config.rootpath
+
+
+@pytest.fixture
+def rows(root):
+    return matrix.read(root / matrix.RECORD)
+
+
+def test_the_record_has_every_mistake_and_every_check_of_the_course(root, rows):
+    found = matrix.differences(root, rows)
+    assert not found, f"{'; '.join(found)}: run `classroom matrix` and commit what it writes"
+
+
+def test_no_mistake_of_the_record_gets_past_all_checks(rows):
+    passed = [f"{r.number} {name}" for r in rows for name in r.failures if not r.killers(name)]
+    assert passed == []
+
+
+def test_the_record_says_what_a_run_finds(root, rows):
+    """For one mistake of each assignment: the whole matrix takes minutes."""
+    for folder in assignments(root / "solutions"):
+        mistake = load_answers(folder / "mistakes.py")[0]
+        row = next(r for r in rows if (r.assignment, r.exercise) == (folder.name, mistake.exercise))
+        report = matrix.run_mistake(folder, mistake, matrix.SEEDS[0])
+        for result, count in zip(report.results, row.failures[mistake.name], strict=True):
+            if count in (0, len(matrix.SEEDS)):
+                assert bool(result.earned) == (count == 0), (folder.name, mistake.name, result.name)
+
+
+@pytest.mark.benchmark
+def test_every_mistake_against_every_check(root):
+    torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
+    matrix.write(root / matrix.RECORD, matrix.measure(root))
+    rows = matrix.read(root / matrix.RECORD)
+    assert all(row.killers(name) for row in rows for name in row.failures)
