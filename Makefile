@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help book picture test quick check release bench clean
+.PHONY: help book pdf picture preview links mystmd test quick check release bench clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -7,9 +7,21 @@ help:  ## list these commands
 book:  ## build the book; open book/_build/html/index.html
 	jupyter-book build book -W --keep-going -n
 
+pdf: book  ## print it; writes book/_build/attention-from-the-ground-up.pdf
+	python book/one_pdf.py
+
 picture: book  ## copy the first page's figure to where README shows it
 	cd book/_build/html && set -- $$(grep -o '_images/[0-9a-f]*\(-dark\)\?\.svg' index.html | head -2) \
 		&& cp "$$1" ../../_static/look-back.svg && cp "$$2" ../../_static/look-back-dark.svg
+
+preview:  ## draw the picture that is shown beside a shared link
+	cd book && python preview.py
+
+links:  ## open every link of the book (needs the network)
+	jupyter-book build book --builder linkcheck
+
+mystmd:  ## read the pages with the tools of Jupyter Book 2 (needs npm)
+	pytest -o addopts=--import-mode=importlib -m benchmark tests/benchmarks/test_jupyter_book_2.py
 
 test:  ## run all tests
 	pytest
