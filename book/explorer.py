@@ -32,13 +32,11 @@ heads and tokens are counted from 0, here and on the page.
 
 import base64
 import html
-import json
 import math
-import re
-from collections import Counter
 from typing import Any, NamedTuple
 
 import torch
+from live import Figure, names_of, percent, sentence, shown
 
 from groundup.models import DecoderOnly
 from groundup.multihead import split_heads
@@ -52,19 +50,6 @@ NUM_SAID = 3
 """How many keys a sentence names."""
 
 
-class Explorer:
-    """What a cell gives back: a piece of a page."""
-
-    def __init__(self, page: str, text: str):
-        self._page, self._text = page, text
-
-    def _repr_html_(self) -> str:
-        return self._page
-
-    def __repr__(self) -> str:
-        return f"An attention explorer, which needs a browser, on the text: {self._text}"
-
-
 def show(
     model: DecoderOnly,
     tokenizer: Tokenizer,
@@ -74,7 +59,7 @@ def show(
     layer: int = 0,
     head: int = 0,
     token: int | None = None,
-) -> Explorer:
+) -> Figure:
     """Make a text explorable.
 
     Args:
@@ -97,8 +82,6 @@ def show(
             "an explorer needs scores that are dot products alone, and the whole past, "
             f"got positions={config.positions}, window={config.window}"
         )
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise ValueError(f"name must be small letters, digits and hyphens, got name={name!r}")
     ids = tokenizer.encode(text)
     longest = min(MAX_LEN, config.max_len)
     if not 2 <= len(ids) <= longest:
@@ -119,7 +102,7 @@ def show(
     future = torch.ones_like(scores, dtype=torch.bool).triu(diagonal=1)
     weights = scores.masked_fill(future, -math.inf).softmax(dim=-1)
     pieces = [tokenizer.decode([number]) for number in ids]
-    names = _names(pieces)
+    names = names_of(pieces)
     data = {
         "layer": layer,
         "head": head,
@@ -131,7 +114,8 @@ def show(
         "queries": queries.packed(),
         "keys": keys.packed(),
     }
-    return Explorer(_page(f"explorer-{name}", data, pieces, weights.tolist()), text)
+    content = _content(data, pieces, weights.tolist())
+    return Figure("explorer", name, data, content, f"An attention explorer of the text: {text}")
 
 
 @torch.no_grad()
@@ -179,35 +163,6 @@ def _rounded(vectors: torch.Tensor) -> _Rounded:
     return _Rounded(steps, whole)
 
 
-def _names(pieces: list[str]) -> list[str]:
-    """Call each token so that a sentence can speak of it, and of several that are spelled alike."""
-    plain = [_quoted(piece) for piece in pieces]
-    times, seen, names = Counter(plain), Counter(), []
-    for name in plain:
-        seen[name] += 1
-        names.append(f"{name} ({_ordinal(seen[name])})" if times[name] > 1 else name)
-    return names
-
-
-def _quoted(piece: str) -> str:
-    if piece.strip():
-        return f"‘{piece.strip()}’"
-    return "line break" if "\n" in piece else "space"
-
-
-def _shown(piece: str) -> str:
-    return piece.strip() or ("↵" if "\n" in piece else "␣")
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
-    return f"{number}{ending or 'th'}"
-
-
-def _percent(weight: float) -> str:
-    return f"{math.floor(100 * weight + 0.5)} %"
-
-
 def _largest(row: list[float]) -> list[int]:
     """Find the keys with the largest weights, of equal ones the first; those of weight 0 never."""
     order = sorted(range(len(row)), key=lambda key: (-row[key], key))
@@ -216,17 +171,15 @@ def _largest(row: list[float]) -> list[int]:
 
 def _sentence(names: list[str], row: list[float], query: int) -> str:
     largest = _largest(row)
-    said = ", ".join(f"{names[key]} {_percent(row[key])}" for key in largest)
+    said = ", ".join(f"{names[key]} {percent(row[key])}" for key in largest)
     others = sum(weight > 0 for weight in row) - len(largest)
     if not others:
         return f"{names[query]} looks at {said}."
-    rest = _percent(1 - sum(row[key] for key in largest))
+    rest = percent(1 - sum(row[key] for key in largest))
     return f"{names[query]} looks at {said}, and at {others} more {rest}."
 
 
-def _page(
-    identity: str, data: dict[str, Any], pieces: list[str], weights: list[list[float]]
-) -> str:
+def _content(data: dict[str, Any], pieces: list[str], weights: list[list[float]]) -> str:
     """Write what stands on the page before the script wakes it up."""
     names, escape = data["names"], html.escape
     looks = data["token"]
@@ -236,29 +189,23 @@ def _page(
         look = " explorer-looks" if index == looks else ""
         tokens += (
             f'<span class="explorer-token{gap}{look}" style="--shade: {math.sqrt(weight):.4f}">'
-            f"{escape(_shown(piece))}</span>"
+            f"{escape(shown(piece))}</span>"
         )
         if "\n" in piece:  # as in the text: a new line, and as far in
             indent = len(piece) - piece.rindex("\n") - 1
             tokens += f'<span class="explorer-line"></span><span style="width: {indent}ch"></span>'
-    said = escape(_sentence(names, weights[looks], looks))
     rows = []
     for name, row in zip(names, weights, strict=True):
-        cells = [f"{names[key]} {_percent(row[key])}" for key in _largest(row)]
+        cells = [f"{names[key]} {percent(row[key])}" for key in _largest(row)]
         cells += [""] * (NUM_SAID - len(cells))
         rows.append(
             f'<tr><th scope="row">{escape(name)}</th>'
             + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
             + "</tr>"
         )
-    # A "<" in a text must not end the script; JSON may spell it as a number.
-    encoded = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    return f"""
-<div class="explorer mathjax_ignore tex2jax_ignore" id="{identity}">
-<script type="application/json">{encoded}</script>
-<div class="explorer-tokens">{tokens}</div>
-<p class="explorer-says" aria-live="polite">{said}</p>
-<details class="explorer-table">
+    said = sentence(_sentence(names, weights[looks], looks))
+    return f"""<div class="explorer-tokens">{tokens}</div>
+{said}<details class="explorer-table">
 <summary>Layer {data["layer"]}, head {data["head"]}: every token, as a table</summary>
 <table>
 <thead><tr><th scope="col">Token</th><th scope="col">looks most at</th>\
@@ -266,5 +213,4 @@ def _page(
 <tbody>{"".join(rows)}</tbody>
 </table>
 </details>
-</div>
 """

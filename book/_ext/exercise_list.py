@@ -6,18 +6,27 @@
 Titles, points, minutes and the number of mistakes known by name come from the classroom's
 inventory, so that the page cannot promise anything else than the grader does. Solutions,
 checks and the mistakes themselves stay out of the page.
+
+Below that, ways to open the notebook: here, alone, and on machines of others that have a copy of
+the repository. Those are plain links; nothing is asked of anybody before they are followed. In
+front of each exercise is room for a tick that `progress.js` makes and keeps.
+
+`` {in-all}`exercises` `` says how many there are in the whole course; it counts assignments,
+exercises, points and mistakes.
 """
 
 import os
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx import addnodes
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
+from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.writers.html5 import HTML5Translator
 
 
@@ -52,8 +61,72 @@ def duration(minutes: int) -> str:
     return f"{hours} h {rest} min" if rest else f"{hours} h"
 
 
+def count(what: str, root: Path) -> int:
+    """Count what the whole course has.
+
+    Raises:
+        ValueError: If it is not one of the four things that are counted.
+
+    """
+    courses = assignments(root).values()
+    exercises = [exercise for course in courses for exercise in course["exercises"]]
+    counts = {
+        "assignments": len(courses),
+        "exercises": len(exercises),
+        "points": sum(course["points"] for course in courses),
+        "mistakes": sum(len(exercise["mistakes"]) for exercise in exercises),
+    }
+    if what not in counts:
+        raise ValueError(f"in-all counts {', '.join(counts)}, got {what!r}")
+    return counts[what]
+
+
+def course_root(app_or_directive: Any) -> Path:
+    """Give the folder of the course, which holds `solutions/` and `exercises/`."""
+    config, env = app_or_directive.config, app_or_directive.env
+    return Path(config.course_root or Path(env.srcdir).parent).resolve()
+
+
+def elsewhere(repository: str, branch: str, path: str) -> dict[str, str]:
+    """Give the addresses at which a notebook of a GitHub repository opens on others' machines.
+
+    Raises:
+        ValueError: If the repository is not one of GitHub's, which both services expect.
+
+    """
+    address = urlsplit(repository)
+    name = address.path.strip("/")
+    if address.netloc != "github.com" or name.count("/") != 1:
+        raise ValueError(
+            f"course_repository must be https://github.com/OWNER/NAME, got {repository!r}"
+        )
+    return {
+        "Colab": f"https://colab.research.google.com/github/{name}/blob/{branch}/{quote(path)}",
+        "Binder": f"https://mybinder.org/v2/gh/{name}/{branch}?labpath={quote(path, safe='')}",
+    }
+
+
 class scale_node(nodes.Inline, nodes.Element):
     """Dots out of five, and the words that stand for them."""
+
+
+class tick_node(nodes.Inline, nodes.Element):
+    """Room for a tick where an exercise is done."""
+
+
+class InAll(SphinxRole):
+    """Say a number of the whole course."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        root = course_root(self)
+        for file in sorted((root / "solutions").glob("*/*.py")):
+            self.env.note_dependency(str(file))
+        try:
+            number = str(count(self.text, root))
+        except (ValueError, FileNotFoundError) as error:
+            message = self.inliner.reporter.error(str(error), line=self.lineno)
+            return [self.inliner.problematic(self.rawtext, self.rawtext, message)], [message]
+        return [nodes.Text(number)], []
 
 
 class Exercises(SphinxDirective):
@@ -62,9 +135,10 @@ class Exercises(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        root = Path(self.config.course_root or Path(self.env.srcdir).parent).resolve()
+        root = course_root(self)
         try:
             assignment = find_assignment(self.arguments[0], root)
+            opened = self._elsewhere(assignment)
         except (ValueError, FileNotFoundError) as error:
             raise self.error(str(error)) from error
         for file in sorted((root / "solutions" / assignment["name"]).glob("*.py")):
@@ -75,8 +149,10 @@ class Exercises(SphinxDirective):
         command = f"jupyter lab exercises/{assignment['name']}/{assignment['notebook']}"
         listed += nodes.literal_block(command, command, language="bash")
         listed += self._download(notebook)
+        listed += opened
         listed += nodes.definition_list(
-            "", *(self._exercise(exercise) for exercise in assignment["exercises"])
+            "",
+            *(self._exercise(exercise, assignment["name"]) for exercise in assignment["exercises"]),
         )
         return [listed]
 
@@ -96,12 +172,42 @@ class Exercises(SphinxDirective):
         reference = addnodes.download_reference(
             "", "", nodes.literal(notebook.name, notebook.name), reftarget=target
         )
-        return nodes.paragraph("", "", nodes.Text("The notebook alone: "), reference)
+        line = nodes.paragraph("", "Download the notebook alone: ", reference)
+        line += nodes.Text(". Its checks come with the course, not with it.")
+        return line
 
-    def _exercise(self, exercise: dict[str, Any]) -> nodes.definition_list_item:
+    def _elsewhere(self, assignment: dict[str, Any]) -> list[nodes.Node]:
+        theme = self.config.html_theme_options
+        repository = self.config.course_repository or theme.get("repository_url")
+        if not repository:
+            return []
+        path = f"exercises/{assignment['name']}/{assignment['notebook']}"
+        addresses = elsewhere(repository, theme.get("repository_branch", "main"), path)
+        line = nodes.paragraph(
+            "", "With a network, on a machine of others: ", classes=["elsewhere"]
+        )
+        for position, (service, address) in enumerate(addresses.items()):
+            line += nodes.Text(" " if position else "")
+            line += nodes.reference("", f"Open in {service}", refuri=address, classes=["button"])
+        folder = f"/content/{repository.rstrip('/').rpartition('/')[2]}"
+        first = (
+            f"!git clone -q --depth 1 {repository} {folder}\n"
+            f"!pip install -q {folder}\n"
+            f"%cd {folder}/exercises/{assignment['name']}"
+        )
+        asked = "Colab opens the notebook alone: run this in a cell of its own before all others"
+        return [
+            line,
+            nodes.raw("", f'<details class="folded"><summary>{asked}</summary>', format="html"),
+            nodes.literal_block(first, first, language="ipython3"),
+            nodes.raw("", "</details>", format="html"),
+        ]
+
+    def _exercise(self, exercise: dict[str, Any], home: str) -> nodes.definition_list_item:
         title = f"{exercise['number']} {exercise['title']}"
         mistakes = len(exercise["mistakes"])
         facts = nodes.paragraph(classes=["exercise-facts"])
+        facts += tick_node(exercise=f"{home}/{exercise['name']}", title=title)
         facts += nodes.Text(f"{exercise['points']} points, {exercise['minutes']} minutes")
         facts += nodes.Text(", optional" if exercise["optional"] else "")
         for word in ("difficulty", "importance"):
@@ -125,6 +231,18 @@ def depart_scale(self: HTML5Translator, node: scale_node) -> None:
     self.body.append("</span>")
 
 
+def visit_tick(self: HTML5Translator, node: tick_node) -> None:
+    self.body.append(
+        f'<span class="exercise-tick" data-exercise="{escape(node["exercise"])}"'
+        f' data-title="{escape(node["title"])}"></span>'
+    )
+    raise nodes.SkipNode
+
+
+def skip(self: Any, node: nodes.Node) -> None:
+    raise nodes.SkipNode
+
+
 def write_scale(self: Any, node: scale_node) -> None:
     """Write the level in words where there are no dots."""
     self.body.append(f"{node['level']} of 5")
@@ -132,11 +250,15 @@ def write_scale(self: Any, node: scale_node) -> None:
 
 
 def setup(app: Sphinx) -> dict:
-    app.add_config_value("course_root", None, "env")
+    if "course_root" not in app.config:
+        app.add_config_value("course_root", None, "env")
+    app.add_config_value("course_repository", None, "env")
+    app.add_role("in-all", InAll())
     app.add_directive("exercises", Exercises)
     app.add_node(
         scale_node,
         html=(visit_scale, depart_scale),
         latex=(write_scale, None),
     )
+    app.add_node(tick_node, html=(visit_tick, None), latex=(skip, None), text=(skip, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

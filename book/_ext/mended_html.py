@@ -5,11 +5,16 @@ a function of its own with its reason. What an update sets right can go; the bro
 whether it may.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from bs4 import BeautifulSoup
 from sphinx.application import Sphinx
+
+MENDED = "<!-- mended -->\n"
+"""Ends a page that was mended; Sphinx writes only those anew that have changed."""
+CODE = re.compile(r"<pre\b[^>]*>.*?</pre>", re.DOTALL)
 
 
 def name_the_logo(soup: BeautifulSoup) -> None:
@@ -58,6 +63,14 @@ def share_the_description(soup: BeautifulSoup) -> None:
         shared["content"] = written["content"]
 
 
+def set_parameters_in_lines(soup: BeautifulSoup) -> None:
+    """Sphinx sets the parameters of a long signature as definitions, of nothing."""
+    for parameters in soup.select("dt.sig > dl"):
+        for line in parameters.find_all("dd", recursive=False):
+            line.name, line["class"] = "span", ["sig-line"]
+        parameters.name, parameters["class"] = "span", ["sig-lines"]
+
+
 def leave_out_thebe(soup: BeautifulSoup) -> None:
     """No page runs code in the browser; its script stood there twice and stopped with an error."""
     for script in soup.find_all("script"):
@@ -72,16 +85,27 @@ MENDS: tuple[Callable[[BeautifulSoup], None], ...] = (
     list_the_references,
     frame_tables,
     share_the_description,
+    set_parameters_in_lines,
     leave_out_thebe,
 )
 
 
 def mend(html: str) -> str:
-    """Apply every mend to one page. A page mended before stays as it is."""
-    soup = BeautifulSoup(html, "html.parser")
+    """Apply every mend to one page. A page mended before stays as it is.
+
+    Blocks of code are most of the tags of a page, and nothing in them is mended: they are set aside
+    while the rest is read.
+    """
+    aside: list[str] = []
+
+    def put_aside(block: re.Match[str]) -> str:
+        aside.append(block[0])
+        return f"<pre>{len(aside) - 1}</pre>"
+
+    soup = BeautifulSoup(CODE.sub(put_aside, html), "html.parser")
     for apply in MENDS:
         apply(soup)
-    return str(soup)
+    return re.sub(r"<pre>(\d+)</pre>", lambda place: aside[int(place[1])], str(soup))
 
 
 def mend_pages(app: Sphinx, exception: Exception | None) -> None:
@@ -89,7 +113,9 @@ def mend_pages(app: Sphinx, exception: Exception | None) -> None:
         return
     for page in sorted(Path(app.outdir).rglob("*.html")):
         if "_static" not in page.relative_to(app.outdir).parts:
-            page.write_text(mend(page.read_text(encoding="utf-8")), encoding="utf-8")
+            html = page.read_text(encoding="utf-8")
+            if not html.endswith(MENDED):
+                page.write_text(mend(html) + MENDED, encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict:

@@ -1,6 +1,7 @@
 // Shows what each head of a trained model looks at. What it needs stands on the page as JSON (see
 // explorer.py): the queries and keys of one text. Scores and softmax are computed here.
-(() => {
+document.addEventListener("DOMContentLoaded", () => {
+  const { element, percent } = live;
   const MASKS = {
     causal: ["causal: the past and itself", (query, key) => key <= query],
     past: ["the past without itself", (query, key) => key < query],
@@ -13,12 +14,8 @@
     d: ["divided by d_head", (d) => 1 / d],
   };
   const NUM_SAID = 3;
-
-  function element(tag, properties = {}, ...children) {
-    const made = Object.assign(document.createElement(tag), properties);
-    made.append(...children);
-    return made;
-  }
+  const textsOf = (options) =>
+    Object.fromEntries(Object.entries(options).map(([value, [text]]) => [value, text]));
 
   // One array of numbers per token of each head, in the order of layers and heads.
   function unpacked({ steps, numbers }, length, width) {
@@ -31,18 +28,9 @@
   }
 
   function attentionWeights(queries, keys, isAllowed, scale) {
-    return queries.map((query, i) => {
-      const scores = keys.map((key, j) =>
-        isAllowed(i, j) ? scale * key.reduce((sum, x, n) => sum + x * query[n], 0) : -Infinity);
-      const highest = Math.max(...scores);
-      if (highest === -Infinity) return scores.map(() => 0); // nothing is allowed
-      const shares = scores.map((score) => Math.exp(score - highest));
-      const total = shares.reduce((sum, share) => sum + share, 0);
-      return shares.map((share) => share / total);
-    });
+    return queries.map((query, i) => live.maskedSoftmax(
+      keys.map((key) => scale * live.dot(key, query)), keys.map((_, j) => isAllowed(i, j))));
   }
-
-  const percent = (weight) => `${Math.floor(100 * weight + 0.5)} %`;
 
   function largest(row) {
     const order = [...row.keys()].sort((a, b) => row[b] - row[a] || a - b);
@@ -71,14 +59,7 @@
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
 
-  function choice(label, name, options) {
-    const select = element("select", { name });
-    for (const [value, [text]] of Object.entries(options)) select.add(new Option(text, value));
-    return [select, element("label", {}, element("span", { textContent: label }), select)];
-  }
-
-  function start(root) {
-    const data = JSON.parse(root.querySelector("script").textContent);
+  function start(root, data) {
     const { names, numLayers, numHeads, dHead } = data;
     const length = names.length;
     const queries = unpacked(data.queries, length, dHead);
@@ -86,7 +67,7 @@
     const state = { head: data.layer * numHeads + data.head, token: data.token };
     let maps; // the weights of every head under the present settings
 
-    const says = root.querySelector(".explorer-says");
+    const says = root.querySelector(".live-says");
     const summary = root.querySelector(".explorer-table > summary");
     const rows = [...root.querySelector("table").tBodies[0].rows];
 
@@ -136,7 +117,7 @@
     const column = element("div", { className: "explorer-column", hidden: true });
     const frame = element("div", { className: "explorer-frame" }, map, row, column);
     const cell = element("p", { className: "explorer-cell" });
-    const title = element("p", { className: "explorer-title" });
+    const title = element("p", { className: "explorer-title live-title" });
     const large = element("div", { className: "explorer-large" }, title, frame, cell);
     const hint = "Rows look, columns are looked at; the fuller a cell, the larger the weight. " +
       "Point at one to read it.";
@@ -168,30 +149,21 @@
     row.style.height = column.style.width = `${100 / length}%`;
 
     // What may be changed.
-    const [mask, maskLabel] = choice("Mask", "mask", MASKS);
+    const mask = live.choice("Mask", "mask", textsOf(MASKS));
     const width = element("input", { type: "number", name: "width", min: 1, max: length, value: 4 });
     const widthLabel = element("label", {},
       element("span", { textContent: "Width of the window" }), width);
-    const [scale, scaleLabel] = choice("Scores", "scale", SCALES);
-    const sharpness = element("input",
-      { type: "range", name: "sharpness", min: -3, max: 3, step: 0.5, value: 0 });
-    const factor = element("output");
-    const sharpnessLabel = element("label", {},
-      element("span", {}, "Sharper by ", factor), sharpness);
-    const numbers = element("input", { type: "checkbox", name: "numbers" });
-    const numbersLabel = element("label", { className: "explorer-check" }, numbers,
-      element("span", { textContent: "Weights below the tokens" }));
-    const back = element("button", { type: "button", textContent: "As the model has it" });
-    const settings = element("div", { className: "explorer-settings" },
-      maskLabel, widthLabel, scaleLabel, sharpnessLabel, numbersLabel, back);
-    for (const input of [mask, width, scale, sharpness]) input.addEventListener("input", compute);
-    numbers.addEventListener("change", () =>
-      root.classList.toggle("explorer-numbered", numbers.checked));
-    back.addEventListener("click", () => {
+    const scale = live.choice("Scores", "scale", textsOf(SCALES));
+    const timesOf = (power) => Number((2 ** power).toPrecision(2));
+    const sharpness = live.slider("Sharper by", "sharpness",
+      { min: -3, max: 3, step: 0.5, value: 0, says: (power) => `× ${timesOf(power)}` });
+    const numbers = live.check("Weights below the tokens", "numbers");
+    const back = live.button("As the model has it", () => {
       [mask.value, scale.value, sharpness.value] = ["causal", "root", 0];
       compute();
     });
-    const note = element("p", { className: "explorer-note", textContent:
+    const settings = live.settings(compute, mask, widthLabel, scale, sharpness, numbers, back);
+    const note = element("p", { className: "live-note", textContent:
       "Layers above the first read what the layers below made of the text as the model was " +
       "trained, with the causal mask and scores divided by √d_head. A switch changes what the " +
       "heads shown do with their queries and keys, and nothing below them." });
@@ -202,14 +174,13 @@
     function compute() {
       const window = Math.min(length, Math.max(1, Math.floor(width.valueAsNumber) || 1));
       const isAllowed = (query, key) => MASKS[mask.value][1](query, key, window);
-      const times = 2 ** sharpness.valueAsNumber;
+      const times = 2 ** sharpness.value;
       const factorOfScores = times * SCALES[scale.value][1](dHead);
       maps = queries.map((q, head) => attentionWeights(q, keys[head], isAllowed, factorOfScores));
       maps.forEach((weights, head) => draw(small[head], weights));
       widthLabel.hidden = mask.value !== "window";
-      back.disabled = mask.value === "causal" && scale.value === "root" && times === 1;
-      factor.textContent = `× ${Number(times.toPrecision(2))}`;
-      sharpness.setAttribute("aria-valuetext", `times ${Number(times.toPrecision(2))}`);
+      root.classList.toggle("explorer-numbered", numbers.value);
+      live.enable(back, mask.value !== "causal" || scale.value !== "root" || times !== 1);
       show();
     }
 
@@ -241,14 +212,11 @@
         number.textContent = (100 * weights[key]).toFixed(1);
       });
       row.style.top = `${(100 * query) / length}%`;
-      const said = sentence(names, weights, query);
-      if (says.textContent !== said) says.textContent = said; // else it would be read out again
+      live.say(says, sentence(names, weights, query));
     }
 
-    root.classList.add("explorer-awake");
     compute();
   }
 
-  document.addEventListener("DOMContentLoaded", () =>
-    document.querySelectorAll(".explorer").forEach(start));
-})();
+  live.wake("explorer", start);
+});

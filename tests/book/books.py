@@ -31,6 +31,12 @@ def pages() -> list[str]:
     return [contents["root"], *chapters]
 
 
+def looks_at(page: str) -> list[str]:
+    """Say in which looks a page is opened: all, but generated pages, which are alike, by turns."""
+    generated = [each for each in pages() if each.startswith("reference/")]
+    return [list(LOOKS)[generated.index(page) % len(LOOKS)]] if page in generated else list(LOOKS)
+
+
 class SmallBook:
     """A few pages built with our extensions by Sphinx alone."""
 

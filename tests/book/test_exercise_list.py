@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 from bs4 import BeautifulSoup
-from exercise_list import assignments, duration, find_assignment
+from exercise_list import assignments, count, duration, elsewhere, find_assignment
 
 ROOT = Path(__file__).parents[2]
+REPOSITORY = "https://github.com/owner/course"
 PAGE = "# Page\n\n```{{exercises}} {}\n```\n"
 
 
@@ -21,6 +22,28 @@ def test_times_are_said_as_a_person_would(minutes, said):
     assert duration(minutes) == said
 
 
+def test_a_notebook_opens_elsewhere_at_its_place_in_the_repository():
+    assert elsewhere(REPOSITORY, "main", "exercises/01 a/b.ipynb") == {
+        "Colab": "https://colab.research.google.com/github/owner/course/blob/main/"
+        "exercises/01%20a/b.ipynb",
+        "Binder": "https://mybinder.org/v2/gh/owner/course/main?labpath=exercises%2F01%20a%2Fb.ipynb",
+    }
+
+
+@pytest.mark.parametrize("address", ["https://gitlab.com/a/b", "https://github.com/a", "a/b"])
+def test_a_repository_that_those_services_cannot_read_is_refused(address):
+    with pytest.raises(ValueError, match=f"https://github.com/OWNER/NAME, got '{address}'"):
+        elsewhere(address, "main", "x.ipynb")
+
+
+def test_the_course_is_counted_over_all_its_assignments():
+    every = assignments(ROOT).values()
+    assert count("exercises", ROOT) == sum(len(each["exercises"]) for each in every)
+    assert count("points", ROOT) == sum(each["points"] for each in every)
+    with pytest.raises(ValueError, match="in-all counts assignments, .*, got 'pages'"):
+        count("pages", ROOT)
+
+
 @pytest.mark.slow
 def test_an_unknown_assignment_breaks_the_build(small_book):
     book = small_book("exercise_list", course_root=str(ROOT))
@@ -34,8 +57,8 @@ def test_an_unknown_assignment_breaks_the_build(small_book):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(assignments(ROOT)))
 def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(small_book, name):
-    book = small_book("exercise_list", course_root=str(ROOT))
-    book.write("page.md", PAGE.format(name))
+    book = small_book("exercise_list", course_root=str(ROOT), course_repository=REPOSITORY)
+    book.write("page.md", PAGE.format(name) + "\n{in-all}`assignments` of them.\n")
     built = book.build()
     assert built.returncode == 0, built.stderr
 
@@ -50,6 +73,14 @@ def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(small_book, 
     (download,) = listed.find_all("a", class_="download")
     copy = book.folder / "out" / download["href"]
     assert copy.read_bytes() == (ROOT / "exercises" / name / assignment["notebook"]).read_bytes()
+
+    path = f"exercises/{name}/{assignment['notebook']}"
+    links = {link["href"] for link in listed.select(".elsewhere a")}
+    assert links == set(elsewhere(REPOSITORY, "main", path).values())
+    assert f"%cd /content/course/exercises/{name}" in listed.find("details").get_text()
+    assert f"{len(assignments(ROOT))} of them." in soup.get_text()
+    ticks = [tick["data-exercise"] for tick in listed.select(".exercise-tick")]
+    assert ticks == [f"{name}/{exercise['name']}" for exercise in assignment["exercises"]]
 
     titles = [term.get_text() for term in listed.find_all("dt")]
     assert titles == [f"{e['number']} {e['title']}" for e in assignment["exercises"]]

@@ -2,13 +2,15 @@
 
 import json
 import math
+from functools import partial
 
 import explorer
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
-from books import AXE, BOOK, LOOKS, PHONE
+from books import AXE, LOOKS, PHONE
 from bs4 import BeautifulSoup
+from live_pages import THEMES, choose, open_page, says
 
 from groundup.config import DecoderOnlyConfig
 from groundup.masks import causal_mask, masked_softmax, sliding_window_mask
@@ -21,10 +23,6 @@ TEXT = (
     "if it is not, the name is an error.\nThe end."
 )
 SHORT = "to be\nor not to be"
-THEMES = {  # the variables of the book's theme that the explorer uses
-    "light": {"text-base": "#222832", "text-muted": "#48566b", "background": "#ffffff"},
-    "dark": {"text-base": "#ced6dd", "text-muted": "#9ca4af", "background": "#121212"},
-}
 READ_ALL_WEIGHTS = """(root) => {
   const pick = (input) => { input.checked = true; input.dispatchEvent(new Event("change")); };
   const radios = (kind) => [...root.querySelectorAll(`.explorer-${kind} input`)];
@@ -65,38 +63,9 @@ def weights_of(model: DecoderOnly, tokens: torch.Tensor) -> torch.Tensor:
     return torch.stack(weights)
 
 
-def written(shown: list[explorer.Explorer], theme: str = "light") -> str:
-    """Put explorers on a page of their own, in the colours of the book."""
-    variables = "".join(f"--pst-color-{name}: {value};" for name, value in THEMES[theme].items())
-    variables += "--pst-color-border: #8a929c; --pst-color-primary: #1971d5;"
-    style = "".join(
-        (BOOK / "_static" / name).read_text("utf-8") for name in ("course.css", "explorer.css")
-    )
-    script = (BOOK / "_static" / "explorer.js").read_text("utf-8")
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Page</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>html {{{variables}}} body {{margin: 8px; font: 16px sans-serif;"
-        "color: var(--pst-color-text-base); background: var(--pst-color-background)}"
-        f"{style}</style></head><body><main><h1>Page</h1>"
-        f"{''.join(each._repr_html_() for each in shown)}</main><script>{script}</script></body>"
-    )
-
-
 @pytest.fixture
 def opened(context, tmp_path):
-    def open_page(*shown: explorer.Explorer, theme: str = "light", **options: object):
-        path = tmp_path / "page.html"
-        path.write_text(written(list(shown), theme), encoding="utf-8")
-        page = context(**options).new_page()
-        complaints = []
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda message: complaints.append(message.text))
-        page.goto(path.as_uri())
-        assert complaints == []
-        return page
-
-    return open_page
+    return partial(open_page, context, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -107,19 +76,6 @@ def reader():
 def read_all(page) -> torch.Tensor:
     """Choose every head and every token, and read the weights that shade the text."""
     return torch.tensor(page.locator(".explorer").evaluate(READ_ALL_WEIGHTS))
-
-
-def says(page) -> str:
-    return page.locator(".explorer-says").inner_text()
-
-
-def choose(page, **settings: object) -> None:
-    for name, value in settings.items():
-        control = page.locator(f"[name={name}]")
-        if control.evaluate("(control) => control.tagName") == "SELECT":
-            control.select_option(str(value))
-        else:
-            control.fill(str(value))
 
 
 @pytest.mark.browser
@@ -205,7 +161,7 @@ def test_the_page_says_the_same_with_and_without_its_script(opened, reader):
     shown = explorer.show(*reader, TEXT, name="reader", layer=1, head=2, token=13)
     pages = [opened(shown, java_script_enabled=is_awake) for is_awake in (False, True)]
     asleep, awake = (page.locator(".explorer") for page in pages)
-    for part in (".explorer-says", "summary", "table"):
+    for part in (".live-says", "summary", "table"):
         texts = [root.locator(part).text_content() for root in (asleep, awake)]
         assert texts[0] == texts[1]
     colors = "(all) => all.map((one) => getComputedStyle(one).backgroundColor)"
@@ -245,18 +201,18 @@ def test_a_keyboard_reaches_everything(opened):
         reached.append(
             page.evaluate("document.activeElement.name || document.activeElement.tagName")
         )
-    assert reached[:5] == ["mask", "scale", "sharpness", "numbers", "SUMMARY"]
+    assert reached == ["mask", "scale", "sharpness", "numbers", "BUTTON", "SUMMARY"]
 
 
 @pytest.mark.browser
 def test_what_is_said_is_announced_and_only_when_it_changes(opened):
     page = opened(explorer.show(*small_model(), SHORT, name="small"))
-    assert page.locator(".explorer-says").get_attribute("aria-live") == "polite"
+    assert page.locator(".live-says").get_attribute("aria-live") == "polite"
     page.evaluate(
         """() => {
           window.changes = 0;
           new MutationObserver(() => { window.changes += 1; })
-            .observe(document.querySelector(".explorer-says"), { childList: true });
+            .observe(document.querySelector(".live-says"), { childList: true });
         }"""
     )
     page.locator("[name=numbers]").check()

@@ -1,6 +1,8 @@
+from types import SimpleNamespace
+
 import pytest
 from bs4 import BeautifulSoup
-from mended_html import mend
+from mended_html import mend, mend_pages
 
 LOGO = '<div class="sidebar-primary-item"><a class="navbar-brand logo" href="#">Course</a></div>'
 SEARCH = (
@@ -66,3 +68,31 @@ def test_scripts_that_no_page_uses_are_left_out():
 )
 def test_a_page_mended_twice_is_a_page_mended_once(html):
     assert mend(mend(html)) == mend(html)
+
+
+def test_the_parameters_of_a_signature_are_no_definitions():
+    signature = "<dl><dt class='sig'>f(<dl><dd>x,</dd><dd>y,</dd></dl>)</dt><dd>Text.</dd></dl>"
+    soup = mended(signature)
+    assert [line.get_text() for line in soup.select("dt span.sig-lines > span")] == ["x,", "y,"]
+    assert len(soup.find_all("dl")) == len(soup.find_all("dd")) == 1
+
+
+def test_code_comes_back_as_it_was():
+    blocks = ["<pre class='a'><i>a</i>&lt;&amp;\n\n</pre>", "<pre>0</pre>", "<pre>7\\1</pre>"]
+    assert mend("".join(f"{block}{TABLE}" for block in blocks)).count("wide") == 3
+    assert [block for block in blocks if block not in mend("".join(blocks) + TABLE)] == []
+
+
+def test_a_page_is_mended_once_and_again_when_it_is_written_anew(tmp_path):
+    page = tmp_path / "page.html"
+    app = SimpleNamespace(builder=SimpleNamespace(format="html"), outdir=tmp_path)
+    page.write_text(TABLE, encoding="utf-8")
+    mend_pages(app, None)
+    mended_once = page.read_text(encoding="utf-8")
+    assert "wide" in mended_once
+    page.write_text(mended_once.replace("wide", "seen"), encoding="utf-8")
+    mend_pages(app, None)
+    assert "seen" in page.read_text(encoding="utf-8")
+    page.write_text(TABLE, encoding="utf-8")
+    mend_pages(app, None)
+    assert page.read_text(encoding="utf-8") == mended_once

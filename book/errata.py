@@ -1,0 +1,681 @@
+"""The exhibits of the page `errata`, besides their text: what is known of each, and what is found.
+
+`check` holds every name against what there is: sections of the book, tests, mistakes that the
+grader knows. `look` is what a page calls on an exhibit, and remembers what it saw.
+"""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as Outline
+from plotstyle import BLUE, INK, MUTED, ORANGE
+from torch import Tensor
+
+from classroom.answers import load_answers
+from classroom.matrix import RECORD, Kills, read
+from classroom.selfcheck import load_checks
+
+BOOK = Path(__file__).parent
+ROOT = BOOK.parent
+
+WAYS = {
+    "twice": "compute the same in a second way",
+    "poke": "change one input, and see which outputs move",
+    "limit": "try an extreme input, or a trivial one",
+    "count": "count parameters, operations or months",
+    "spread": "measure how far random numbers spread",
+    "run": "run it",
+}
+"""How an exhibit gives itself away."""
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One mistake."""
+
+    title: str
+    way: str
+    """Which of `WAYS` exposes it."""
+    label: str
+    """Of the section that explains it."""
+    tests: str
+    """Of the course, by spaces: `groundup/test_masks.py::test_causal_mask_by_hand`."""
+    mistakes: str = ""
+    """That the grader knows, by spaces: `2.1.TriangleFlipped`."""
+
+
+ROOMS: dict[str, dict[str, Exhibit]] = {
+    "The wrong axis": {
+        "features": Exhibit(
+            "Features that attend to features",
+            "twice",
+            "sec-01-formula",
+            "groundup/test_attention.py::test_attention_equals_torch_s",
+            "1.4.FeaturesAttendToFeatures 6.9.FeaturesStillCompared",
+        ),
+        "columns": Exhibit(
+            "Every key gives away a total of 1",
+            "limit",
+            "sec-01-weights",
+            "groundup/test_attention.py::test_weights_of_a_query_sum_to_one",
+            "1.4.NormalisedOverQueries 3.1.SoftmaxOverQueries 6.3.SoftmaxOverQueries",
+        ),
+        "exchanged": Exhibit(
+            "Two letters exchanged in a derivation",
+            "poke",
+            "sec-03-traps",
+            "groundup/test_models.py::test_future_tokens_do_not_change_the_past",
+            "3.9.AsPublished 1.4.QueryAndKeyExchanged",
+        ),
+        "norm-axis": Exhibit(
+            "A norm that reads ahead",
+            "poke",
+            "sec-04-axes",
+            "groundup/test_layers.py::test_a_token_does_not_feel_its_neighbours",
+            "4.1.StatisticsOverTokens 4.10.NormStillOverTokens",
+        ),
+        "rank": Exhibit(
+            "A product that cannot be formed",
+            "run",
+            "sec-03-sum",
+            "groundup/test_multihead.py::test_scores_and_writing_go_through_two_circuits",
+            "3.4.OutputBeforeValue 3.4.InTheSpaceOfAHead",
+        ),
+        "unsplit": Exhibit(
+            "Heads that nobody split",
+            "count",
+            "sec-03-cost",
+            "groundup/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
+            "3.7.HeadsCountedTwice",
+        ),
+    },
+    "Masks that do something else": {
+        "triangle": Exhibit(
+            "The right triangle in the wrong table",
+            "poke",
+            "sec-02-layout",
+            "groundup/test_masks.py::test_causal_mask_by_hand "
+            "groundup/test_models.py::test_no_gradient_reaches_a_later_token",
+            "2.1.TriangleFlipped 2.9.LeftAsItWas",
+        ),
+        "one-row": Exhibit(
+            "A mask that does nothing",
+            "twice",
+            "sec-02-does",
+            "groundup/test_multihead.py::test_a_hidden_key_is_invisible",
+            "2.8.LeftAsPublished 2.8.OneRowForAllQueries",
+        ),
+        "bracket": Exhibit(
+            "A bracket that closes too early",
+            "limit",
+            "sec-02-before",
+            "groundup/test_attention.py::test_outputs_lie_in_the_convex_hull_of_the_values",
+            "1.4.ScaledAfterSoftmax 2.4.DividedAfterwards",
+        ),
+        "after": Exhibit(
+            "Zeros where the future was",
+            "limit",
+            "sec-02-before",
+            "groundup/test_masks.py::test_rows_sum_to_one_over_the_allowed_keys",
+            "2.4.ZeroedAfterwards 3.1.MaskAfterSoftmax",
+        ),
+        "values": Exhibit(
+            "Minus infinity in the values",
+            "run",
+            "sec-02-fill",
+            "groundup/test_attention.py::test_attention_equals_torch_s",
+        ),
+        "source": Exhibit(
+            "Padding that the decoder reads",
+            "poke",
+            "sec-06-batch",
+            "groundup/test_models.py::test_source_padding_is_seen_by_neither_encoder_nor_decoder",
+            "6.3.SourceMaskMissing 6.9.PaddingStillSeen",
+        ),
+        "swapped": Exhibit(
+            "The answer on the side of the question",
+            "poke",
+            "sec-06-swaps",
+            "groundup/test_audit.py::"
+            "test_every_part_lets_an_encoder_and_a_decoder_see_the_whole_source "
+            "groundup/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
+            "6.3.ArgumentsSwapped 6.9.SidesStillSwapped",
+        ),
+    },
+    "Wires": {
+        "third": Exhibit(
+            "A norm in front of everything",
+            "limit",
+            "sec-04-places",
+            "groundup/test_blocks.py::test_pre_norm_adds_to_the_stream_and_never_replaces_it",
+            "4.4.ResidualFromTheNorm 4.10.ResidualStillFromTheNorm",
+        ),
+        "shift": Exhibit(
+            "A model that is asked what it was told",
+            "limit",
+            "sec-06-decoder",
+            "groundup/test_data.py::test_targets_are_the_tokens_that_come_next "
+            "groundup/test_data.py::test_pairs_are_filled_up_and_targets_shifted_right",
+            "6.2.NotShifted 7.1.TargetsNotShifted",
+        ),
+        "memory": Exhibit(
+            "A network that skips the source",
+            "poke",
+            "sec-04-silent",
+            "groundup/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
+            "4.10.FeedForwardStillSkipsTheMemory 4.4.FeedForwardNeverSeesAttention",
+        ),
+        "same-norm": Exhibit(
+            "One norm used twice, one never",
+            "count",
+            "sec-04-silent",
+            "groundup/test_blocks.py::test_every_part_is_trained",
+            "4.4.OneNormForBoth 4.10.NormStillUsedTwice",
+        ),
+        "six-times": Exhibit(
+            "Six layers, of which five are the first",
+            "count",
+            "sec-06-decoder",
+            "groundup/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
+            "6.1.FirstBlockAgainAndAgain",
+        ),
+        "rectified": Exhibit(
+            "A stream that only rises",
+            "spread",
+            "sec-04-forward",
+            "groundup/test_layers.py::test_feed_forward_equals_torch_s",
+            "4.3.SingleLayer 4.3.ActivationOnTheOutput",
+        ),
+        "final-norm": Exhibit(
+            "No norm at the end",
+            "spread",
+            "sec-04-places",
+            "groundup/test_models.py::test_only_the_pre_norm_stream_is_normalised_at_the_end",
+            "4.5.FinalNormForgotten 6.1.FinalNormMissing",
+        ),
+        "dropout-place": Exhibit(
+            "Dropout behind the norm",
+            "count",
+            "sec-04-dropout",
+            "groundup/test_blocks.py::test_dropout_acts_on_a_sub_layer_s_output_before_it_is_added",
+            "4.7.DroppedBehindTheSum",
+        ),
+    },
+    "Numbers": {
+        "unimportant": Exhibit(
+            "The factor that is said not to matter",
+            "spread",
+            "sec-01-scale",
+            "groundup/test_attention.py::"
+            "test_scaled_scores_of_unit_normal_vectors_have_variance_one",
+            "1.4.NoScale 3.1.NoScale",
+        ),
+        "model-width": Exhibit(
+            "The root of the wrong width",
+            "spread",
+            "sec-03-traps",
+            "groundup/test_multihead.py::test_self_attention_equals_torch_s",
+            "1.4.ScaledByModelWidth 3.3.ScaledByAllHeads",
+        ),
+        "printed": Exhibit(
+            "A row of numbers that skipped a line",
+            "twice",
+            "sec-01-example",
+            "groundup/test_attention.py::test_attention_by_hand",
+            "1.6.ScaleLeftOut 1.6.ScoresPrintedUnscaled 1.6.DistanceForDirection",
+        ),
+        "thousand": Exhibit(
+            "A softmax that cannot count to a hundred",
+            "limit",
+            "sec-00-softmax",
+            "groundup/test_online_softmax.py::"
+            "test_block_by_block_scores_may_rise_and_fall_as_far_as_they_like",
+            "0.1.NoShift 1.4.ExponentialsOverflow",
+        ),
+        "ceiling": Exhibit(
+            "A loss with a ceiling",
+            "limit",
+            "sec-00-surprise",
+            "groundup/test_training.py::test_the_loss_is_that_of_torch",
+            "0.2.EpsilonInTheLogarithm",
+        ),
+        "loud": Exhibit(
+            "A very loud beginning",
+            "spread",
+            "sec-04-depth",
+            "groundup/test_initialisation.py::test_weights_start_at_the_size_that_was_chosen "
+            "groundup/test_initialisation.py::test_the_stream_of_a_deep_pre_norm_stack_stays_calm",
+            "4.6.EvenlyAndWithoutFanIn",
+        ),
+        "rate": Exhibit(
+            "Four fifths thrown away",
+            "count",
+            "sec-00-layers",
+            "groundup/test_attention.py::test_each_weight_is_dropped_or_scaled_up",
+            "0.7.RateIsTheShareKept 4.7.KeptWhatShouldGo",
+        ),
+        "tanh": Exhibit(
+            "Half a hyperbolic tangent",
+            "twice",
+            "sec-00-layers",
+            "exercises/test_checks.py::test_a_mistake_is_caught_and_named_and_no_other_is",
+            "0.5.HalfTheArgument 0.5.SiluForSoftplus",
+        ),
+        "epsilon": Exhibit(
+            "A token that is all the same",
+            "limit",
+            "sec-04-norm",
+            "groundup/test_layers.py::test_a_constant_token_gives_the_bias "
+            "groundup/test_layers.py::test_eps_stands_inside_the_root_by_hand",
+            "4.1.EpsilonForgotten 4.1.EpsilonOutsideTheRoot 4.1.DividedByOneLess",
+        ),
+    },
+    "Places": {
+        "entry": Exhibit(
+            "One letter in an exponent",
+            "twice",
+            "sec-05-exponent",
+            "groundup/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
+            "5.2.ExponentOfTheEntry 5.9.ExponentStillOfTheEntry",
+        ),
+        "strangers": Exhibit(
+            "Places that should be strangers",
+            "twice",
+            "sec-05-correlated",
+            "groundup/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
+        ),
+        "order": Exhibit(
+            "It works without positions, they say",
+            "poke",
+            "sec-05-set",
+            "groundup/test_models.py::test_an_encoder_without_positions_reads_a_set",
+            "5.1.NothingAsserted",
+        ),
+        "whole-table": Exhibit(
+            "One length for every sentence",
+            "run",
+            "sec-05-learned",
+            "groundup/test_positions.py::test_sinusoidal_positions_are_rows_of_the_table",
+            "5.3.WholeTableAdded",
+        ),
+    },
+    "Sentences": {
+        "linear": Exhibit(
+            "The map that was to lift a limit",
+            "twice",
+            "sec-01-values",
+            "groundup/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
+            "1.10.BiasMixedFirst",
+        ),
+        "normal": Exhibit(
+            "A sum that is called normal",
+            "spread",
+            "sec-01-scale",
+            "groundup/test_attention.py::"
+            "test_scaled_scores_of_unit_normal_vectors_have_variance_one",
+            "1.5.CalledNormal 1.5.KurtosisWithoutExcess",
+        ),
+        "invented": Exhibit(
+            "Numbers that no layer could have made",
+            "twice",
+            "sec-01-example",
+            "groundup/test_multihead.py::test_two_heads_by_hand",
+        ),
+        "roles": Exhibit(
+            "What a value is worth",
+            "poke",
+            "sec-01-dictionary",
+            "groundup/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
+            "1.4.KeysAveraged 3.3.ContextAsks",
+        ),
+        "apple": Exhibit(
+            "A map that is to know its neighbours",
+            "poke",
+            "sec-01-formula",
+            "groundup/test_layers.py::test_a_token_does_not_feel_its_neighbours",
+        ),
+        "shares": Exhibit(
+            "How a sum divides a gradient",
+            "twice",
+            "sec-00-shortcuts",
+            "book/test_errata.py::test_a_shortcut_hands_on_its_whole_gradient",
+        ),
+        "ratios": Exhibit(
+            "What a softmax preserves",
+            "limit",
+            "sec-01-weights",
+            "groundup/test_masks.py::test_masked_softmax_by_hand",
+        ),
+        "steps": Exhibit(
+            "Steps are not work",
+            "count",
+            "sec-08-cache",
+            "groundup/test_accounting.py::"
+            "test_operations_of_one_more_token_are_those_that_torch_counts",
+        ),
+        "split": Exhibit(
+            "Where the prompt ends",
+            "poke",
+            "sec-06-split",
+            "groundup/test_models.py::test_cached_logits_equal_uncached",
+            "6.6.NothingRejected",
+        ),
+        "history": Exhibit(
+            "A few months earlier",
+            "count",
+            "ch-attention",
+            "book/test_errata.py::test_the_dates_of_the_papers_are_those_of_the_bibliography",
+        ),
+        "never-run": Exhibit(
+            "A line that nobody ran",
+            "run",
+            "sec-00-layers",
+            "book/test_errata.py::test_the_snippets_that_were_never_run_fail_where_the_page_says",
+        ),
+    },
+}
+
+EXHIBITS = {slug: exhibit for room in ROOMS.values() for slug, exhibit in room.items()}
+
+SEEN: dict[str, str] = {}
+"""What `look` found, by exhibit, in the order of the page."""
+
+
+def look(slug: str, right: Tensor, wrong: Tensor | Exception) -> None:
+    """Compare what a mistake gives with what is right, print it, and remember it.
+
+    Raises:
+        ValueError: If there is no such exhibit.
+
+    """
+    if slug not in EXHIBITS:
+        raise ValueError(f"an exhibit must be in ROOMS, got {slug!r}")
+    if isinstance(wrong, Exception):
+        SEEN[slug] = "error"
+        print(f"it stops with a {type(wrong).__name__}")
+    elif wrong.shape != right.shape:
+        SEEN[slug] = "shape"
+        print(f"shape {tuple(wrong.shape)} instead of {tuple(right.shape)}")
+    elif not wrong.isfinite().all():
+        SEEN[slug] = "no number"
+        share = 1 - wrong.isfinite().double().mean()
+        print(f"same shape, {share:.0%} of the values are NaN or infinite")
+    else:
+        SEEN[slug] = "numbers"
+        print(f"same shape, values differ by up to {(wrong - right).abs().max():.3g}")
+
+
+def attempt(function, *args) -> Tensor | Exception:
+    """Return what a function gives, or the exception that it ends with."""
+    try:
+        return function(*args)
+    except Exception as error:
+        return error
+
+
+def contents() -> str:
+    """Return the list of all exhibits, room by room, as Markdown."""
+    lines = []
+    for room, exhibits in ROOMS.items():
+        links = [f"{{ref}}`{e.title} <errata-{slug}>`" for slug, e in exhibits.items()]
+        lines.append(f"{room}\n: {' · '.join(links)}")
+    return "\n\n".join(lines)
+
+
+def card(slug: str) -> str:
+    """Return what hangs beside an exhibit, as Markdown: what would catch it, and where to read."""
+    exhibit = EXHIBITS[slug]
+    parts = []
+    for test in exhibit.tests.split():
+        file, name = test.split("::")
+        parts.append(f"*{_in_words(name)}* (`{Path(file).name}`)")
+    verb = "What holds is tested" if slug in ROOMS["Sentences"] else "Caught by the test"
+    caught = f"**{verb}:** {' and '.join(parts)}"
+    names = []
+    for mistake in exhibit.mistakes.split():
+        number, name = mistake.rsplit(".", 1)
+        names.append(f"*{_answers()[number, name]}* ({number})")
+    if names:
+        caught += f"; graders call it {_listed(names)}"
+    return f"> {caught}. **More** in {{ref}}`{exhibit.label}`."
+
+
+def _in_words(test: str) -> str:
+    return test.removeprefix("test_").replace("_s_", "’s ").replace("_", " ").removesuffix(" s")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+@cache
+def _answers() -> dict[tuple[str, str], str]:
+    """Read every mistake the graders know: its title, by the exercise's number and its name."""
+    found = {}
+    for folder in sorted(ROOT.glob("exercises/[0-9]*")):
+        numbers = {name: about.number for name, (about, _) in load_checks(folder).items()}
+        for answer in load_answers(folder / "mistakes.py"):
+            found[numbers[answer.exercise], answer.name] = answer.title
+    return found
+
+
+@cache
+def _tests(file: str) -> frozenset[str]:
+    path = ROOT / "tests" / file
+    if not path.exists():
+        return frozenset()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def check() -> None:
+    """Hold every name of the exhibits against what there is.
+
+    Raises:
+        ValueError: If a section, a test or a mistake does not exist, or an unknown way is named.
+
+    """
+    labels = set()
+    for page in BOOK.glob("*.md"):
+        labels |= set(re.findall(r"^\(([\w-]+)\)=", page.read_text(encoding="utf-8"), re.MULTILINE))
+    for slug, exhibit in EXHIBITS.items():
+        if exhibit.way not in WAYS:
+            raise ValueError(f"{slug}: an exhibit must give itself away in one of WAYS")
+        if exhibit.label not in labels:
+            raise ValueError(f"{slug}: the book must have the label {exhibit.label}")
+        for test in exhibit.tests.split():
+            file, name = test.split("::")
+            if name not in _tests(file):
+                raise ValueError(f"{slug}: tests/{file} must have {name}")
+        for mistake in exhibit.mistakes.split():
+            number, name = mistake.rsplit(".", 1)
+            if (number, name) not in _answers():
+                raise ValueError(f"{slug}: the grader of {number} must know the mistake {name}")
+
+
+def ways() -> list[tuple[str, int]]:
+    """Return how the exhibits gave themselves away, most frequent first."""
+    counts = Counter(exhibit.way for exhibit in EXHIBITS.values())
+    return [(WAYS[way], count) for way, count in counts.most_common()]
+
+
+# The kill matrix
+
+
+def kills() -> list[Kills]:
+    """Read the record of which check catches which mistake."""
+    return read(ROOT / RECORD)
+
+
+@dataclass(frozen=True)
+class _Block:
+    row: Kills
+    left: int
+    top: float
+
+    @property
+    def width(self) -> int:
+        return len(self.row.failures)
+
+
+WIDTH, GAP, LABEL = 84, 2, 2.6
+"""Of a picture: cells across, between blocks, and above a block for its number."""
+
+
+def _packed(rows: Sequence[Kills]) -> tuple[list[_Block], dict[str, float], float]:
+    """Give each exercise a place, chapter by chapter: blocks, chapters' heights, whole height."""
+    blocks: list[_Block] = []
+    headings: dict[str, float] = {}
+    top = 0.0
+    for chapter in dict.fromkeys(row.assignment for row in rows):
+        headings[chapter] = top
+        top += 3.4
+        left, tallest = 0, 0
+        for row in (row for row in rows if row.assignment == chapter):
+            if left and left + len(row.failures) > WIDTH:
+                top, left, tallest = top + tallest + LABEL, 0, 0
+            blocks.append(_Block(row, left, top + LABEL))
+            left += len(row.failures) + GAP
+            tallest = max(tallest, len(row.checks))
+        top += tallest + LABEL + 1.5
+    return blocks, headings, top
+
+
+def matrix_height(rows: Sequence[Kills], width: float) -> float:
+    """Return how high a picture of some inches of width has to be."""
+    return _packed(rows)[2] * width / WIDTH
+
+
+def draw_matrix(ax: Axes, rows: Sequence[Kills], titles: dict[str, str]) -> None:
+    """Draw a block for each exercise: a column per mistake, a row per check, filled if it catches.
+
+    Args:
+        ax: As wide as the picture, and as high as `matrix_height` says.
+        rows: The matrix.
+        titles: What is written above a chapter, by the name of its assignment.
+
+    """
+    blocks, headings, height = _packed(rows)
+    caught, alone, missed = [], [], []
+    for block in blocks:
+        # Mistakes with the same fate side by side: what is alike makes one shape.
+        names = sorted(block.row.failures, key=lambda name, row=block.row: row.killers(name))
+        for x, name in enumerate(names):
+            killers = block.row.killers(name)
+            for y in range(len(block.row.checks)):
+                cell = (block.left + x, block.top + y)
+                is_caught = y in killers
+                (alone if killers == [y] else caught if is_caught else missed).append(cell)
+        ax.text(
+            block.left,
+            block.top - 0.5,
+            block.row.number.split(".")[1],
+            fontsize=7.5,
+            color=MUTED,
+            va="baseline",
+        )
+    for name, top in headings.items():
+        ax.text(0, top + 2.6, titles[name], fontsize=10, color=INK, va="baseline")
+    for cells, color, opacity in ((missed, MUTED, 0.14), (caught, BLUE, 1), (alone, ORANGE, 1)):
+        ax.add_patch(PathPatch(_squares(cells), facecolor=color, alpha=opacity, linewidth=0))
+    ax.set(xlim=(0, WIDTH), ylim=(height, 0), aspect="equal")
+    ax.set_axis_off()
+
+
+def _squares(cells: Sequence[tuple[float, float]], size: float = 0.86) -> Outline:
+    """Make one outline of many squares, neighbours in a row joined to one box."""
+    boxes: list[list[float]] = []
+    for x, y in sorted(cells, key=lambda cell: (cell[1], cell[0])):
+        if boxes and boxes[-1][2] == y and boxes[-1][1] == x:
+            boxes[-1][1] = x + 1
+        else:
+            boxes.append([x, x + 1, y])
+    corners, codes = [], []
+    for left, right, y in boxes:
+        right -= 1 - size
+        corners += [(left, y), (right, y), (right, y + size), (left, y + size), (left, y)]
+        codes += [Outline.MOVETO, *[Outline.LINETO] * 3, Outline.CLOSEPOLY]
+    return Outline(corners or [(0, 0)], codes or [Outline.MOVETO])
+
+
+def matrix_tables(rows: Sequence[Kills], titles: dict[str, str]) -> str:
+    """Return a folded table for each chapter, as Markdown: what each check catches."""
+    parts = []
+    for chapter, title in titles.items():
+        own = [row for row in rows if row.assignment == chapter]
+        needed = sum(bool(row.caught_only_by(c)) for row in own for c in range(len(row.checks)))
+        checks = sum(len(row.checks) for row in own)
+        parts += [f":::{{dropdown}} {title}: {needed} of {checks} checks are needed", ""]
+        parts += ["| check | catches | and nothing else does |", "|---|---|---|"]
+        for row in own:
+            for place, check_in_words in enumerate(row.checks):
+                only = [_answers()[row.number, name] for name in row.caught_only_by(place)]
+                caught = f"{len(row.caught_by(place))}/{len(row.failures)}"
+                parts.append(
+                    f"| {row.number} {check_in_words} | {caught} | {', '.join(only) or '–'} |"
+                )
+        parts += [":::", ""]
+    return "\n".join(parts)
+
+
+def summary(rows: Sequence[Kills]) -> dict[str, int]:
+    """Count what the sentences around the picture say."""
+    fates = [(row, place) for row in rows for place in range(len(row.checks))]
+    return {
+        "exercises": len(rows),
+        "mistakes": sum(len(row.failures) for row in rows),
+        "checks": len(fates),
+        "cells": sum(len(row.failures) * len(row.checks) for row in rows),
+        "by_one": sum(len(row.killers(name)) == 1 for row in rows for name in row.failures),
+        "needed": sum(bool(row.caught_only_by(place)) for row, place in fates),
+        "idle": sum(not row.caught_by(place) for row, place in fates),
+    }
+
+
+# What some exhibits need
+
+SNIPPETS = {
+    "an open bracket": "weights = softmax(scores + mask",
+    "a missing comma": "layer(d_model 8)",
+    "a misspelt return": "def f(x):\n    retrun x",
+    "a name never defined": "def f(x):\n    return norm(x)\nf(1.0)",
+    "one argument too many": "def f(x, y):\n    return x\nf(1.0, 2.0, 3.0)",
+    "a bias of the other length": "torch.zeros(3, 2) @ torch.zeros(2, 1) + torch.zeros(2, 1)",
+    "a step that is never taken": "def f(x, d=False):\n    return norm(x) if d else x\nf(1.0)",
+    "single precision by name only": "sample32 = lambda: 2.0 * torch.ones(2, dtype=torch.float64)\n"
+    "sample32()",
+}
+"""Slips of the kind that code has which was written down and never run."""
+
+
+def stage_of(source: str) -> str:
+    """Say what finds a slip: reading the code, running it, or neither."""
+    try:
+        code = compile(source, "<snippet>", "exec")
+    except SyntaxError:
+        return "Python, reading it"
+    try:
+        exec(code, {"torch": torch})
+    except Exception as error:
+        return f"the first run ({type(error).__name__})"
+    return "neither"
+
+
+@cache
+def month_of(paper: str) -> int:
+    """Return when a paper of the bibliography came to arXiv, in months since 2000.
+
+    The number of a paper there begins with the year and the month of its first version.
+    """
+    entries = (BOOK / "references.bib").read_text(encoding="utf-8")
+    entry = entries[entries.index(f"{{{paper},") :].split("\n}")[0]
+    year, month = re.search(r"arxiv\.org/abs/(\d\d)(\d\d)\.", entry).groups()
+    return int(year) * 12 + int(month)
