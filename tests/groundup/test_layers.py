@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -195,3 +197,45 @@ def test_an_unknown_activation_is_refused(unchecked):
 def test_an_unknown_norm_is_refused(unchecked):
     with pytest.raises(ValueError, match="norm must be layer or rms, got norm=batch"):
         new_norm("batch", 5)
+
+
+def test_a_compiled_model_with_relus_learns_the_same_and_keeps_no_booleans():
+    """In a process of its own: the compiler and the checker of shapes do not go together."""
+    program = """
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.decomposition import select_decomp_table
+
+from groundup.config import EncoderDecoderConfig
+from groundup.models import EncoderDecoder
+
+kept = []
+
+def note(graph, inputs):
+    outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+    kept.extend(value.meta["val"].dtype for value in outputs if value is not None)
+    return make_boxed_func(graph)
+
+backend = aot_autograd(
+    fw_compiler=note,
+    bw_compiler=lambda graph, inputs: make_boxed_func(graph),
+    partition_fn=min_cut_rematerialization_partition,
+    decompositions=select_decomp_table(),
+)
+sizes = dict(source_vocab_size=11, vocab_size=13, source_max_len=5, max_len=4)
+for activation in ("relu", "squared_relu"):
+    config = EncoderDecoderConfig.tiny(**sizes, activation=activation)
+    model = EncoderDecoder(config, torch.Generator().manual_seed(0))
+    inputs = torch.randint(11, (2, 5)), torch.randint(13, (2, 4))
+    plain, compiled = model(*inputs), torch.compile(model, backend=backend, fullgraph=True)(*inputs)
+    torch.testing.assert_close(compiled, plain)
+    parts = list(model.parameters())
+    weights = torch.randn_like(plain)
+    ours, theirs = (torch.autograd.grad((y * weights).sum(), parts) for y in (compiled, plain))
+    torch.testing.assert_close(ours, theirs)
+assert len(kept) > 50 and torch.bool not in kept, kept
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
