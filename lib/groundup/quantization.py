@@ -5,7 +5,6 @@ each. Its speed is then that of the memory, and smaller weights are faster ones.
 """
 
 import copy
-import warnings
 
 import torch
 import torch.nn.functional as F
@@ -41,9 +40,11 @@ def quantize_rows(
 class Int8Linear(nn.Module):
     """A linear map whose weights are whole numbers of eight bits. For inference alone.
 
-    On a processor, in float32, products are taken in whole numbers as well: inputs are rounded
-    to eight bits, each token by a scale of its own. Elsewhere, weights are turned back as they
-    are read, which a compiler merges into the product.
+    On a processor, in float32, products are taken in whole numbers as well: inputs are rounded to
+    eight bits, each token by a scale of its own, so that no token sees another. That is fast where
+    there are instructions for it (AVX512-VNNI, AMX), and fastest in a compiled step, which merges
+    the rounding into one pass. Elsewhere, weights are turned back as they are read, which a
+    compiler merges into the product.
 
     Args:
         linear: What to take the weights from; it stays as it is.
@@ -61,37 +62,18 @@ class Int8Linear(nn.Module):
         self.register_buffer("step", step)
         bias = None if linear.bias is None else linear.bias.detach().clone()
         self.register_buffer("bias", bias)
-        self._packed = None
-        self._bounds = torch.ones(1, linear.in_features)
-        self._bounds[0, ::2] = -1
 
     def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch out"]:
         """Map each token."""
         if x.device.type != "cpu" or x.dtype != torch.float32:
             product = F.linear(x, self.weight.to(x.dtype)) * self.step.to(x.dtype)
-            return product if self.bias is None else product + self.bias.to(x.dtype)
-        if self._packed is None:
-            self._packed = self._pack()
-        # The kernel takes one scale for all rows that it is given, which would let tokens see one
-        # another. So each row comes with a largest number of 1, and one more row sets the scale.
-        rows = x.reshape(-1, x.shape[-1])
-        size = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-30)
-        rows = torch.cat((rows / size, self._bounds))
-        product = torch.ops.quantized.linear_dynamic(rows, self._packed, True)[:-1] * size
-        product = product.view(*x.shape[:-1], -1)
-        return product if self.bias is None else product + self.bias
-
-    def _pack(self):
-        """Lay the weights out as the kernel wants them."""
-        offsets = torch.zeros(len(self.step), dtype=torch.long)
-        with warnings.catch_warnings():
-            # Torch is giving up tensors of this kind, but its newer kernels are three times slower
-            # on processors without instructions for eight bits.
-            warnings.filterwarnings("ignore", "torch.quantize_per_tensor.*deprecated")
-            packed = torch.quantize_per_channel(
-                self.weight * self.step[:, None], self.step.double(), offsets, 0, torch.qint8
-            )
-        return torch.ops.quantized.linear_prepack(packed, None)
+        else:
+            rows = x.reshape(-1, x.shape[-1])
+            step = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
+            numbers = (rows / step).round().to(torch.int8)
+            product = torch.ops.aten._int_mm(numbers, self.weight.T) * step * self.step
+            product = product.view(*x.shape[:-1], -1)
+        return product if self.bias is None else product + self.bias.to(x.dtype)
 
 
 def quantize(model: nn.Module) -> nn.Module:
