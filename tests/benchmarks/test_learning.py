@@ -39,7 +39,7 @@ BATCH = 20
 RECIPE = TextTask.RECIPES["modern"].training
 TIMED = 40
 """Updates by which the pace of a recipe is found."""
-ROOM = 0.96
+ROOM = 0.94
 """The share of the time that our updates are planned to take: what a shared machine adds comes on
 top."""
 
