@@ -14,6 +14,7 @@ from torch import nn
 from groundup import distributed
 from groundup.__main__ import main
 from groundup.distributed import bare, copy_whole, exchange_gradients, sliced_like, whole
+from groundup.training import multiplies_bfloat16
 
 # What only one process can show: it has nobody to wait for
 
@@ -192,7 +193,7 @@ with distributed.join(torch.device("cpu")):
         case.run_together()
 for case in cases:  # what two have saved, one goes on with
     case.go_on(new_model(case.kind))
-    print(case.parallel, case.kind, flush=True)
+    sys.stdout.write(f"{case.parallel} {case.kind}\\n")  # in one piece: the other writes, too
 """
 
 
@@ -264,6 +265,11 @@ START = ["-m", "groundup", "train", "--context", 16, "--batch-size", 4, "--devic
 START += ["--precision", "float32", "--compile", "off", "--attention", "fused"]
 
 
+NEARLY = 2e-3 if multiplies_bfloat16(torch.device("cpu")) else 1e-5
+"""Relative difference of losses: where there are instructions for it, Muon computes in bfloat16,
+which rounds what differs in the last digit to numbers that differ in the third."""
+
+
 def losses(folder):
     return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
@@ -284,7 +290,7 @@ def test_the_command_trains_the_same_model_with_any_number_of_workers(text_path,
         assert "20/20" in errors
         assert printed.count("made 20 of 20 updates") == 1  # only one worker tells
         assert printed.count("bits_per_byte") == 1
-    assert losses(tmp_path / "fsdp") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+    assert losses(tmp_path / "fsdp") == pytest.approx(losses(tmp_path / "one"), rel=NEARLY)
 
 
 @pytest.mark.slow
@@ -308,7 +314,7 @@ def test_a_killed_worker_ends_the_run_which_then_goes_on(text_path, tmp_path, pa
     # One process goes on from the checkpoint that two have made, and learns the same.
     resume = ["train", "--resume", "--out", out, "--seconds", 1e-9]
     assert main([str(argument) for argument in resume]) == 0
-    assert losses(out) == pytest.approx(before[:1], rel=1e-5)
+    assert losses(out) == pytest.approx(before[:1], rel=NEARLY)
 
 
 @pytest.mark.slow
