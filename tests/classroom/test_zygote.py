@@ -107,7 +107,8 @@ def test_graders_that_share_a_zygote_wait_for_it_and_have_jobs_of_their_own(seal
 def test_a_grader_whose_shared_zygote_has_died_starts_one_of_its_own(sealed):
     def kill(started):
         for process in descendants(started.process):
-            os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended with the one before
+                os.kill(process, signal.SIGKILL)
 
     first = Zygote()
     with first.starting() as door, Zygote(door=os.dup(door)) as second:
