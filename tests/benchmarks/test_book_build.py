@@ -133,7 +133,7 @@ def test_what_a_page_weighs_and_when_it_is_seen(books):
                 context = browser.new_context(viewport={"width": 1280, "height": 900})
                 tab = context.new_page()
                 files = set()
-                tab.on("requestfinished", lambda request: files.add(request.url))  # noqa: B023
+                tab.on("requestfinished", lambda request, into=files: into.add(request.url))
                 tab.goto(page.as_uri(), wait_until="load")
                 tab.wait_for_timeout(300)
                 paints.append(
