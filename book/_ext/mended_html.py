@@ -1,19 +1,19 @@
 """Mend what the theme and the extensions get wrong in the finished pages.
 
-Most of it is for those who use a keyboard or a screen reader. One pass over the HTML, each mend
-a function of its own with its reason. What an update sets right can go; the browser tests say
-whether it may.
+Most of it is for those who use a keyboard or a screen reader. One pass over the HTML before it is
+written, each mend a function of its own with its reason. What an update sets right can go; the
+browser tests say whether it may.
 """
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 from bs4 import BeautifulSoup
 from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.errors import ConfigError
+from sphinx.jinja2glue import BuiltinTemplateLoader
 
-MENDED = "<!-- mended -->\n"
-"""Ends a page that was mended; Sphinx writes only those anew that have changed."""
 CODE = re.compile(r"<pre\b[^>]*>.*?</pre>", re.DOTALL)
 
 
@@ -91,7 +91,7 @@ MENDS: tuple[Callable[[BeautifulSoup], None], ...] = (
 
 
 def mend(html: str) -> str:
-    """Apply every mend to one page. A page mended before stays as it is.
+    """Apply every mend to one page.
 
     Blocks of code are most of the tags of a page, and nothing in them is mended: they are set aside
     while the rest is read.
@@ -108,16 +108,26 @@ def mend(html: str) -> str:
     return re.sub(r"<pre>(\d+)</pre>", lambda place: aside[int(place[1])], str(soup))
 
 
-def mend_pages(app: Sphinx, exception: Exception | None) -> None:
-    if exception is not None or app.builder.format != "html":
-        return
-    for page in sorted(Path(app.outdir).rglob("*.html")):
-        if "_static" not in page.relative_to(app.outdir).parts:
-            html = page.read_text(encoding="utf-8")
-            if not html.endswith(MENDED):
-                page.write_text(mend(html) + MENDED, encoding="utf-8")
+class MendedTemplates(BuiltinTemplateLoader):
+    """Sphinx's own templates, with what comes of them mended where it is a whole page."""
+
+    def render(self, template: str, context: dict) -> str:
+        html = super().render(template, context)
+        return mend(html) if html.rstrip().endswith("</html>") else html
+
+
+def mend_what_is_rendered(app: Sphinx, config: Config) -> None:
+    """Come between the templates and the files.
+
+    Raises:
+        ConfigError: If another extension wants to stand there.
+
+    """
+    if config.template_bridge:
+        raise ConfigError(f"mended_html needs template_bridge, which is {config.template_bridge}")
+    config.template_bridge = f"{__name__}.{MendedTemplates.__name__}"
 
 
 def setup(app: Sphinx) -> dict:
-    app.connect("build-finished", mend_pages)
+    app.connect("config-inited", mend_what_is_rendered)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,8 +1,6 @@
-from types import SimpleNamespace
-
 import pytest
 from bs4 import BeautifulSoup
-from mended_html import mend, mend_pages
+from mended_html import mend
 
 LOGO = '<div class="sidebar-primary-item"><a class="navbar-brand logo" href="#">Course</a></div>'
 SEARCH = (
@@ -83,16 +81,19 @@ def test_code_comes_back_as_it_was():
     assert [block for block in blocks if block not in mend("".join(blocks) + TABLE)] == []
 
 
-def test_a_page_is_mended_once_and_again_when_it_is_written_anew(tmp_path):
-    page = tmp_path / "page.html"
-    app = SimpleNamespace(builder=SimpleNamespace(format="html"), outdir=tmp_path)
-    page.write_text(TABLE, encoding="utf-8")
-    mend_pages(app, None)
-    mended_once = page.read_text(encoding="utf-8")
-    assert "wide" in mended_once
-    page.write_text(mended_once.replace("wide", "seen"), encoding="utf-8")
-    mend_pages(app, None)
-    assert "seen" in page.read_text(encoding="utf-8")
-    page.write_text(TABLE, encoding="utf-8")
-    mend_pages(app, None)
-    assert page.read_text(encoding="utf-8") == mended_once
+@pytest.mark.slow
+def test_a_page_is_mended_before_it_is_written(small_book):
+    book = small_book("mended_html")
+    book.write("page.md", f"# Page\n\n{TABLE}\n")
+    built = book.build()
+    assert built.returncode == 0, built.stderr
+    assert '<div class="wide"><table>' in book.html("page")
+    assert book.html("page").count("<!DOCTYPE html>") == 1
+
+
+@pytest.mark.slow
+def test_another_extension_that_renders_pages_is_named(small_book):
+    book = small_book("mended_html", template_bridge="another.Templates")
+    built = book.build()
+    assert built.returncode != 0
+    assert "mended_html needs template_bridge, which is another.Templates" in built.stderr
