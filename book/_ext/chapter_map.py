@@ -26,6 +26,7 @@ from html import escape
 from pathlib import Path
 
 from docutils import nodes
+from remembered import remembered
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
@@ -229,7 +230,8 @@ class ChapterMap(SphinxDirective):
         except (OSError, ValueError) as error:
             raise self.error(str(error)) from error
         has_exercises = (root / "solutions").is_dir()
-        found = links(pages, *(exercises(root) if has_exercises else ()))
+        written_and_taken = remembered(self.env, "map", root, exercises) if has_exercises else ()
+        found = links(pages, *written_and_taken)
         whole = nodes.container(classes=["chapter-map"])
         rows = nodes.enumerated_list(classes=["map-rows"], start=0, enumtype="arabic")
         for name, gain in gains.items():

@@ -24,6 +24,7 @@ from urllib.parse import quote, urlsplit
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from remembered import remembered
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
@@ -32,20 +33,19 @@ from sphinx.writers.html5 import HTML5Translator
 
 @cache
 def assignments(root: Path) -> dict[str, dict[str, Any]]:
-    """Ask the classroom once per build what it has, by the name of the assignment."""
+    """Ask the classroom what it has, by the name of the assignment."""
     from classroom.inventory import inventory  # brings torch, which a build may not need
 
     return {found["name"]: found for found in inventory(root)["assignments"]}
 
 
-def find_assignment(name: str, root: Path) -> dict[str, Any]:
+def find_assignment(name: str, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Look up one assignment.
 
     Raises:
         ValueError: If the course has no assignment of that name.
 
     """
-    known = assignments(root)
     if name not in known:
         raise ValueError(
             f"exercises must name an assignment, got {name!r}, known: {', '.join(sorted(known))}"
@@ -61,14 +61,14 @@ def duration(minutes: int) -> str:
     return f"{hours} h {rest} min" if rest else f"{hours} h"
 
 
-def count(what: str, root: Path) -> int:
+def count(what: str, known: dict[str, dict[str, Any]]) -> int:
     """Count what the whole course has.
 
     Raises:
         ValueError: If it is not one of the four things that are counted.
 
     """
-    courses = assignments(root).values()
+    courses = known.values()
     exercises = [exercise for course in courses for exercise in course["exercises"]]
     counts = {
         "assignments": len(courses),
@@ -122,7 +122,8 @@ class InAll(SphinxRole):
         for file in sorted((root / "solutions").glob("*/*.py")):
             self.env.note_dependency(str(file))
         try:
-            number = str(count(self.text, root))
+            known = remembered(self.env, "assignments", root, assignments)
+            number = str(count(self.text, known))
         except (ValueError, FileNotFoundError) as error:
             message = self.inliner.reporter.error(str(error), line=self.lineno)
             return [self.inliner.problematic(self.rawtext, self.rawtext, message)], [message]
@@ -137,7 +138,8 @@ class Exercises(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         root = course_root(self)
         try:
-            assignment = find_assignment(self.arguments[0], root)
+            known = remembered(self.env, "assignments", root, assignments)
+            assignment = find_assignment(self.arguments[0], known)
             opened = self._elsewhere(assignment)
         except (ValueError, FileNotFoundError) as error:
             raise self.error(str(error)) from error

@@ -12,7 +12,7 @@ PAGE = "# Page\n\n```{{exercises}} {}\n```\n"
 def test_an_unknown_assignment_is_refused_in_one_sentence():
     message = r"exercises must name an assignment, got 'attention', known: .*01_attention"
     with pytest.raises(ValueError, match=message):
-        find_assignment("attention", ROOT)
+        find_assignment("attention", assignments(ROOT))
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,12 @@ def test_a_repository_that_those_services_cannot_read_is_refused(address):
 
 
 def test_the_course_is_counted_over_all_its_assignments():
-    every = assignments(ROOT).values()
-    assert count("exercises", ROOT) == sum(len(each["exercises"]) for each in every)
-    assert count("points", ROOT) == sum(each["points"] for each in every)
+    known = assignments(ROOT)
+    every = known.values()
+    assert count("exercises", known) == sum(len(each["exercises"]) for each in every)
+    assert count("points", known) == sum(each["points"] for each in every)
     with pytest.raises(ValueError, match="in-all counts assignments, .*, got 'pages'"):
-        count("pages", ROOT)
+        count("pages", known)
 
 
 @pytest.mark.slow
@@ -62,7 +63,7 @@ def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(small_book, 
     built = book.build()
     assert built.returncode == 0, built.stderr
 
-    assignment = find_assignment(name, ROOT)
+    assignment = find_assignment(name, assignments(ROOT))
     soup = BeautifulSoup(book.html("page"), "html.parser")
     listed = soup.find(class_="exercise-list")
     text = " ".join(listed.get_text().split())
