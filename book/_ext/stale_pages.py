@@ -6,19 +6,24 @@ on: our own modules that its cells import, directly or through one another, the 
 lie beside them, the files of the project that its cells name, and the versions of Python, torch,
 numpy and matplotlib. A page without a fingerprint, or with another one, runs again.
 
+A page that sees of a file only what a function makes of it says so in `seen_through`, and does not
+run again for the rest: how long chapters take to read does not change with each of their words.
+
 Not seen: imports and paths by computed names, and files elsewhere that our modules open.
 """
 
 import ast
+import functools
 import hashlib
 import importlib.util
 import itertools
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, TypeVar
 
 import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
@@ -27,13 +32,38 @@ from jupyter_cache.cache.main import JupyterCacheBase
 from myst_nb.core.read import create_nb_reader
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
-from sphinx.util import logging
+from sphinx.util import import_object, logging
 
 OUR_PACKAGES = ("groundup", "classroom")
 LIBRARIES = ("torch", "numpy", "matplotlib")
-RECORD = "fingerprints.json"
+RECORD, MEMORY = "fingerprints.json", "texts.json"
+SELF = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+"""What this module finds in a text holds as long as it reads texts the same way."""
+Found = TypeVar("Found")
 
 logger = logging.getLogger(__name__)
+
+
+class Memory:
+    """What was found out about texts, by what they say; kept in a file from build to build."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        is_there = file is not None and file.is_file()
+        self._before = json.loads(file.read_text(encoding="utf-8")) if is_there else {}
+        self._used: dict[str, Any] = {}
+
+    def recall(self, about: str, text: str, find: Callable[[], Found]) -> Found:
+        """Give what `find` finds in a text, as JSON knows it, or has found in it before."""
+        key = hashlib.sha256("\n".join((SELF, about, text)).encode()).hexdigest()
+        if key not in self._used:
+            self._used[key] = self._before[key] if key in self._before else find()
+        return self._used[key]
+
+    def keep(self) -> None:
+        """Write down what was asked for; the rest is about texts that are gone."""
+        if self._file is not None and self._used != self._before:
+            self._file.write_text(json.dumps(self._used), encoding="utf-8")
 
 
 def imported_names(source: str, package: str = "") -> set[str]:
@@ -55,9 +85,11 @@ def imported_names(source: str, package: str = "") -> set[str]:
     return names
 
 
-def files_behind(names: Iterable[str], roots: Iterable[Path]) -> set[Path]:
+def files_behind(
+    names: Iterable[str], roots: Iterable[Path], memory: Memory | None = None
+) -> set[Path]:
     """Follow imports to the files below `roots` that they read, data beside the code included."""
-    roots = list(roots)
+    roots, memory = list(roots), memory or Memory()
     found: set[Path] = set()
     waiting = list(names)
     seen: set[str] = set()
@@ -77,19 +109,21 @@ def files_behind(names: Iterable[str], roots: Iterable[Path]) -> set[Path]:
             else:
                 continue
             found.add(module)
-            waiting += imported_names(module.read_text(encoding="utf-8"), package)
+            text = module.read_text(encoding="utf-8")
+            find = functools.partial(_sorted_imports, text, package)
+            waiting += memory.recall(f"imports {package}", text, find)
     return found
 
 
-def files_named(source: str, folders: Iterable[Path]) -> set[Path]:
-    """Find the files whose paths stand in Python code, as seen from one of `folders`.
+def _sorted_imports(source: str, package: str) -> list[str]:
+    return sorted(imported_names(source, package))
 
-    A path may be one string or several joined by `/`, after anything that is computed. A folder
-    stands for the files in it.
-    """
+
+def files_at(paths: Iterable[str], folders: Iterable[Path]) -> set[Path]:
+    """Find the files that paths lead to, from one of `folders`; a folder stands for its files."""
     folders = [folder.resolve() for folder in folders]
     found: set[Path] = set()
-    for path in _paths(ast.parse(source)):
+    for path in paths:
         for folder in folders:
             place = Path(os.path.normpath(folder / path))
             if not any(place.is_relative_to(allowed) for allowed in folders):
@@ -99,10 +133,13 @@ def files_named(source: str, folders: Iterable[Path]) -> set[Path]:
     return found
 
 
-def _paths(tree: ast.AST) -> Iterator[str]:
-    """Give what may be a path: text with a `/` or a `.` in it, other than dots alone."""
+def named_paths(source: str) -> Iterator[str]:
+    """Give what may be a path in Python code: text with a `/` or a `.`, other than dots alone.
+
+    A path may be one string or several joined by `/`, after anything that is computed.
+    """
     inner: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         if node in inner:
             continue
         parts: list[str | None] = []
@@ -125,22 +162,37 @@ def _text(node: ast.AST) -> str | None:
     return node.value if len(node.value) < 200 and node.value.isprintable() else None
 
 
-def fingerprint(source: str, roots: Iterable[Path], folders: Iterable[Path] = ()) -> str:
+def fingerprint(
+    names: Iterable[str],
+    paths: Iterable[str],
+    roots: Iterable[Path],
+    folders: Iterable[Path],
+    memory: Memory | None = None,
+    seen: Mapping[str, Callable[[str], object]] | None = None,
+) -> str:
     """Condense all that a page's code depends on, apart from the code itself.
 
     Args:
-        source: The page's code.
+        names: The modules that it imports.
+        paths: The paths that it names.
         roots: Where our modules lie.
-        folders: From where the paths in the code may start.
+        folders: From where the paths may start.
+        memory: Of what our modules import.
+        seen: Functions through which alone the page sees files, by the ending of their names.
 
     """
+
+    def content(file: Path) -> bytes:
+        if seen is None or file.suffix not in seen:
+            return file.read_bytes()
+        return repr(seen[file.suffix](file.read_text(encoding="utf-8"))).encode()
+
     versions = {name: version(name) for name in LIBRARIES}
-    digest = hashlib.sha256(json.dumps([platform.python_version(), versions]).encode())
-    files = files_behind(imported_names(source), roots) | files_named(source, folders)
-    for file in sorted(files):
-        digest.update(file.name.encode())
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
+    files = files_behind(names, roots, memory) | files_at(paths, folders)
+    # In an order that is the same wherever the project lies.
+    known = sorted((file.name, hashlib.sha256(content(file)).hexdigest()) for file in files)
+    behind = json.dumps([platform.python_version(), versions, known])
+    return hashlib.sha256(behind.encode()).hexdigest()
 
 
 def code_of(notebook: nbformat.NotebookNode) -> str:
@@ -169,17 +221,36 @@ def fingerprints_of_pages(app: Sphinx) -> dict[str, tuple[str, str]]:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
             roots.append(Path(spec.origin).parent.parent)
+    roots = list(dict.fromkeys(roots))
+    memory = Memory(Path(page_cache(app.env).path, MEMORY))
     pages = {}
     for docname in sorted(app.env.found_docs):
-        notebook = read_notebook(app.env, docname)
-        if notebook is None:
+        text = Path(app.env.doc2path(docname)).read_text(encoding="utf-8")
+        page = memory.recall(f"page {docname}", text, functools.partial(_about, app.env, docname))
+        if page is None:
             continue
-        _, key = page_cache(app.env).create_hashed_notebook(notebook)
-        try:
-            pages[docname] = (key, fingerprint(code_of(notebook), dict.fromkeys(roots), folders))
-        except SyntaxError:
-            pages[docname] = (key, "not Python; executing it will say where")
+        now = "not Python; executing it will say where"
+        if page["imports"] is not None:
+            views = app.config.seen_through.get(docname, {})
+            seen = {ending: import_object(place) for ending, place in views.items()}
+            now = fingerprint(page["imports"], page["paths"], roots, folders, memory, seen)
+        pages[docname] = (page["key"], now)
+    memory.keep()
     return pages
+
+
+def _about(env: BuildEnvironment, docname: str) -> dict[str, Any] | None:
+    """Find out what a page's code is known by, imports and names, or None if it has none."""
+    notebook = read_notebook(env, docname)
+    if notebook is None:
+        return None
+    _, key = page_cache(env).create_hashed_notebook(notebook)
+    source = code_of(notebook)
+    try:
+        imports, paths = sorted(imported_names(source)), sorted(named_paths(source))
+    except SyntaxError:
+        imports = paths = None
+    return {"key": key, "imports": imports, "paths": paths}
 
 
 def forget_stale_pages(
@@ -240,6 +311,7 @@ def _is_data(path: Path) -> bool:
 
 
 def setup(app: Sphinx) -> dict:
+    app.add_config_value("seen_through", {}, "env")
     app.connect("env-get-outdated", forget_stale_pages)
     app.connect("env-updated", remember_fingerprints)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,8 +1,9 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
 import stale_pages
-from stale_pages import files_behind, files_named, fingerprint, imported_names
+from stale_pages import Memory, files_at, files_behind, fingerprint, imported_names, named_paths
 
 
 @pytest.fixture
@@ -22,6 +23,11 @@ def lib(tmp_path: Path) -> Path:
     }.items():
         (package / name).write_text(text)
     return package.parent
+
+
+def of(source, roots, folders=()):
+    """Give the fingerprint of a page with this code."""
+    return fingerprint(imported_names(source), named_paths(source), roots, folders)
 
 
 def names(files, lib):
@@ -62,31 +68,31 @@ def test_circular_imports_end(lib):
 
 @pytest.mark.parametrize("changed", ["models.py", "heads.py", "scores.py", "__init__.py"])
 def test_a_change_in_anything_a_page_imports_changes_its_fingerprint(lib, changed):
-    before = fingerprint("from course import models", [lib])
+    before = of("from course import models", [lib])
     (lib / "course" / changed).write_text("answer = 42")
-    assert fingerprint("from course import models", [lib]) != before
+    assert of("from course import models", [lib]) != before
 
 
 def test_a_change_elsewhere_leaves_the_fingerprint_alone(lib):
-    before = fingerprint("from course import models", [lib])
+    before = of("from course import models", [lib])
     (lib / "course" / "dates.py").write_text("answer = 42")
-    assert fingerprint("from course import models", [lib]) == before
+    assert of("from course import models", [lib]) == before
 
 
 def test_data_beside_the_code_belong_to_the_fingerprint(lib):
-    before = fingerprint("import course", [lib])
+    before = of("import course", [lib])
     (lib / "course" / "weights.safetensors").write_bytes(b"trained")
-    assert fingerprint("import course", [lib]) != before
+    assert of("import course", [lib]) != before
 
 
 def test_data_of_a_package_inside_belong_to_that_package_alone(lib):
     (lib / "course" / "inner" / "trained").mkdir()
     weights = lib / "course" / "inner" / "trained" / "weights.safetensors"
     weights.write_bytes(b"trained")
-    outer, inner = (fingerprint(f"import course{name}", [lib]) for name in ("", ".inner"))
+    outer, inner = (of(f"import course{name}", [lib]) for name in ("", ".inner"))
     weights.write_bytes(b"trained longer")
-    assert fingerprint("import course", [lib]) == outer
-    assert fingerprint("import course.inner", [lib]) != inner
+    assert of("import course", [lib]) == outer
+    assert of("import course.inner", [lib]) != inner
 
 
 @pytest.fixture
@@ -120,22 +126,54 @@ def project(tmp_path: Path) -> Path:
 )
 def test_files_that_a_page_names_are_found(project, source, found):
     folders = [project / "book", project]
-    assert {file.name for file in files_named(source, folders)} == found
+    assert {file.name for file in files_at(named_paths(source), folders)} == found
 
 
 def test_a_change_in_a_file_that_a_page_names_changes_its_fingerprint(project):
     source, folders = "open('../tests/records/speed.json')", [project / "book", project]
-    before = fingerprint(source, [], folders)
+    before = of(source, [], folders)
     (project / "tests" / "records" / "cost.json").write_text("11")
-    assert fingerprint(source, [], folders) == before
+    assert of(source, [], folders) == before
     (project / "tests" / "records" / "speed.json").write_text("11")
-    assert fingerprint(source, [], folders) != before
+    assert of(source, [], folders) != before
+
+
+def test_a_fingerprint_is_the_same_wherever_the_project_lies(tmp_path):
+    given = []
+    for lib, book in (("a/lib", "b/book"), ("d/lib", "c/book")):
+        (tmp_path / lib).mkdir(parents=True)
+        (tmp_path / book).mkdir(parents=True)
+        (tmp_path / lib / "scores.py").write_text("answer = 42")
+        (tmp_path / book / "speed.json").write_text("7")
+        folder = tmp_path / book
+        given.append(of("import scores; open('./speed.json')", [tmp_path / lib], [folder]))
+    assert given[0] == given[1]
+
+
+def test_what_was_found_in_a_text_is_remembered_and_what_is_gone_forgotten(tmp_path):
+    file, asked = tmp_path / "texts.json", []
+
+    def look_at(text):
+        asked.append(text)
+        return 7
+
+    def recalled(*texts):
+        memory = Memory(file)
+        found = [memory.recall("length", text, partial(look_at, text)) for text in texts]
+        memory.keep()
+        return found
+
+    assert recalled("a", "b", "a") == [7, 7, 7]
+    assert recalled("b", "c") == [7, 7]
+    assert recalled("a") == [7]
+    assert asked == ["a", "b", "c", "a"]
+    assert Memory(file).recall("width", "a", lambda: 11) == 11
 
 
 def test_a_new_version_of_torch_changes_every_fingerprint(lib, monkeypatch):
-    before = fingerprint("x = 1", [lib])
+    before = of("x = 1", [lib])
     monkeypatch.setattr(stale_pages, "version", lambda name: "999")
-    assert fingerprint("x = 1", [lib]) != before
+    assert of("x = 1", [lib]) != before
 
 
 @pytest.mark.slow
@@ -186,6 +224,28 @@ def test_a_page_that_reads_a_record_is_executed_again_when_the_record_changes(sm
     record.write_text("5")
     assert executed() == {"reads"}
     assert "reads 55" in book.html("reads")
+
+
+@pytest.mark.slow
+def test_a_page_that_sees_only_the_length_of_a_file_is_executed_again_when_that_changes(small_book):
+    seen = {"sees": {".txt": "builtins.len"}}
+    book = small_book("stale_pages", "parallel_pages", seen_through=seen)
+    words = book.folder / "words.txt"
+    words.write_text("two words")
+    book.write_page("sees", "print('sees', len(open('../words.txt').read()))")
+    book.write_page("reads", "print('reads', open('../words.txt').read())")
+
+    def executed():
+        built = book.build()
+        assert built.returncode == 0, built.stdout + built.stderr
+        return {page for page in ("sees", "reads") if f"executed {page} in" in built.stdout}
+
+    assert executed() == {"sees", "reads"}
+    words.write_text("six words")
+    assert executed() == {"reads"}
+    words.write_text("three words")
+    assert executed() == {"sees", "reads"}
+    assert "sees 11" in book.html("sees")
 
 
 @pytest.mark.slow

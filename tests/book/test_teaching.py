@@ -14,6 +14,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import syllabus
+import yaml
 from books import BOOK, ROOT
 from bs4 import BeautifulSoup
 from syllabus import Piece
@@ -29,6 +30,16 @@ PAGE = (BOOK / "teaching.md").read_text(encoding="utf-8")
 
 def piece(exercise="", minutes=10, importance=3, optional=False, chapter="01_one"):
     return Piece(chapter, minutes, exercise, 1 if exercise else 0, importance, optional)
+
+
+def test_of_a_chapter_the_page_sees_only_how_long_it_takes_to_read(monkeypatch):
+    config = yaml.safe_load((BOOK / "_config.yml").read_text(encoding="utf-8"))
+    seen = config["sphinx"]["config"]["seen_through"]
+    assert seen == {"teaching": {".md": "syllabus.reading_minutes"}}
+    assert PAGE.count("read_text") == 1
+    monkeypatch.setattr(syllabus, "reading_minutes", len)
+    assignments = [{"name": "01_one", "exercises": []}]
+    assert syllabus.course(assignments, {"01_one": "any"}) == [piece(minutes=3)]
 
 
 COURSE = [
