@@ -1,74 +1,157 @@
-"""Execute the pages side by side, before Sphinx reads them one after the other.
+"""Execute the pages side by side, while Sphinx reads one after the other.
 
-Sphinx then finds their results in the cache. Each page computes on one thread: two pages share
-two cores, and sums come out the same whatever the machine. A page that fails here is left to
-Sphinx, which executes it again and reports the error where readers of build logs expect it.
+Sphinx finds the results of a page in the cache when it comes to it. The longest pages are executed
+first, so that no core is left with one at the end, and read in the same order, after those without
+code. Kernels are forked from a warm process (`warm_kernels`). Each page computes on one thread: two
+pages share two cores, and sums come out the same whatever the machine. A page that fails here is
+left to Sphinx, which executes it again and reports the error where readers of build logs expect it.
+
+In the end pages are written side by side, too.
 """
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import nbformat
 from jupyter_cache.base import CacheBundleIn
-from jupyter_cache.executors.utils import single_nb_execution
+from jupyter_cache.executors.utils import ExecutionResult, single_nb_execution
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from stale_pages import page_cache, read_notebook
 from traitlets.config import Config
+from warm_kernels import WarmKernels
 
 # Kernels and the build talk over the loopback network; without this each one warns that it does.
 KERNELS = Config({"KernelManager": {"transport_encryption": "auto"}})
 
+FEW = 5
+"""Pages that are written as fast one after the other."""
+
 logger = logging.getLogger(__name__)
 
 
-def compute_on_one_thread(app: Sphinx) -> None:
+def warm_up(app: Sphinx) -> None:
+    """Have torch imported while Sphinx finds out whether any page must be executed."""
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    app.warm_kernels = WarmKernels()
 
 
-def execute_together(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
-    """Execute the pages that the cache does not know."""
-    if env.mystnb_config.execution_mode != "cache":
-        return
-    cache = page_cache(env)
-    cached = {entry.hashkey for entry in cache.list_cache_records()}
-    waiting: dict[str, nbformat.NotebookNode] = {}
-    for docname in sorted(docnames):
-        notebook = read_notebook(env, docname)
-        if notebook is None or not any(cell.cell_type == "code" for cell in notebook.cells):
-            continue
-        if cache.create_hashed_notebook(notebook)[1] not in cached:
-            waiting[docname] = notebook
+def amount_of_code(notebook: nbformat.NotebookNode) -> int:
+    """Guess which page takes longest."""
+    return sum(len(cell.source) for cell in notebook.cells if cell.cell_type == "code")
 
-    def execute(docname: str) -> tuple[str, object]:
+
+class Pages:
+    """Pages that are executed while Sphinx reads others."""
+
+    def __init__(
+        self,
+        env: BuildEnvironment,
+        waiting: dict[str, nbformat.NotebookNode],
+        kernels: WarmKernels,
+    ) -> None:
+        self._env = env
+        self._cache = page_cache(env)
+        self._kernels = ExitStack()
+        self._kernels.enter_context(kernels)
+        self._pool = ThreadPoolExecutor(max_workers=os.cpu_count())
+        self._results = {
+            docname: self._pool.submit(self._execute, docname, waiting[docname])
+            for docname in sorted(waiting, key=lambda name: -amount_of_code(waiting[name]))
+        }
+
+    @property
+    def in_turn(self) -> list[str]:
+        """Name them in the order in which they are executed."""
+        return list(self._results)
+
+    def wait_for(self, docname: str) -> None:
+        """Have a page's results in the cache, if it is one of these and did not fail."""
+        if docname not in self._results:
+            return
+        try:
+            result = self._results[docname].result()
+        except BaseException:  # Ctrl-C: nobody wants to wait for the others
+            self.end()
+            raise
+        if result is None:
+            return
+        logger.info("executed %s in %.1f s", docname, result.time)
+        data = {"execution_seconds": result.time}
+        bundle = CacheBundleIn(result.nb, self._env.doc2path(docname), data=data)
+        self._cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+
+    def end(self) -> None:
+        """Begin no other page; kernels that still run end with the process they come from."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._kernels.close()
+
+    def _execute(self, docname: str, notebook: nbformat.NotebookNode) -> ExecutionResult | None:
         try:
             result = single_nb_execution(
-                waiting[docname],
-                cwd=str(Path(env.doc2path(docname)).parent.resolve()),
-                timeout=env.mystnb_config.execution_timeout,
+                notebook,
+                cwd=str(Path(self._env.doc2path(docname)).parent.resolve()),
+                timeout=self._env.mystnb_config.execution_timeout,
                 allow_errors=False,
                 config=KERNELS,
                 shutdown_kernel="immediate",  # nothing is left to save: a second less per page
             )
         except Exception as error:  # a kernel that died: Sphinx will meet it again, and say so
             logger.info("%s: %s", docname, error)
-            return docname, None
-        return docname, None if result.err else result
+            return None
+        return None if result.err else result
 
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for docname, result in pool.map(execute, waiting):
-            if result is None:
-                continue
-            logger.info("executed %s in %.1f s", docname, result.time)
-            data = {"execution_seconds": result.time}
-            bundle = CacheBundleIn(result.nb, env.doc2path(docname), data=data)
-            cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+
+def execute_together(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
+    """Begin to execute the pages that the cache does not know, and have them read last."""
+    app.pages_read = len(docnames)
+    if env.mystnb_config.execution_mode != "cache":
+        return
+    cache = page_cache(env)
+    cached = {entry.hashkey for entry in cache.list_cache_records()}
+    waiting: dict[str, nbformat.NotebookNode] = {}
+    for docname in docnames:
+        notebook = read_notebook(env, docname)
+        if notebook is None or not any(cell.cell_type == "code" for cell in notebook.cells):
+            continue
+        if cache.create_hashed_notebook(notebook)[1] not in cached:
+            waiting[docname] = notebook
+    if waiting:
+        app.pages_in_hand = pages = Pages(env, waiting, app.warm_kernels)
+        docnames[:] = [name for name in docnames if name not in waiting] + pages.in_turn
+
+
+def wait_for_page(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Let Sphinx read a page only when its results are there."""
+    pages = getattr(app, "pages_in_hand", None)
+    if pages is not None:
+        pages.wait_for(docname)
+
+
+def end_kernels(app: Sphinx, *about: object) -> None:
+    """Leave no process behind, however the build ends."""
+    pages = getattr(app, "pages_in_hand", None)
+    if pages is not None:
+        pages.end()
+    app.warm_kernels.end()
+
+
+def write_together(app: Sphinx, env: BuildEnvironment) -> None:
+    """Have many pages written side by side, in small heaps: the first is begun when it is full."""
+    if sys.platform == "linux" and app.pages_read > FEW:
+        app.parallel = 4 * (os.cpu_count() or 1)
 
 
 def setup(app: Sphinx) -> dict:
-    app.connect("builder-inited", compute_on_one_thread)
+    app.connect("builder-inited", warm_up)
     app.connect("env-before-read-docs", execute_together)
+    app.connect("source-read", wait_for_page)
+    app.connect("env-updated", end_kernels)
+    app.connect("env-updated", write_together)
+    app.connect("build-finished", end_kernels)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
