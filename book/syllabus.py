@@ -59,6 +59,16 @@ def reading_minutes(page: str) -> int:
     return 5 * round((minutes + len(words) / WORDS_PER_MINUTE) / 5)
 
 
+def first_label(page: str) -> str:
+    """Give the label above a chapter's first section."""
+    return page.split("\n(", 1)[1].split(")=", 1)[0]
+
+
+def what_plans_see(page: str) -> tuple[int, str]:
+    """Give all that the plans take from a chapter's source: the book builds them anew for that."""
+    return reading_minutes(page), first_label(page)
+
+
 def _prose_of(block: re.Match[str]) -> str:
     """Give what is to be read as text of a block: notes and boxes, but no code."""
     is_box = re.match(r"\{(?!code|quiz|math|list-table|exercises|bibliography)", block[2])

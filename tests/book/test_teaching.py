@@ -32,14 +32,21 @@ def piece(exercise="", minutes=10, importance=3, optional=False, chapter="01_one
     return Piece(chapter, minutes, exercise, 1 if exercise else 0, importance, optional)
 
 
-def test_of_a_chapter_the_page_sees_only_how_long_it_takes_to_read(monkeypatch):
+def test_of_a_chapter_the_page_sees_only_what_it_says_it_sees():
     config = yaml.safe_load((BOOK / "_config.yml").read_text(encoding="utf-8"))
     seen = config["sphinx"]["config"]["seen_through"]
-    assert seen == {"teaching": {".md": "syllabus.reading_minutes"}}
-    assert PAGE.count("read_text") == 1
-    monkeypatch.setattr(syllabus, "reading_minutes", len)
+    assert seen == {"teaching": {".md": "syllabus.what_plans_see"}}
+    cells = "".join(re.findall(r"^```{code-cell}.*?^```$", PAGE, re.MULTILINE | re.DOTALL))
+    assert cells.count("read_text") == 1
+    assert cells.count("TEXTS") == 3
+    for use in ("TEXTS = {", "syllabus.course(ASSIGNMENTS, TEXTS)", "first_label(TEXTS[chapter])"):
+        assert use in cells
+
+    chapter = "---\n---\n(sec-any)=\n# Any\n\n" + "word " * 1200
     assignments = [{"name": "01_one", "exercises": []}]
-    assert syllabus.course(assignments, {"01_one": "any"}) == [piece(minutes=3)]
+    minutes, label = syllabus.what_plans_see(chapter)
+    assert syllabus.course(assignments, {"01_one": chapter}) == [piece(minutes=minutes, importance=5)]
+    assert (minutes, label) == (10, "sec-any")
 
 
 COURSE = [
