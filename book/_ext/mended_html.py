@@ -71,6 +71,14 @@ def set_parameters_in_lines(soup: BeautifulSoup) -> None:
         parameters.name, parameters["class"] = "span", ["sig-lines"]
 
 
+def make_margin_notes_notes(soup: BeautifulSoup) -> None:
+    """An aside is a landmark, which a page has few of; and its title was an empty paragraph."""
+    for aside in soup.select("aside.margin"):
+        aside.name, aside["class"], aside["role"] = "div", ["margin"], "note"
+        for title in aside.select("p.sidebar-title"):
+            title.decompose()
+
+
 def leave_out_thebe(soup: BeautifulSoup) -> None:
     """No page runs code in the browser; its script stood there twice and stopped with an error."""
     for script in soup.find_all("script"):
@@ -86,6 +94,7 @@ MENDS: tuple[Callable[[BeautifulSoup], None], ...] = (
     frame_tables,
     share_the_description,
     set_parameters_in_lines,
+    make_margin_notes_notes,
     leave_out_thebe,
 )
 

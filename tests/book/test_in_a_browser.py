@@ -170,6 +170,22 @@ def test_a_page_is_no_wider_than_its_window(visit):
     assert visit.seen["overflow"] <= 0
 
 
+@pytest.mark.parametrize("width", [700, 1000, 1199, 1200, 1600])
+def test_a_note_stands_in_the_margin_where_there_is_one(context, address, width):
+    page = context(viewport={"width": width, "height": 900}).new_page()
+    page.goto(f"{address}01_attention.html")
+    settle(page)
+    note = page.get_by_role("note").first
+    text = note.locator("xpath=following-sibling::p[1]").bounding_box()
+    place = note.bounding_box()
+    assert text is not None
+    assert place is not None
+    is_beside = place["x"] >= text["x"] + text["width"]
+    assert is_beside == (width >= 1200)
+    assert place["x"] + place["width"] <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_what_scrolls_sideways_can_be_reached_by_keyboard(visit):
     assert visit.seen["unreachable_frames"] == []
 

@@ -15,6 +15,7 @@ REFERENCES = """<div role="list" class="citation-list"><div class="citation" rol
 TABLE = "<article><table><tr><td>1</td></tr></table></article>"
 PREVIEW = """<meta name="description" content="What it says.">
 <meta property="og:description" content="\\softmax(x) first words">"""
+MARGIN = """<aside class="margin sidebar"><p class="sidebar-title"></p><p>By the way.</p></aside>"""
 THEBE = """<script>const THEBE_JS_URL = "https://unpkg.com/thebe"</script>
 <script src="_static/sphinx-thebe.js?v=1"></script><script src="_static/quiz.js"></script>"""
 
@@ -57,12 +58,19 @@ def test_a_link_preview_shows_the_description_of_the_page():
     assert shared["content"] == "What it says."
 
 
+def test_a_margin_note_is_a_note_and_no_landmark():
+    note = mended(MARGIN).find(attrs={"role": "note"})
+    assert note.name == "div"
+    assert note["class"] == ["margin"]
+    assert [paragraph.get_text() for paragraph in note.find_all("p")] == ["By the way."]
+
+
 def test_scripts_that_no_page_uses_are_left_out():
     assert [script["src"] for script in mended(THEBE).find_all("script")] == ["_static/quiz.js"]
 
 
 @pytest.mark.parametrize(
-    "html", [LOGO, SEARCH, ICON, FOLD, ARROW, REFERENCES, TABLE, PREVIEW, THEBE]
+    "html", [LOGO, SEARCH, ICON, FOLD, ARROW, REFERENCES, TABLE, PREVIEW, MARGIN, THEBE]
 )
 def test_a_page_mended_twice_is_a_page_mended_once(html):
     assert mend(mend(html)) == mend(html)

@@ -45,7 +45,8 @@ def test_of_a_chapter_the_page_sees_only_what_it_says_it_sees():
     chapter = "---\n---\n(sec-any)=\n# Any\n\n" + "word " * 1200
     assignments = [{"name": "01_one", "exercises": []}]
     minutes, label = syllabus.what_plans_see(chapter)
-    assert syllabus.course(assignments, {"01_one": chapter}) == [piece(minutes=minutes, importance=5)]
+    expected = [piece(minutes=minutes, importance=5)]
+    assert syllabus.course(assignments, {"01_one": chapter}) == expected
     assert (minutes, label) == (10, "sec-any")
 
 
