@@ -101,7 +101,7 @@ def stitch(site: Path) -> str:
     return (
         f'<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title>{head(pages)}</head>"
-        f'<body class="one-pdf">{cover(title, base)}{contents(articles)}'
+        f'<body class="one-pdf">{cover(title, first, base)}{contents(articles)}'
         f"{''.join(map(str, articles))}</body></html>"
     )
 
@@ -149,9 +149,19 @@ def lead(link: Tag, page: str, pages: set[str], base: str | None) -> None:
         del link["href"]
 
 
-def cover(title: str, base: str | None) -> str:
-    address = f'<p><a href="{escape(base)}">{escape(base)}</a></p>' if base else ""
-    return f'<section class="pdf-cover"><p class="pdf-title">{escape(title)}</p>{address}</section>'
+def cover(title: str, first: BeautifulSoup, base: str | None) -> str:
+    """Say what this is: title, first heading, version and address, as far as the book has them."""
+    lines = [f'<p class="pdf-title">{escape(title)}</p>']
+    heading = " ".join(first.select_one("h1").get_text().split())
+    if heading != title:
+        lines.append(f'<p class="pdf-subtitle">{escape(heading)}</p>')
+    footers = " ".join(footer.get_text(" ") for footer in first.select("footer"))
+    version = re.search(r"Version [\w.]*\w", footers)
+    if version:
+        lines.append(f"<p>{escape(version[0])}</p>")
+    if base:
+        lines.append(f'<p><a href="{escape(base)}">{escape(base)}</a></p>')
+    return f'<section class="pdf-cover">{"".join(lines)}</section>'
 
 
 def contents(articles: list[Tag]) -> str:

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from books import BOOK
 from bs4 import BeautifulSoup
-from one_pdf import BROWSERS, lead, print_to, reading_order, stitch
+from one_pdf import BROWSERS, cover, lead, print_to, reading_order, stitch
 
 ONE = """# One & first
 
@@ -55,6 +55,17 @@ def test_a_link_leads_into_the_document_or_to_the_published_book(href, leads):
     link = BeautifulSoup(f'<a href="{href}">x</a>', "html.parser").a
     lead(link, "deep/a", {"b", "deep/a", "deep/c"}, "https://book.org/v/")
     assert link["href"] == leads
+
+
+def test_the_cover_says_what_this_is_as_far_as_the_book_does():
+    page = "<h1>The {}</h1><p>Version 7 of a model</p><footer><p>Version 0.3.1, news</p></footer>"
+    first = BeautifulSoup(page.format("path &amp; goal"), "html.parser")
+    shown = BeautifulSoup(cover("A <book>", first, "https://book.org/"), "html.parser")
+    lines = [line.get_text() for line in shown.find_all("p")]
+    assert lines == ["A <book>", "The path & goal", "Version 0.3.1", "https://book.org/"]
+    bare = BeautifulSoup("<h1>A <em>book</em></h1>", "html.parser")
+    lines = BeautifulSoup(cover("A book", bare, None), "html.parser").find_all("p")
+    assert [line.get_text() for line in lines] == ["A book"]
 
 
 @pytest.mark.slow
