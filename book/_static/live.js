@@ -98,9 +98,15 @@ const live = (() => {
 
   const percent = (share) => `${Math.floor(100 * share + 0.5)} %`;
 
-  // A sentence is announced when it changes, and would be when it is only written again.
+  // A sentence is announced when it changes, and would be when it is only written again. While a
+  // slider moves it is busy: what it said on the way is of no use to anybody who listens.
+  const settling = new WeakMap();
   function say(paragraph, said) {
-    if (paragraph.textContent !== said) paragraph.textContent = said;
+    if (paragraph.textContent === said) return;
+    paragraph.setAttribute("aria-busy", "true");
+    paragraph.textContent = said;
+    clearTimeout(settling.get(paragraph));
+    settling.set(paragraph, setTimeout(() => paragraph.removeAttribute("aria-busy"), 400));
   }
 
   // Numbers of 32 bits out of base64.

@@ -372,6 +372,22 @@ def test_a_figure_says_the_same_with_and_without_its_script(opened, kind):
     assert len(texts[0][1]) > 4
 
 
+@pytest.mark.browser
+def test_nothing_is_announced_before_a_slider_rests(opened):
+    page = opened(FIGURES["sampling"]())
+    page.clock.install()
+    is_busy = page.locator(".live-says[aria-busy=true]")
+    for temperature in (1.5, 1.6, 1.7):
+        choose(page, temperature=temperature)
+        page.clock.run_for(300)
+        assert is_busy.count() == 1
+        assert f"Temperature {temperature:.2f}" in says(page)
+    page.clock.run_for(200)
+    assert is_busy.count() == 0
+    choose(page, temperature=1.7)
+    assert is_busy.count() == 0
+
+
 CONTROLS = {
     "masking": "causal window width padding prefix given way query BUTTON "
     "key-0 key-1 key-2 key-3 key-4 key-5 key-6",
