@@ -142,9 +142,12 @@ def end_kernels(app: Sphinx, *about: object) -> None:
 
 
 def write_together(app: Sphinx, env: BuildEnvironment) -> None:
-    """Have many pages written side by side, in small heaps: the first is begun when it is full."""
+    """Have many pages written side by side, each begun as soon as its links are resolved.
+
+    Sphinx makes as many heaps as it may start processes, and starts the first when it is full.
+    """
     if sys.platform == "linux" and app.pages_read > FEW:
-        app.parallel = 4 * (os.cpu_count() or 1)
+        app.parallel = app.pages_read + 1
 
 
 def setup(app: Sphinx) -> dict:

@@ -377,11 +377,11 @@ def test_nothing_is_announced_before_a_slider_rests(opened):
     page = opened(FIGURES["sampling"]())
     page.clock.install()
     is_busy = page.locator(".live-says[aria-busy=true]")
-    for temperature in (1.5, 1.6, 1.7):
-        choose(page, temperature=temperature)
+    for warmer in (1.5, 1.6, 1.7):
+        choose(page, temperature=warmer)
         page.clock.run_for(300)
         assert is_busy.count() == 1
-        assert f"Temperature {temperature:.2f}" in says(page)
+        assert f"Temperature {warmer:.2f}" in says(page)
     page.clock.run_for(200)
     assert is_busy.count() == 0
     choose(page, temperature=1.7)
