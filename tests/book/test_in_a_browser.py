@@ -309,6 +309,22 @@ def test_the_search_finds_names_and_formulas(context, address, words, page, plac
     assert any(page in link for link in found[:place]), found
 
 
+def test_the_search_shows_text_of_the_page_and_the_meaning_of_a_word(context, address):
+    opened = context().new_page()
+    opened.goto(f"{address}search.html?q=causal+mask")
+    opened.get_by_text("Search finished").wait_for()
+    results = opened.locator("#search-results ul.search > li")
+    chapter = results.filter(has=opened.locator("a[href*='02_masking.html']")).first
+    shown = chapter.locator("p.context")
+    shown.wait_for()
+    assert "mask" in shown.inner_text().lower()
+    assert "Suggest edit" not in opened.locator("#search-results").inner_text()
+    word = results.filter(has=opened.locator("a[href*='glossary.html#term-causal-mask']")).first
+    meaning = word.locator("p.context").inner_text()
+    assert meaning.startswith("causal mask: ")
+    assert len(meaning) > 60
+
+
 def test_the_theme_can_be_switched_and_the_figures_follow(context, address):
     page = context(color_scheme="light").new_page()
     page.goto(f"{address}index.html")
