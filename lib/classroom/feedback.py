@@ -198,10 +198,15 @@ def write_page(folder: Path, notebook_name: str, text: str, goes_with: Iterable[
 
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for file in goes_with:
+    put_beside(folder, goes_with)
+    return _write(folder / f"{notebook_name}.html", text.encode(errors="replace"))
+
+
+def put_beside(folder: Path, files: Iterable[Path]) -> None:
+    """Copy files into a folder, those that are there, are no links, and are not huge."""
+    for file in files:
         if file.is_file() and not file.is_symlink() and file.stat().st_size < MAX_TEXT_LENGTH:
             _write(folder / file.name, file.read_bytes())
-    return _write(folder / f"{notebook_name}.html", text.encode(errors="replace"))
 
 
 def _write(path: Path, content: bytes) -> Path:

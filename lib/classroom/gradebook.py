@@ -40,13 +40,23 @@ from sqlalchemy.exc import SAWarning
 from sqlalchemy.orm import scoped_session, sessionmaker
 from traitlets.config import Config
 
-from classroom.feedback import FIRST_WORDS_ID, Line, Standing, page, reports_in, write_page
+from classroom.feedback import (
+    FIRST_WORDS_ID,
+    Line,
+    Standing,
+    page,
+    put_beside,
+    reports_in,
+    write_page,
+)
 from classroom.notebooks import CHECK_SUFFIX
 from classroom.release import nbgrader_config
 from classroom.report import Verdict
 from classroom.selfcheck import REPORT_TYPE, Report
 
 _TIME = "timestamp.txt"
+_SECRET = "submission_secret.txt"
+"""Which nbgrader's exchange puts into a submission, and by which it hands back its page."""
 
 
 @dataclass(frozen=True)
@@ -268,9 +278,9 @@ class GradebookWriter:
             standing.lines, key=lambda line: positions.get(line.exercise, len(positions))
         )
         text = page(notebook, replace(standing, lines=tuple(lines)), reports_in(notebook))
-        goes_with = [graded.with_name("timestamp.txt")]
+        goes_with = [graded.with_name(_TIME), graded.with_name(_SECRET)]
         if submitted is not None:
-            goes_with.append(submitted / student / self._assignment / "submission_secret.txt")
+            goes_with.append(submitted / student / self._assignment / _SECRET)
         folder = self._folder(self._course.feedback_directory, student)
         return write_page(folder, self._notebook_name, text, goes_with)
 
@@ -317,6 +327,9 @@ class GradebookWriter:
         made = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
         nbformat.write(marked, made / f"{self._notebook_name}.ipynb")
         (made / _TIME).write_text(_as_nbgrader_writes(graded.received))
+        submitted = self._folder(self._course.submitted_directory, graded.student)
+        if not submitted.is_symlink() and not submitted.parent.is_symlink():
+            put_beside(made, [submitted / _SECRET])
         made.chmod(0o755)
         if target.exists():
             shutil.rmtree(target)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import nbformat
 import pytest
 from nbgrader.api import Gradebook
-from nbgrader.utils import determine_grade, is_grade
+from nbgrader.utils import determine_grade, is_grade, notebook_hash
 
 from classroom.gradebook import GradebookWriter, Graded, with_scores
 from classroom.notebooks import build_notebook, write_notebook
@@ -320,3 +320,36 @@ def test_the_stock_command_writes_the_same_page(course, writer, notebook):
     # nbgrader hands on no time.
     assert path.read_text() == ours.replace(", received on 05 March 2026 at 12:00 UTC", "")
     assert "<b>mine</b>" in ours and "<script" not in ours
+
+
+def test_the_exchange_hands_back_what_the_stock_command_wrote(course, writer, notebook, tmp_path):
+    submitted = course / "submitted" / "ada" / "07_averages"
+    submitted.mkdir(parents=True)
+    (submitted / "submission_secret.txt").write_text("of the exchange")
+    writer.write(graded(notebook))
+    exchange = tmp_path / "exchange"
+    exchange.mkdir()
+    exchange.chmod(0o777)
+    for command in ("generate_feedback", "release_feedback"):
+        finished = subprocess.run(
+            [sys.executable, "-m", "nbgrader", command, "07_averages"]
+            + [f"--Exchange.root={exchange}"],
+            cwd=course,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+        )
+        assert finished.returncode == 0, finished.stderr[-2000:]
+    name = notebook_hash(secret="of the exchange", notebook_id="averages")
+    (released,) = exchange.glob(f"*/feedback/{name}.html")
+    written = course / "feedback" / "ada" / "07_averages" / "averages.html"
+    assert released.read_bytes() == written.read_bytes()
+
+
+def test_a_secret_that_is_a_link_is_not_followed(course, writer, notebook):
+    submitted = course / "submitted" / "ada" / "07_averages"
+    submitted.mkdir(parents=True)
+    (submitted / "submission_secret.txt").symlink_to("/etc/hostname")
+    writer.write(graded(notebook))
+    kept = course / "autograded" / "ada" / "07_averages"
+    assert {path.name for path in kept.iterdir()} == {"averages.ipynb", "timestamp.txt"}
