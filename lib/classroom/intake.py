@@ -45,6 +45,8 @@ MAX_NOTES = 20
 MAX_SHOWN = 80
 _TYPES = ("code", "markdown", "raw")
 _COMES_WITH_IT = {"checks.py", "mistakes.py", "timestamp.txt", ".ipynb_checkpoints", "__pycache__"}
+_OF_THE_EXCHANGE = "submission_secret.txt"
+"""nbgrader writes it when something is handed in, so its time is one of those that count."""
 _PART_OF_A_NAME = re.compile(r"(\d+)")
 
 
@@ -736,7 +738,8 @@ def _notes_on_files(
     if others := [shown(c.name) for c in found if c is not best]:
         notes.append(f"{shown(best.name)} was graded, not {', '.join(sorted(others))}")
     notes += reasons.values()
-    known = {best.name, *_COMES_WITH_IT, *(c.name for c in found), *reasons, *master.wanted}
+    known = {best.name, *_COMES_WITH_IT, _OF_THE_EXCHANGE, *(c.name for c in found), *reasons}
+    known |= set(master.wanted)
     if unused := [shown(name) for name in files if name not in known]:
         more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
         notes.append(f"only the notebook is used, not {', '.join(unused[:3])}{more}")

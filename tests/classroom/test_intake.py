@@ -370,6 +370,16 @@ def test_a_copy_is_graded_if_the_notebook_is_damaged(read, cells):
     assert why == "numbers.ipynb is damaged: it is no JSON, which a notebook is written in"
 
 
+def test_what_the_exchange_adds_is_no_news_but_says_when_something_came(read, cells, folder):
+    before = read(cells).received
+    (folder / "submission_secret.txt").write_text("3f")
+    later = before.timestamp() + 700
+    os.utime(folder / "submission_secret.txt", (later, later))
+    submission = read(cells)
+    assert submission.notes == ()
+    assert submission.received.timestamp() == pytest.approx(later)
+
+
 def test_other_files_are_named_and_not_used(read, cells, folder):
     for name in ("checks.py", "mistakes.py", "timestamp.txt", "helper.py", "data.csv"):
         (folder / name).write_text("1998-01-01")
