@@ -205,9 +205,9 @@ def test_updates_that_a_crash_lost_leave_the_log(run, text_path, tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text(log.read_text() + '{"step": 20, "loss": 123.0}\n')
     run("train", "--resume", "--out", tmp_path)
-    steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
-    assert steps == [10, 20]
-    assert "123" not in log.read_text()
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [each["step"] for each in logged] == [10, 20]
+    assert all(each["loss"] < 100 for each in logged)
 
 
 def test_a_seed_decides_the_model(run, text_path, tmp_path):
