@@ -30,6 +30,13 @@ def of(source, roots, folders=()):
     return fingerprint(imported_names(source), named_paths(source), roots, folders)
 
 
+def executed_in(book, *pages):
+    """Build a book, and say which of these pages were executed for it."""
+    built = book.build()
+    assert built.returncode == 0, built.stdout + built.stderr
+    return {page for page in pages if f"executed {page} in" in built.stdout}
+
+
 def names(files, lib):
     return {file.relative_to(lib / "course").as_posix() for file in files}
 
@@ -184,10 +191,7 @@ def test_exactly_the_pages_that_depend_on_a_change_are_executed_again(small_book
     book.write_page("first", "import first_numbers\nprint('first', first_numbers.value * 11)")
     book.write_page("other", "import other_numbers\nprint('other', other_numbers.value * 11)")
 
-    def executed():
-        built = book.build()
-        assert built.returncode == 0, built.stdout + built.stderr
-        return {page for page in ("first", "other") if f"executed {page} in" in built.stdout}
+    executed = partial(executed_in, book, "first", "other")
 
     assert executed() == {"first", "other"}
     assert "first 22" in book.html("first")
@@ -215,10 +219,7 @@ def test_a_page_that_reads_a_record_is_executed_again_when_the_record_changes(sm
     book.write_page("reads", "print('reads', 11 * int(open('../records/speed.json').read()))")
     book.write_page("other", "print('other', 3 * 11)")
 
-    def executed():
-        built = book.build()
-        assert built.returncode == 0, built.stdout + built.stderr
-        return {page for page in ("reads", "other") if f"executed {page} in" in built.stdout}
+    executed = partial(executed_in, book, "reads", "other")
 
     assert executed() == {"reads", "other"}
     record.write_text("5")
@@ -235,10 +236,7 @@ def test_a_page_that_sees_only_the_length_of_a_file_is_executed_again_when_that_
     book.write_page("sees", "print('sees', len(open('../words.txt').read()))")
     book.write_page("reads", "print('reads', open('../words.txt').read())")
 
-    def executed():
-        built = book.build()
-        assert built.returncode == 0, built.stdout + built.stderr
-        return {page for page in ("sees", "reads") if f"executed {page} in" in built.stdout}
+    executed = partial(executed_in, book, "sees", "reads")
 
     assert executed() == {"sees", "reads"}
     words.write_text("six words")
