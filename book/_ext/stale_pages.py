@@ -13,6 +13,7 @@ Not seen: imports and paths by computed names, and files elsewhere that our modu
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -49,8 +50,10 @@ class Memory:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        is_there = file is not None and file.is_file()
-        self._before = json.loads(file.read_text(encoding="utf-8")) if is_there else {}
+        self._before: dict[str, Any] = {}
+        # Not there, or cut off because a build was killed: then all is found out again.
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            self._before = json.loads(file.read_text(encoding="utf-8")) if file else {}
         self._used: dict[str, Any] = {}
 
     def recall(self, about: str, text: str, find: Callable[[], Found]) -> Found:
