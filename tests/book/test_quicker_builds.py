@@ -5,6 +5,8 @@ import less_collecting
 import pybtex.plugin
 import pytest
 import quick_citations
+import warm_kernels
+from jupyter_client.provisioning import KernelProvisionerFactory
 
 APP = SimpleNamespace(connect=lambda *about, **more: None)
 
@@ -22,6 +24,16 @@ def test_a_plugin_for_citations_is_searched_for_once(monkeypatch):
     asked = [pybtex.plugin.find_plugin("backends", name) for name in ("text", "html", "text")]
     assert asked == ["backends.text", "backends.html", "backends.text"]
     assert searched == ["text", "html"]
+
+
+def test_elsewhere_than_on_linux_no_process_waits_and_kernels_start_as_ever(monkeypatch):
+    monkeypatch.setattr(warm_kernels.sys, "platform", "darwin")
+    monkeypatch.setattr(warm_kernels.subprocess, "Popen", None)
+    usual = KernelProvisionerFactory.instance().default_provisioner_name
+    kernels = warm_kernels.WarmKernels()
+    with kernels:
+        assert KernelProvisionerFactory.instance().default_provisioner_name == usual
+    kernels.end()
 
 
 @pytest.fixture
