@@ -14,8 +14,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
+import zmq
 from jupyter_cache.base import CacheBundleIn
 from jupyter_cache.executors.utils import ExecutionResult, single_nb_execution
 from sphinx.application import Sphinx
@@ -24,9 +26,6 @@ from sphinx.util import logging
 from stale_pages import page_cache, read_notebook
 from traitlets.config import Config
 from warm_kernels import WarmKernels
-
-# Kernels and the build talk over the loopback network; without this each one warns that it does.
-KERNELS = Config({"KernelManager": {"transport_encryption": "auto"}})
 
 FEW = 5
 """Pages that are written as fast one after the other."""
@@ -39,6 +38,29 @@ def warm_up(app: Sphinx) -> None:
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     app.warm_kernels = WarmKernels()
+
+
+def execute(notebook: nbformat.NotebookNode, cwd: str, timeout: int | None) -> ExecutionResult:
+    """Execute a notebook in place, in a kernel of its own.
+
+    Kernel and build talk through sockets in a folder, where the system has such: a port of the
+    network that is free when it is chosen may be another program's a moment later, when the kernel
+    wants it, and then the kernel ends.
+    """
+    with TemporaryDirectory() as folder:
+        talk = {
+            "connection_file": str(Path(folder) / "kernel.json"),
+            "transport": "ipc" if zmq.has("ipc") else "tcp",
+            "transport_encryption": "auto",  # without it each kernel warns
+        }
+        return single_nb_execution(
+            notebook,
+            cwd=cwd,
+            timeout=timeout,
+            allow_errors=False,
+            config=Config({"KernelManager": talk}),
+            shutdown_kernel="immediate",  # nothing is left to save: a second less per page
+        )
 
 
 def amount_of_code(notebook: nbformat.NotebookNode) -> int:
@@ -93,14 +115,8 @@ class Pages:
 
     def _execute(self, docname: str, notebook: nbformat.NotebookNode) -> ExecutionResult | None:
         try:
-            result = single_nb_execution(
-                notebook,
-                cwd=str(Path(self._env.doc2path(docname)).parent.resolve()),
-                timeout=self._env.mystnb_config.execution_timeout,
-                allow_errors=False,
-                config=KERNELS,
-                shutdown_kernel="immediate",  # nothing is left to save: a second less per page
-            )
+            cwd = str(Path(self._env.doc2path(docname)).parent.resolve())
+            result = execute(notebook, cwd, self._env.mystnb_config.execution_timeout)
         except Exception as error:  # a kernel that died: Sphinx will meet it again, and say so
             logger.info("%s: %s", docname, error)
             return None

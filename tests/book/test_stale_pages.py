@@ -1,3 +1,4 @@
+import re
 from functools import partial
 from pathlib import Path
 
@@ -31,10 +32,11 @@ def of(source, roots, folders=()):
 
 
 def executed_in(book, *pages):
-    """Build a book, and say which of these pages were executed for it."""
+    """Build a book, and say which of these pages were executed for it, or begun by Sphinx."""
     built = book.build()
     assert built.returncode == 0, built.stdout + built.stderr
-    return {page for page in pages if f"executed {page} in" in built.stdout}
+    ways = r"executed {0} in|\b{0}\b.*: Executing notebook using"
+    return {page for page in pages if re.search(ways.format(page), built.stdout)}
 
 
 def names(files, lib):
@@ -247,6 +249,21 @@ def test_a_page_that_sees_only_the_length_of_a_file_is_executed_again_when_that_
     words.write_text("three words")
     assert executed() == {"sees", "reads"}
     assert "sees 11" in book.html("sees")
+
+
+@pytest.mark.slow
+def test_a_page_whose_kernel_died_is_executed_once_more(small_book):
+    book = small_book("stale_pages", "parallel_pages")
+    book.write_page(
+        "unlucky",
+        "import os, pathlib\n"
+        "if not pathlib.Path('../been_here').exists():\n"
+        "    pathlib.Path('../been_here').touch()\n"
+        "    os._exit(3)\n"
+        "print(7 * 11)",
+    )
+    assert executed_in(book, "unlucky") == {"unlucky"}
+    assert "77" in book.html("unlucky")
 
 
 @pytest.mark.slow

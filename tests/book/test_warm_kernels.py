@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import nbformat
 import pytest
-from jupyter_cache.executors.utils import single_nb_execution
 from jupyter_client.provisioning import KernelProvisionerFactory
 from nbclient.exceptions import DeadKernelError
-from parallel_pages import KERNELS
+from parallel_pages import execute
 from warm_kernels import IMPORTED, Kernel, WarmKernels
 
 pytestmark = [
@@ -38,9 +37,7 @@ def collected():
 def run(*cells, cwd="."):
     """Give what each cell prints, or the data of what it shows."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    result = single_nb_execution(
-        notebook, str(cwd), 60, False, config=KERNELS, shutdown_kernel="immediate"
-    )
+    result = execute(notebook, str(cwd), timeout=60)
     assert result.err is None, result.exc_string
     outputs = [output for cell in result.nb.cells for output in cell.outputs]
     return [output.get("text") or output.data for output in outputs]
@@ -80,6 +77,17 @@ def test_pages_share_neither_modules_nor_variables(tmp_path):
     with WarmKernels():
         cell = "import numbers_of_mine\nnumbers_of_mine.value *= 11\nprint(numbers_of_mine.value)"
         assert run(cell, cwd=tmp_path) == run(cell, cwd=tmp_path) == ["77\n"]
+
+
+def test_a_kernel_needs_no_port_that_another_program_may_take_first():
+    asked = """
+import json
+from ipykernel.connect import get_connection_file
+print(json.load(open(get_connection_file()))["transport"])
+"""
+    with WarmKernels():
+        assert run(asked) == ["ipc\n"]
+    assert run(asked) == ["ipc\n"]
 
 
 def test_a_figure_is_the_same_from_a_warm_kernel():
