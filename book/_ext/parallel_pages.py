@@ -14,18 +14,17 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import nbformat
-import zmq
 from jupyter_cache.base import CacheBundleIn
 from jupyter_cache.executors.utils import ExecutionResult, single_nb_execution
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from stale_pages import page_cache, read_notebook
-from traitlets.config import Config
 from warm_kernels import WarmKernels
+
+from classroom.connections import own_connection
 
 FEW = 5
 """Pages that are written as fast one after the other."""
@@ -41,24 +40,14 @@ def warm_up(app: Sphinx) -> None:
 
 
 def execute(notebook: nbformat.NotebookNode, cwd: str, timeout: int | None) -> ExecutionResult:
-    """Execute a notebook in place, in a kernel of its own.
-
-    Kernel and build talk through sockets in a folder, where the system has such: a port of the
-    network that is free when it is chosen may be another program's a moment later, when the kernel
-    wants it, and then the kernel ends.
-    """
-    with TemporaryDirectory() as folder:
-        talk = {
-            "connection_file": str(Path(folder) / "kernel.json"),
-            "transport": "ipc" if zmq.has("ipc") else "tcp",
-            "transport_encryption": "auto",  # without it each kernel warns
-        }
+    """Execute a notebook in place, in a kernel of its own."""
+    with own_connection() as config:
         return single_nb_execution(
             notebook,
             cwd=cwd,
             timeout=timeout,
             allow_errors=False,
-            config=Config({"KernelManager": talk}),
+            config=config,
             shutdown_kernel="immediate",  # nothing is left to save: a second less per page
         )
 

@@ -12,6 +12,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 
+from classroom.connections import own_connection
 from classroom.notebooks import CHECK_SUFFIX
 from classroom.selfcheck import REPORT_TYPE, CheckResult, Report
 
@@ -67,31 +68,33 @@ def check_notebook(
         notebook = nbformat.read(path, as_version=4)
     except Exception as error:
         raise ValueError(f"{path} is not a readable notebook: {error}") from None
-    client = NotebookClient(
-        notebook,
-        timeout=seconds_per_cell,
-        interrupt_on_timeout=True,
-        allow_errors=True,
-        kernel_manager_class=_Kernel,
-        kernel_name="python3",
-        log=logging.Logger("notebook", logging.CRITICAL),  # the report says what it would
-        resources={"metadata": {"path": str(path.resolve().parent)}},
-    )
-    reports, errors = [], []
-    # What the kernel says to a terminal is not for the student.
-    with client.setup_kernel(stderr=subprocess.DEVNULL):
-        alive = True
-        for index, cell in enumerate(notebook.cells):
-            progress(index, len(notebook.cells))
-            if cell.cell_type != "code":
-                continue
-            cell.outputs = []
-            if alive:
-                said, alive = _run(client, cell, index)
-                errors.extend(f"{_name(cell, index)} {sentence}" for sentence in said)
-            reports.extend(_reports(cell))
-        progress(len(notebook.cells), len(notebook.cells))
-    return NotebookReport(tuple(reports), tuple(errors))
+    with own_connection() as config:
+        client = NotebookClient(
+            notebook,
+            config=config,
+            timeout=seconds_per_cell,
+            interrupt_on_timeout=True,
+            allow_errors=True,
+            kernel_manager_class=_Kernel,
+            kernel_name="python3",
+            log=logging.Logger("notebook", logging.CRITICAL),  # the report says what it would
+            resources={"metadata": {"path": str(path.resolve().parent)}},
+        )
+        reports, errors = [], []
+        # What the kernel says to a terminal is not for the student.
+        with client.setup_kernel(stderr=subprocess.DEVNULL):
+            alive = True
+            for index, cell in enumerate(notebook.cells):
+                progress(index, len(notebook.cells))
+                if cell.cell_type != "code":
+                    continue
+                cell.outputs = []
+                if alive:
+                    said, alive = _run(client, cell, index)
+                    errors.extend(f"{_name(cell, index)} {sentence}" for sentence in said)
+                reports.extend(_reports(cell))
+            progress(len(notebook.cells), len(notebook.cells))
+        return NotebookReport(tuple(reports), tuple(errors))
 
 
 class _Kernel(AsyncKernelManager):

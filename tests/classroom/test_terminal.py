@@ -41,6 +41,15 @@ def test_a_notebook_is_run_from_top_to_bottom_and_left_as_it_is(assignment, writ
     assert seen == [(done, 9) for done in range(10)]
 
 
+def test_a_kernel_needs_no_port_that_another_program_may_take_first(assignment, write):
+    notebook = build_notebook(assignment)
+    asked = "import json\nfrom ipykernel.connect import get_connection_file\n"
+    asked += "raise OSError(json.load(open(get_connection_file()))['transport'])"
+    notebook.cells = [new_code_cell(asked)]
+    (said,) = check_notebook(write(notebook)).errors
+    assert "OSError: ipc" in said
+
+
 def test_cells_that_fail_stop_themselves_and_not_the_rest(assignment, write):
     """A syntax error, a blank, an exception and a report that no check made."""
     notebook = build_notebook(assignment)
