@@ -106,6 +106,8 @@ def test_graders_that_share_a_zygote_wait_for_it_and_have_jobs_of_their_own(seal
 
 def test_a_grader_whose_shared_zygote_has_died_starts_one_of_its_own(sealed):
     def kill(started):
+        # bwrap's own child waits for ever if bwrap is killed just before it says that it may go on.
+        wait_until(lambda: len(descendants(started.process)) > 3)
         for process in descendants(started.process):
             with contextlib.suppress(ProcessLookupError):  # it may have ended with the one before
                 os.kill(process, signal.SIGKILL)
