@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from books import AXE, LOOKS, looks_at, pages
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -184,6 +184,30 @@ def test_a_note_stands_in_the_margin_where_there_is_one(context, address, width)
     assert is_beside == (width >= 1200)
     assert place["x"] + place["width"] <= width
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_the_section_that_is_read_stays_in_sight_in_the_list_of_sections(
+    context, address, direction
+):
+    page = context(viewport={"width": 1280, "height": 600}).new_page()
+    page.goto(f"{address}01_attention.html")
+    settle(page)
+    links = page.locator(".page-toc a.nav-link")
+    sections = [link.get_attribute("href") for link in links.all()][::direction]
+    for section in sections[::3]:
+        page.locator(section).evaluate("(place) => scrollTo(0, place.offsetTop - 20)")
+        expect(page.locator(".page-toc a.nav-link.active")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize(("width", "length"), [(1280, 90), (1366, 100), (1600, 100)])
+def test_a_line_of_code_is_seen_whole_between_the_two_lists(context, address, width, length):
+    page = context(viewport={"width": width, "height": 900}).new_page()
+    page.goto(f"{address}01_attention.html")
+    settle(page)
+    code = page.locator(".cell_input pre").first
+    code.evaluate("(pre, length) => { pre.textContent = '0'.repeat(length) }", length)
+    assert code.evaluate("(pre) => pre.scrollWidth - pre.clientWidth") <= 0
 
 
 def test_what_scrolls_sideways_can_be_reached_by_keyboard(visit):
