@@ -1,7 +1,8 @@
 """Finds out which known mistake code behaves like, and the smallest case on which it goes wrong."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,9 @@ _FRESH_CASES = 3
 # What a known mistake may compute. Far more than any needs: where many share a machine, a mistake
 # that came too late would go without its name.
 SECONDS_PER_MISTAKE = 10.0
+_PLAIN = (bool, int, float, str, type(None))
+_TOGETHER = 6
+_LONG_NAME = 20
 _WRONG_FORM = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -190,18 +194,36 @@ def smallest_example(
                 break
     # A case remembers how far it has drawn: start it again from the same seed.
     args = inputs(case.smaller({**case.sizes, **smallest.asked}, rounded))
-    shown = list(zip(_names(judge, oracle, len(args)), args, strict=True))
+    given = zip(_names(judge, oracle, len(args)), args, strict=True)
     try:
-        shown.append(("you return", subject.call(name, *args)))
+        results = [("you return", subject.call(name, *args))]
     except StudentError:  # the time ran out
         return ""
     if oracle is not None:
-        shown.append(("expected", oracle(*args)))
-    width = max(len(label) for label, _ in shown)
-    lines = [f"  {label:<{width}} = {_show(value)}" for label, value in shown]
+        results.append(("expected", oracle(*args)))
+    lines = _aligned([*_with_settings_together(given), *((n, _show(v)) for n, v in results)])
     if sum(len(line) for line in lines) > 1500:
         return ""
     return "\n".join(["A small case to try it on:", *lines])
+
+
+def _with_settings_together(given: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Show arguments one by one, but three to six plain ones in a row as one assignment."""
+    for is_plain, run in itertools.groupby(given, lambda pair: isinstance(pair[1], _PLAIN)):
+        pairs = [(name, _show(value)) for name, value in run]
+        for start in range(0, len(pairs), _TOGETHER):
+            some = pairs[start : start + _TOGETHER]
+            if is_plain and len(some) > 2:
+                names, values = zip(*some, strict=True)
+                yield ", ".join(names), ", ".join(values)
+            else:
+                yield from some
+
+
+def _aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Write `name = value` in lines, the signs below each other unless a name is very long."""
+    width = max((len(name) for name, _ in rows if len(name) <= _LONG_NAME), default=0)
+    return [f"  {name:<{width}} = {value}" for name, value in rows]
 
 
 def _shows_a_problem(subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge) -> bool:

@@ -220,6 +220,27 @@ def test_what_is_shown_is_what_happens():
     torch.testing.assert_close(oracle(q, k), expected, rtol=1e-3, atol=1e-9)
 
 
+def test_many_settings_take_few_lines_that_can_be_typed_in():
+    settings = (3, 0.5, None, True, "mean", 7, 11, 13)
+
+    def scaled(q, k, s0, s1, s2, s3, s4, s5, s6, s7):
+        return oracle(q, k) * s7
+
+    failed = failure(
+        lambda q, k, *settings: 2 * scaled(q, k, *settings),
+        inputs=lambda case: (*inputs(case), *settings),
+        oracle=scaled,
+    )
+    _, q, _, *together, returned, _ = failed.example.split("\n")
+    assert q.startswith("  q          = [[")
+    assert together == [
+        "  s0, s1, s2, s3, s4, s5 = 3, 0.5, None, True, 'mean', 7",
+        "  s6         = 11",
+        "  s7         = 13",
+    ]
+    assert returned.startswith("  you return = [[")
+
+
 def test_sizes_that_the_inputs_or_the_oracle_cannot_have_are_passed_over():
     def at_least_two(case):
         q, k = inputs(case)
