@@ -261,7 +261,7 @@ class Rotary(nn.Module):
 
 def rotate_in_space(
     x: Float[Tensor, "*batch points d_head"],
-    coordinates: Float[Tensor, "*#batch points axes"],
+    coordinates: Real[Tensor, "*#batch points axes"],
     base: float = 10_000.0,
 ) -> Float[Tensor, "*batch points d_head"]:
     """Turn queries and keys of points in a plane or in space, such as patches of an image.
