@@ -62,7 +62,7 @@ document.addEventListener("DOMContentLoaded", () => {
   if (isPage) {
     const about = "Ticks and answers stay in this browser.";
     article.append(
-      element("div", { className: "progress" }, readLabel, element("span", {}, about), forget, status),
+      element("div", { className: "reading-progress" }, readLabel, element("span", {}, about), forget, status),
     );
   }
 

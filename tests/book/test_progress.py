@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -30,6 +31,19 @@ def opened(site, context):
 
 def kept(page) -> dict:
     return json.loads(page.evaluate(f"localStorage.getItem({KEY!r})") or "{}")
+
+
+def test_what_stands_at_the_end_of_a_page_is_seen_whole(opened):
+    page = opened()
+    page.get_by_role("checkbox", name="I have read this page").click()
+    frame = page.locator(".reading-progress")
+    assert frame.bounding_box()["height"] > 30
+    assert frame.evaluate("(frame) => frame.scrollHeight - frame.clientHeight") <= 0
+    assert (
+        frame.evaluate("(frame) => getComputedStyle(frame).backgroundColor") == "rgba(0, 0, 0, 0)"
+    )
+    for control in ("checkbox", "button"):
+        expect(frame.get_by_role(control)).to_be_in_viewport(ratio=1)
 
 
 def test_what_was_done_is_there_again_on_the_next_visit_and_can_be_forgotten(opened):
@@ -78,7 +92,7 @@ def test_what_was_done_is_there_again_on_the_next_visit_and_can_be_forgotten(ope
 def test_where_nothing_can_be_kept_nothing_is_offered_and_the_page_works(opened):
     locked = "Object.defineProperty(window, 'localStorage', { get() { throw new Error('no') } })"
     page = opened(script=locked, fresh=True)
-    assert page.locator(".progress, .exercise-tick label").count() == 0
+    assert page.locator(".reading-progress, .exercise-tick label").count() == 0
     quiz = page.locator("fieldset.quiz").first
     quiz.get_by_role("radio").first.check()
     quiz.get_by_role("button", name="Check").click()
