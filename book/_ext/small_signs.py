@@ -1,0 +1,59 @@
+"""What belongs together stays together, and numbers look alike wherever they come from.
+
+A browser breaks a line between a formula and the full stop behind it, and between `95` and `%`. A
+number that a cell has computed comes as Python writes it, `-0.4` and `95%`, into a sentence that
+has `−0.4` and `95 %` elsewhere. Both are mended on the finished page; code stays as it is.
+"""
+
+import re
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+SIGNS = re.compile(r"[.,;:!?)]+")
+UNITS = re.compile(r"(?<=\d) (?=(?:%|h|min)(?:\W|$))|(?<=\d h) (?=\d)")
+NO_BREAK = "\N{NO-BREAK SPACE}"
+CODE = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw, nodes.comment)
+
+
+def as_in_print(text: str, is_computed: bool) -> str:
+    """Give a text the spaces that do not break and, if it is a number of a cell, its signs."""
+    if is_computed:
+        text = re.sub(r"(?<=\d)%", f"{NO_BREAK}%", re.sub(r"^-(?=[\d.])", "\N{MINUS SIGN}", text))
+    return UNITS.sub(NO_BREAK, text)
+
+
+def is_within(node: nodes.Node, kinds: tuple[type, ...]) -> bool:
+    """Say whether a node stands in one of these kinds, however deep."""
+    while node.parent is not None:
+        node = node.parent
+        if isinstance(node, kinds):
+            return True
+    return False
+
+
+def mend(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Mend all texts of a page, then tie each formula to the sign behind it."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text.parent is None:  # an address that the theme has shortened
+            continue
+        is_computed = "pasted-text" in text.parent.get("classes", [])
+        mended = as_in_print(text.astext(), is_computed)
+        if mended != text.astext() and not is_within(text, CODE):
+            text.parent.replace(text, nodes.Text(mended))
+    for formula in list(doctree.findall(nodes.math)):
+        place = formula.parent.index(formula) + 1
+        after = formula.parent[place] if place < len(formula.parent) else None
+        signs = SIGNS.match(after.astext()) if isinstance(after, nodes.Text) else None
+        if signs is None:
+            continue
+        rest = after.astext()[signs.end() :]
+        formula.parent.replace(after, [nodes.Text(rest)] if rest else [])
+        tied = nodes.inline(classes=["tied"])
+        formula.parent.replace(formula, tied)
+        tied += [formula, nodes.Text(signs[0])]
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("doctree-resolved", mend)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

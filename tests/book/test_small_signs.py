@@ -1,0 +1,52 @@
+import small_signs
+from docutils import nodes
+from docutils.utils import new_document
+from small_signs import as_in_print
+
+
+def paragraph(*parts):
+    document = new_document("page")
+    document += nodes.paragraph("", "", *parts)
+    small_signs.mend(None, document, "page")
+    return document[0]
+
+
+def test_a_number_stays_with_its_unit():
+    text = as_in_print("95 % of 16 h 25 or of 2 h 30 min, 5 hats and 3 minutes", False)
+    assert text == "95\xa0% of 16\xa0h\xa025 or of 2\xa0h\xa030\xa0min, 5 hats and 3 minutes"
+
+
+def test_what_a_cell_computed_is_written_as_in_the_text_around_it():
+    assert as_in_print("-0.4", True) == "−0.4"
+    assert as_in_print("97%", True) == "97\xa0%"
+    assert as_in_print("a-b", True) == "a-b"
+    assert as_in_print("-0.4 and 97%", False) == "-0.4 and 97%"
+
+
+def test_computed_numbers_are_known_by_the_class_that_glue_gives_them():
+    number = nodes.inline("", "", nodes.Text("-3"), classes=["pasted-text"])
+    assert paragraph(nodes.Text("From "), number).astext() == "From −3"
+
+
+def test_code_stays_as_it_is():
+    code = nodes.literal("", "", nodes.Text("x = 95 % 7"))
+    assert paragraph(code).astext() == "x = 95 % 7"
+
+
+def test_a_formula_is_tied_to_the_signs_behind_it():
+    math = [nodes.math("", "x"), nodes.math("", "y"), nodes.math("", "z")]
+    made = paragraph(math[0], nodes.Text("), or "), math[1], nodes.Text(" and "), math[2])
+    kinds = [(type(child).__name__, child.astext()) for child in made]
+    assert kinds == [
+        ("inline", "x),"),
+        ("Text", " or "),
+        ("math", "y"),
+        ("Text", " and "),
+        ("math", "z"),
+    ]
+    assert made[0]["classes"] == ["tied"]
+
+
+def test_a_formula_at_the_end_of_a_sentence_keeps_its_full_stop():
+    (tied,) = paragraph(nodes.math("", "x"), nodes.Text("."))
+    assert [type(child).__name__ for child in tied] == ["math", "Text"]
