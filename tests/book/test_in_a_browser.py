@@ -187,7 +187,7 @@ def test_a_note_stands_in_the_margin_where_there_is_one(context, address, width)
 
 
 @pytest.mark.parametrize("direction", [1, -1])
-def test_the_section_that_is_read_stays_in_sight_in_the_list_of_sections(
+def test_the_list_of_sections_marks_the_one_that_is_read_and_keeps_it_in_sight(
     context, address, direction
 ):
     page = context(viewport={"width": 1280, "height": 600}).new_page()
@@ -195,9 +195,25 @@ def test_the_section_that_is_read_stays_in_sight_in_the_list_of_sections(
     settle(page)
     links = page.locator(".page-toc a.nav-link")
     sections = [link.get_attribute("href") for link in links.all()][::direction]
-    for section in sections[::3]:
-        page.locator(section).evaluate("(place) => scrollTo(0, place.offsetTop - 20)")
-        expect(page.locator(".page-toc a.nav-link.active")).to_be_in_viewport()
+    marked = page.locator(".page-toc a.nav-link.active")
+    for section in sections[:-1:2]:
+        jump = "(place) => scrollTo(0, place.getBoundingClientRect().top + scrollY - 20)"
+        page.locator(section).evaluate(jump)
+        expect(marked).to_have_attribute("href", section)
+        expect(marked).to_have_count(1)
+        expect(marked).to_be_in_viewport()
+
+
+def test_a_formula_is_followed_by_its_full_stop_on_the_same_line(context, address):
+    page = context(viewport={"width": 1280, "height": 900}).new_page()
+    page.goto(f"{address}00_preliminaries.html")
+    settle(page)
+    tied = page.locator(".tied")
+    assert tied.count() > 20
+    heights = "(ties) => ties.map((tie) => tie.getClientRects().length)"
+    for width in (1280, 1001, 777, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert set(tied.evaluate_all(heights)) == {1}
 
 
 @pytest.mark.parametrize(("width", "length"), [(1280, 90), (1366, 100), (1600, 100)])
