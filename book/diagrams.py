@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
-from plotstyle import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE
+from plotstyle import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE
 from torch import Tensor, nn
 
 from groundup.attention import attention_weights
@@ -100,6 +100,15 @@ def floor(tokens: Sequence[str]) -> None:
         if mixes_tokens(getattr(block, layer), d_model):
             width = streams[-1] + 2.3
             _box(ax, 1.5 + streams[-1] / 2, low + 2.1, width, 0.75, _words(layer), COLORS[layer])
+            for x in streams[1:]:  # they pass in front of it
+                for color, linewidth in ((PAPER, 7.0), (INK, 3.0)):
+                    ax.plot(
+                        [x, x],
+                        [low + 1.6, low + 2.6],
+                        color=color,
+                        linestyle="-",
+                        linewidth=linewidth,
+                    )
         else:
             for x in streams:
                 _box(ax, x + 1.5, low + 2.1, 2.3, 0.75, _words(layer), COLORS[layer])
@@ -281,18 +290,19 @@ def _words(name: str, space: str = " ") -> str:
 
 
 def _box(ax: Axes, x: float, y: float, width: float, height: float, text: str, color: str) -> None:
-    """Draw a box around a middle."""
-    ax.add_patch(
-        FancyBboxPatch(
-            (x - width / 2, y - height / 2),
-            width,
-            height,
-            boxstyle="round,pad=0,rounding_size=0.12",
-            facecolor=(color, 0.14),
-            edgecolor=color,
-            linewidth=1.4,
+    """Draw a box around a middle; it hides what lies behind it."""
+    for face in (PAPER, (color, 0.14)):
+        ax.add_patch(
+            FancyBboxPatch(
+                (x - width / 2, y - height / 2),
+                width,
+                height,
+                boxstyle="round,pad=0,rounding_size=0.12",
+                facecolor=face,
+                edgecolor=color,
+                linewidth=1.4,
+            )
         )
-    )
     ax.text(x, y, text, ha="center", va="center", fontsize=SIZE)
 
 
@@ -314,7 +324,7 @@ def _wire(ax: Axes, *points: tuple[float, float], thick: bool = False) -> None:
 
 def _plus(ax: Axes, x: float, y: float) -> None:
     ax.plot(x, y, marker="o", markersize=12, color=PURPLE, zorder=3)
-    ax.text(x, y, "+", ha="center", va="center", fontsize=12, color="white", zorder=4)
+    ax.text(x, y, "+", ha="center", va="center", fontsize=12, color=PAPER, zorder=4)
 
 
 def _mask(ax: Axes, x: float, y: float, allowed: Tensor, color: str, side: float = 0.19) -> None:

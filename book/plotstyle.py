@@ -10,7 +10,8 @@ and then draws with plain matplotlib. What that gives:
 
 - SVG with a transparent background and the same bytes in every build.
 - Colours by name: `BLUE`, `ORANGE`, `GREEN`, `PURPLE` for data, `INK` for what must be read
-  (text, axes), `MUTED` for what may stay behind (grids, reference lines). They differ for
+  (text, axes), `MUTED` for what may stay behind (grids, reference lines), `PAPER` for text on a
+  filled bar or box and for what hides the things behind it. They differ for
   readers who confuse red with green, and lines also differ by dash, so colour never carries
   the meaning alone.
 - The colour map `"weights"` for what runs from 0 up (clear to blue) and `"scores"` for what
@@ -18,8 +19,7 @@ and then draws with plain matplotlib. What that gives:
 - `weight_map(ax, weights, queries, keys)` for a table of attention weights with its numbers.
 
 Use these colours and no others: the build makes a dark twin of every figure by exchanging each
-of them for the partner in `DARK`, and a page shows the one that fits. White text on a filled
-bar or cell stays white in both.
+of them for the partner in `DARK`, and a page shows the one that fits.
 
 Draw at most 6.4 inches wide, with panels below each other where they have many labels: a phone
 shows that width on 350 points. A figure has a caption that says what to see and a text that
@@ -51,6 +51,7 @@ GREEN = "#0a8a66"
 PURPLE = "#7d1f6a"
 INK = "#222832"
 MUTED = "#68717c"
+PAPER = "#fefefe"
 
 DARK = {
     BLUE: "#58a9ea",
@@ -59,6 +60,7 @@ DARK = {
     PURPLE: "#d14fa6",
     INK: "#ced6dd",
     MUTED: "#98a2ae",
+    PAPER: "#121212",
 }
 """What stands for each colour on a dark page."""
 

@@ -92,6 +92,12 @@ def test_data_stand_out_from_both_pages(page, color):
 
 
 @pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("color", [plotstyle.BLUE, plotstyle.PURPLE])
+def test_text_can_be_read_on_what_is_filled(page, color):
+    assert contrast(on(page, plotstyle.PAPER), on(page, color)) >= 4.5
+
+
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("ends", [plotstyle.FULL, plotstyle.OPPOSITE])
 def test_ink_can_be_read_on_a_full_cell(page, ends):
     *rgb, alpha = ends
