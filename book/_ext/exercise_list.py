@@ -53,6 +53,11 @@ def find_assignment(name: str, known: dict[str, dict[str, Any]]) -> dict[str, An
     return known[name]
 
 
+def _counted(number: int, what: str) -> str:
+    """Write `1 point` or `3 points`."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def duration(minutes: int) -> str:
     """Say a time as a person would: `45 minutes`, `2 h 30 min`."""
     hours, rest = divmod(minutes, 60)
@@ -210,13 +215,15 @@ class Exercises(SphinxDirective):
         mistakes = len(exercise["mistakes"])
         facts = nodes.paragraph(classes=["exercise-facts"])
         facts += tick_node(exercise=f"{home}/{exercise['name']}", title=title)
-        facts += nodes.Text(f"{exercise['points']} points, {exercise['minutes']} minutes")
+        facts += nodes.Text(
+            f"{_counted(exercise['points'], 'point')}, {exercise['minutes']} minutes"
+        )
         facts += nodes.Text(", optional" if exercise["optional"] else "")
         for word in ("difficulty", "importance"):
             facts += nodes.Text(f", {word} ")
             facts += scale_node(word=word, level=exercise[word])
         if mistakes:
-            facts += nodes.Text(f", {mistakes} known mistakes")
+            facts += nodes.Text(f", {_counted(mistakes, 'known mistake')}")
         body = nodes.definition("", facts)
         self.state.nested_parse(StringList([exercise["asks"]]), self.content_offset, body)
         return nodes.definition_list_item("", nodes.term(title, title), body)
