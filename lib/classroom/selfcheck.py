@@ -124,14 +124,19 @@ class Report:
         return cls(record["exercise"], record["title"], results)
 
     def to_text(self) -> str:
-        """Return the report as text of at most `MAX_MESSAGE_LINES` lines."""
+        """Return the report as text of at most `MAX_MESSAGE_LINES` lines.
+
+        Where there is no room for all messages, the first one is told to its end before another.
+        """
         lines = [f"{self.title}: {self.earned} of {self.points} points"]
         for result in self.results:
             mark = "✓" if result.earned else "✗"
             lines.append(f"  {mark} {result.name} ({result.earned}/{result.points})")
-        for message in self.messages:
-            lines.append("")
-            lines.extend(_wrap(message))
+        for number, message in enumerate(self.messages):
+            told = ["", *_wrap(message)]
+            if number > 0 and len(lines) + len(told) > MAX_MESSAGE_LINES:
+                break
+            lines.extend(told)
         if len(lines) > MAX_MESSAGE_LINES:
             kept = MAX_MESSAGE_LINES - 1
             lines = [*lines[:kept], f"  … and {len(lines) - kept} more lines"]

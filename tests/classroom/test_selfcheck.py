@@ -136,6 +136,14 @@ def test_the_text_fits_the_page():
     assert all(len(line) <= 400 for line in lines)
 
 
+def test_the_first_failure_is_told_to_its_end_before_another_begins():
+    case = "\n".join(["It is wrong.", *(f"  x{i} = {i}" for i in range(19))])
+    *_, last = report_of(case, "second").to_text().split("\n")
+    assert last == "  x18 = 18"
+    short = case.rsplit("\n", 2)[0]
+    assert report_of(short, "second").to_text().endswith("  x16 = 16\n\nsecond")
+
+
 def test_html_shows_what_code_said_and_does_not_run_it(assignment, student):
     evil = "<script>alert(1)</script><b>&amp;"
     html = report_of(f"raised {evil}\n  x = {evil}", title=evil).to_html()
