@@ -215,15 +215,20 @@ class Exercises(SphinxDirective):
         mistakes = len(exercise["mistakes"])
         facts = nodes.paragraph(classes=["exercise-facts"])
         facts += tick_node(exercise=f"{home}/{exercise['name']}", title=title)
-        facts += nodes.Text(
-            f"{_counted(exercise['points'], 'point')}, {exercise['minutes']} minutes"
-        )
-        facts += nodes.Text(", optional" if exercise["optional"] else "")
-        for word in ("difficulty", "importance"):
-            facts += nodes.Text(f", {word} ")
-            facts += scale_node(word=word, level=exercise[word])
-        if mistakes:
-            facts += nodes.Text(f", {_counted(mistakes, 'known mistake')}")
+        told: list[list[nodes.Node]] = [
+            [nodes.Text(_counted(exercise["points"], "point"))],
+            [nodes.Text(f"{exercise['minutes']} minutes")],
+            [nodes.Text("optional")] if exercise["optional"] else [],
+            *(
+                [nodes.Text(f"{word} "), scale_node(word=word, level=exercise[word])]
+                for word in ("difficulty", "importance")
+            ),
+            [nodes.Text(_counted(mistakes, "known mistake"))] if mistakes else [],
+        ]
+        told = [each for each in told if each]
+        for fact in told:
+            comma = [] if fact is told[-1] else [nodes.Text(",")]
+            facts += [nodes.inline("", "", *fact, *comma, classes=["tied"]), nodes.Text(" ")]
         body = nodes.definition("", facts)
         self.state.nested_parse(StringList([exercise["asks"]]), self.content_offset, body)
         return nodes.definition_list_item("", nodes.term(title, title), body)

@@ -2,7 +2,8 @@
 
 A browser breaks a line between a formula and the full stop behind it, and between `95` and `%`. A
 number that a cell has computed comes as Python writes it, `-0.4` and `95%`, into a sentence that
-has `−0.4` and `95 %` elsewhere. Both are mended on the finished page; code stays as it is.
+has `−0.4` and `95 %` elsewhere. A short name, where there is little room, is broken at any letter.
+All that is mended on the finished page; the words of code stay as they are.
 """
 
 import re
@@ -13,6 +14,8 @@ from sphinx.application import Sphinx
 SIGNS = re.compile(r"[.,;:!?)]+")
 UNITS = re.compile(r"(?<=\d) (?=(?:%|h|min)(?:\W|$))|(?<=\d h) (?=\d)")
 NO_BREAK = "\N{NO-BREAK SPACE}"
+SHORT = 20
+"""Letters of a piece of code that no line breaks: on a phone, half a line."""
 CODE = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw, nodes.comment)
 
 
@@ -33,7 +36,7 @@ def is_within(node: nodes.Node, kinds: tuple[type, ...]) -> bool:
 
 
 def mend(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Mend all texts of a page, then tie each formula to the sign behind it."""
+    """Mend all texts of a page; tie short code, and each formula to the sign behind it."""
     for text in list(doctree.findall(nodes.Text)):
         if text.parent is None:  # an address that the theme has shortened
             continue
@@ -41,6 +44,9 @@ def mend(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         mended = as_in_print(text.astext(), is_computed)
         if mended != text.astext() and not is_within(text, CODE):
             text.parent.replace(text, nodes.Text(mended))
+    for code in doctree.findall(nodes.literal):
+        if len(code.astext()) <= SHORT:
+            code["classes"].append("tied")
     for formula in list(doctree.findall(nodes.math)):
         place = formula.parent.index(formula) + 1
         after = formula.parent[place] if place < len(formula.parent) else None

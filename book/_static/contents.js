@@ -8,7 +8,7 @@ window.addEventListener("DOMContentLoaded", () => {
 
   const here = () => {
     const isAtTheEnd = scrollY + innerHeight >= document.documentElement.scrollHeight - 2;
-    const top = isAtTheEnd ? innerHeight : innerHeight / 4;
+    const top = isAtTheEnd ? innerHeight : 90;
     return sections.findLastIndex((section) => section.getBoundingClientRect().top <= top);
   };
   const keepInSight = (link) => {

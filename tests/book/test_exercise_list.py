@@ -88,7 +88,7 @@ def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(small_book, 
     for exercise, facts in zip(
         assignment["exercises"], listed.find_all(class_="exercise-facts"), strict=True
     ):
-        assert f"{exercise['points']} points" in facts.get_text()
+        assert f"{exercise['points']} point" in facts.get_text()
         assert f"{exercise['minutes']} minutes" in facts.get_text()
         assert f"{len(exercise['mistakes'])} known mistakes" in facts.get_text()
         dots = [scale["aria-label"] for scale in facts.find_all(role="img")]

@@ -44,6 +44,9 @@ LOOK_AT_THE_PAGE = """() => {
       .map((i) => i.src),
     figures: [...document.querySelectorAll("article .cell_output img")].filter(seen)
       .map((i) => i.className),
+    wide_formulas: [...document.querySelectorAll("div.math mjx-container")]
+      .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
+      .map((e) => e.closest("div.math").id || e.textContent),
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     unreachable_frames: [...document.querySelectorAll(".wide, div.math, div.math mjx-container")]
       .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth && e.tabIndex < 0)
@@ -160,6 +163,11 @@ def test_no_script_complains(visit):
 def test_every_formula_is_set(visit):
     assert visit.seen["tex"] == []
     assert visit.seen["broken_formulas"] == []
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_no_formula_is_cut_off_on_a_phone(visits, page):
+    assert visits(page, "phone").seen["wide_formulas"] == []
 
 
 def test_a_page_is_accessible(visit):

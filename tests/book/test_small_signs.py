@@ -50,3 +50,9 @@ def test_a_formula_is_tied_to_the_signs_behind_it():
 def test_a_formula_at_the_end_of_a_sentence_keeps_its_full_stop():
     (tied,) = paragraph(nodes.math("", "x"), nodes.Text("."))
     assert [type(child).__name__ for child in tied] == ["math", "Text"]
+
+
+def test_short_code_is_not_broken_and_long_code_may_be():
+    short, long = nodes.literal("", "num_heads"), nodes.literal("", "a_name_of_more_than_20")
+    paragraph(short, nodes.Text(" "), long)
+    assert (short["classes"], long["classes"]) == (["tied"], [])

@@ -170,7 +170,7 @@ def test_the_plans_on_the_page_name_every_exercise_that_they_keep(site):
 
 def minutes_of(cell):
     """Read a time as it is said."""
-    found = re.fullmatch(r"(?:(\d+) h ?)?(?:(\d+)(?: min)?)?|–", cell)
+    found = re.fullmatch(r"(?:(\d+)\sh\s?)?(?:(\d+)(?:\smin)?)?|–", cell)
     return 60 * int(found[1] or 0) + int(found[2] or 0)
 
 
