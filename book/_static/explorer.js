@@ -130,7 +130,7 @@ document.addEventListener("DOMContentLoaded", () => {
       column.hidden = false;
       column.style.left = `${(100 * key) / length}%`;
       const weight = (100 * maps[state.head][query][key]).toFixed(1);
-      cell.textContent = `${names[query]} gives ${names[key]} ${weight} %.`;
+      cell.textContent = `${names[query]} gives ${names[key]} ${weight}\u00a0%.`;
       return query;
     };
     const forgetCell = () => {

@@ -35,7 +35,7 @@ document.addEventListener("DOMContentLoaded", () => live.wake("caching", (root, 
       [count(sum(done, "new")), count(sum(done, "length"))],
       [millions(sum(done, "keptFlops")), millions(sum(done, "againFlops"))],
       [count(now.bytes), "0"],
-      [now.kept, now.again].map((share) => `${now.next} ${(100 * share).toFixed(1)} %`),
+      [now.kept, now.again].map((share) => `${now.next} ${(100 * share).toFixed(1)}\u00a0%`),
     ];
     written.forEach((texts, line) => texts.forEach((text, column) => {
       counts[line][column].textContent = text;

@@ -74,7 +74,7 @@ document.addEventListener("DOMContentLoaded", () => live.wake("sampling", (root,
 
   let [state, random, counts, drawn] = [];
 
-  const share = (value) => (value === 0 ? "cut" : `${(100 * value).toFixed(1)} %`);
+  const share = (value) => (value === 0 ? "cut" : `${(100 * value).toFixed(1)}\u00a0%`);
 
   function show() {
     const place = places[Number(where.value)];
@@ -100,7 +100,7 @@ document.addEventListener("DOMContentLoaded", () => live.wake("sampling", (root,
     const k = topK.value === KEPT.length - 1 ? "all tokens" : `top-k ${KEPT[topK.value]}`;
     live.say(says, `Temperature ${temperature.value.toFixed(2)}, ${k}, ` +
       `top-p ${topP.value.toFixed(2)}: ${count(kept)} of ${count(names.length)} tokens are kept, ` +
-      `${(100 * state.lost).toFixed(1)} % of the probability is cut off. ` +
+      `${(100 * state.lost).toFixed(1)}\u00a0% of the probability is cut off. ` +
       `Entropy ${mine.toFixed(2)} nats, as of a die with ${Math.exp(mine).toFixed(1)} faces; ` +
       `the model’s own is ${own.toFixed(2)} nats.`);
     showDraws();

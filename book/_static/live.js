@@ -96,7 +96,7 @@ const live = (() => {
 
   const dot = (a, b) => a.reduce((sum, x, n) => sum + x * b[n], 0);
 
-  const percent = (share) => `${Math.floor(100 * share + 0.5)} %`;
+  const percent = (share) => `${Math.floor(100 * share + 0.5)}\u00a0%`;
 
   // A sentence is announced when it changes, and would be when it is only written again. While a
   // slider moves it is busy: what it said on the way is of no use to anybody who listens.

@@ -114,7 +114,7 @@ def packed(numbers: Tensor) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{math.floor(100 * share + 0.5)} %"
+    return f"{math.floor(100 * share + 0.5)}\N{NO-BREAK SPACE}%"
 
 
 def names_of(pieces: Sequence[str]) -> list[str]:

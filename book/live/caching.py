@@ -131,7 +131,13 @@ def _counts(steps: list[dict[str, Any]], number: int) -> list[list[str]]:
         ],
         ["million operations", f"{kept / 1e6:,.1f}", f"{again / 1e6:,.1f}"],
         ["bytes kept", f"{done[-1]['bytes']:,}", "0"],
-        ["next token", *(f"{following} {100 * done[-1][way]:.1f} %" for way in ("kept", "again"))],
+        [
+            "next token",
+            *(
+                f"{following} {100 * done[-1][way]:.1f}\N{NO-BREAK SPACE}%"
+                for way in ("kept", "again")
+            ),
+        ],
     ]
 
 

@@ -86,7 +86,7 @@ def _rows(logits: Tensor, names: list[str]) -> list[list[str]]:
 
 
 def _percent(share: Tensor) -> str:
-    return "cut" if share == 0 else f"{100 * share.item():.1f} %"
+    return "cut" if share == 0 else f"{100 * share.item():.1f}\N{NO-BREAK SPACE}%"
 
 
 def _entropy(probabilities: Tensor) -> float:
@@ -102,7 +102,7 @@ def _said(logits: Tensor) -> str:
     alike = torch.tensor(mine).exp().item()
     return (
         f"Temperature 1.00, all tokens, top-p {NUCLEUS:.2f}: {int(kept.sum()):,} of "
-        f"{len(logits):,} tokens are kept, {lost:.1f} % of the probability is cut off. "
-        f"Entropy {mine:.2f} nats, as of a die with {alike:.1f} faces; the model’s own is "
+        f"{len(logits):,} tokens are kept, {lost:.1f}\N{NO-BREAK SPACE}% of the probability is "
+        f"cut off. Entropy {mine:.2f} nats, as of a die with {alike:.1f} faces; the model’s own is "
         f"{own:.2f} nats."
     )

@@ -251,7 +251,7 @@ def test_a_cell_of_the_map_can_be_read_and_chooses_its_token(opened, has_touch):
     (frame.tap if has_touch else frame.click)(position=place)
     true = weights_of(model, torch.tensor([tokenizer.encode(SHORT)]))[0, 0, query, key].item()
     said = page.locator(".explorer-cell").inner_text()
-    assert said == f"‘n’ gives ‘b’ (1st) {100 * true:.1f} %."
+    assert said == f"‘n’ gives ‘b’ (1st) {100 * true:.1f}\xa0%."
     assert says(page).startswith("‘n’ looks at ")
     assert page.locator(".explorer-token input").nth(query).is_checked()
 
@@ -297,7 +297,7 @@ def test_an_explorer_is_accessible_also_where_a_token_gets_everything(opened, th
     page.locator("[name=numbers]").check()
     page.locator("summary").click()
     choose(page, mask="past")
-    assert says(page) == "‘o’ (1st) looks at ‘t’ (1st) 100 %."
+    assert says(page) == "‘o’ (1st) looks at ‘t’ (1st) 100\xa0%."
     found = Axe().run(page, options=AXE).response["violations"]
     assert [
         (violation["id"], [node["html"] for node in violation["nodes"]]) for violation in found

@@ -279,7 +279,7 @@ def test_every_setting_leaves_what_groundup_leaves(opened):
         own[place] = float(torch.special.entr(logits.softmax(dim=-1)).sum())
         said = says(page)
         assert f"{int((after > 0).sum())} of 256 tokens are kept" in said
-        assert f"{100 * lost:.1f} % of the probability is cut off" in said
+        assert f"{100 * lost:.1f}\xa0% of the probability is cut off" in said
         assert f"Entropy {entropy:.2f} nats, as of a die with {math.exp(entropy):.1f}" in said
         assert f"own is {own[place]:.2f} nats" in said
     assert own["sure"] != own["unsure"]
