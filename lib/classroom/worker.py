@@ -552,11 +552,18 @@ def _end_all_but(spared: set[int]) -> None:
 
 
 def _send_to_all_but(spared: set[int], number: int, done: str) -> None:
-    """Send a signal to processes of this process namespace until all are in a state of `done`."""
+    """Send a signal to processes of this process namespace until all are in a state of `done`.
+
+    One that ends after the list was made may have forked another, which is not in it. So it is
+    over only when a second list holds nobody new.
+    """
+    before: set[int] = set()
     for _ in range(_ROUNDS_AGAINST_FORKS):
-        others = {process for process in _processes() - spared if _state(process) not in done}
-        if not others:
+        listed = _processes() - spared
+        others = {process for process in listed if _state(process) not in done}
+        if not others and listed <= before:
             return
+        before = listed
         for process in others:
             with contextlib.suppress(OSError):
                 os.kill(process, number)

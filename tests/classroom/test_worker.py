@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import signal
 import sys
 
 import pytest
@@ -85,3 +86,20 @@ def test_an_import_of_a_library_that_is_hidden_says_that_it_is(monkeypatch):
     with pytest.raises(ModuleNotFoundError, match="No module named 'absent'$"):
         importlib.import_module("absent")
     assert importlib.util.find_spec("reference") is None
+
+
+def test_a_process_that_forks_and_ends_while_it_is_looked_for_hides_nobody(monkeypatch):
+    """The first list holds one that has ended by the time that its state is asked for."""
+    lists = iter([{1, 5}, {1, 6}, {1, 6}, {1, 6}])
+    states = {5: "X", 6: "R"}
+    stopped = []
+
+    def stop(process, number):
+        stopped.append((process, number))
+        states[process] = "T"
+
+    monkeypatch.setattr(worker, "_processes", lambda: next(lists))
+    monkeypatch.setattr(worker, "_state", states.get)
+    monkeypatch.setattr(worker.os, "kill", stop)
+    worker._send_to_all_but({1}, signal.SIGSTOP, "ZXT")
+    assert stopped == [(6, signal.SIGSTOP)]
