@@ -1,4 +1,4 @@
-"""What each command does. The only place that prints, chooses a device, or knows file names."""
+"""What each command does: it chooses devices, prints, and handles signals; the library does not."""
 
 import argparse
 import json
@@ -15,40 +15,43 @@ from typing import Any, TextIO
 import torch
 from tqdm import tqdm
 
-from groundup import accounting, checkpoint, distributed, sampling
-from groundup.assembled import load_library, rebuilt
-from groundup.config import DecoderOnlyConfig
-from groundup.data import Batch, shard
-from groundup.distributed import WorkerLostError
-from groundup.generation import Choose, stream, translate_texts
-from groundup.models import AnyModel, DecoderOnly, EncoderDecoder
-from groundup.tasks import TEXTS, DatesTask, Task, TextTask, recall_task
-from groundup.throughput import Throughput, machine, measure_decoding, measure_training
-from groundup.training import TrainingConfig, optimizers_for
-from groundup.training import train as train_model
-from groundup.training_parts import train_by
-from groundup.tuning import Setup, choose_setup, set_up
+from groundup import presets
+from groundup.core.models import AnyModel, DecoderOnly, EncoderDecoder
+from groundup.data.batches import Batch, shard
+from groundup.files import checkpoint
+from groundup.generation import sampling
+from groundup.generation.loop import Choose, stream, translate_texts
+from groundup.looking import accounting
+from groundup.looking.throughput import Throughput, machine, measure_decoding, measure_training
+from groundup.own_parts.assembled import load_library, rebuilt
+from groundup.own_parts.training_parts import train_by
+from groundup.training import distributed
+from groundup.training.distributed import WorkerLostError
+from groundup.training.loop import TrainingConfig, optimizers_for
+from groundup.training.loop import train as train_model
+from groundup.training.setup import Setup, choose_setup, set_up
+from groundup.training.tasks import TEXTS, DatesTask, Task, TextTask, recall_task
 
 NAMED_DATA = ("dates", *TEXTS)
 """What `--data` may name; anything else is the path of a text file."""
 RECORD_EVERY = 10
 """Updates between two lines of the log."""
 SMALL_MODEL = 2_000_000
-"""Parameters below which one processor thread is at least nearly as fast as two."""
+"""Number of parameters below which one CPU thread is about as fast as two, or faster."""
 SAVE_EVERY = 500
-"""Updates between two checkpoints: the most that a crash can cost."""
+"""Updates between two checkpoints: the most that a crash can lose."""
 
 Settings = dict[str, Any]
-"""How a model was begun, as `config.json` notes it; `--resume` holds on to it."""
+"""Settings of a run, which `config.json` stores and `--resume` keeps."""
 
 
 def is_worker() -> bool:
-    """Tell whether this process is one of several that torchrun started."""
+    """Return whether torchrun started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
 
 
 def train(args: argparse.Namespace) -> int:
-    """Train a model, or go on training one; with several workers, as one of them."""
+    """Start or resume training; if torchrun started this process, as one of its workers."""
     if args.data is not None and args.data not in NAMED_DATA:
         args.data = os.path.abspath(args.data)
     if args.parallel is not None and not is_worker():
@@ -57,12 +60,12 @@ def train(args: argparse.Namespace) -> int:
             "torchrun --nproc_per_node 2 -m groundup train ..."
         )
     device = _device(args.device)
-    task, model, settings = _resumed(args) if args.resume else _begun(args)
+    task, model, settings = _resumed(args) if args.resume else _started(args)
     model = _in_library(args, model)
     settings.pop("library", None)
     if args.library is not None:
         settings["library"] = Path(args.library).resolve().name
-        # The ways to be faster are made for the library's own code.
+        # The faster setups are only made for the library's own code.
         for name, plain in (
             ("precision", "float32"),
             ("compile", "off"),
@@ -71,16 +74,16 @@ def train(args: argparse.Namespace) -> int:
             setattr(args, name, getattr(args, name) or plain)
     _require_rows(settings)
     _use_threads(args.threads, model)
-    if os.environ.get("RANK", "0") == "0":  # of several workers, one measures
+    if os.environ.get("RANK", "0") == "0":  # one of several workers measures
         settings = _with_setup(args, task, model.to(device), settings)
     if not is_worker():
         return _train(args, device, task, model, settings)
     try:
-        # When a worker is gone, torchrun ends the others; these first say what happened.
+        # When a worker is lost, torchrun stops the others; they first report what happened.
         with _stop_signals(may_insist=False), distributed.join(device):
             return _train(args, device, task, model, distributed.shared(settings))
     except WorkerLostError as error:
-        raise WorkerLostError(f"{error}; go on with: {_resume_command(args)}") from error
+        raise WorkerLostError(f"{error}; resume with: {_resume_command(args)}") from error
 
 
 def _train(
@@ -94,7 +97,7 @@ def _train(
     model.to(device)
     config = TrainingConfig(**settings["training"])
     setup = Setup(precision=config.precision, **settings["setup"])
-    # Dropout draws from the global state, each worker for its own rows.
+    # Dropout draws from the global state; each worker has its own rows, so its own seed.
     torch.manual_seed(settings["seed"] + distributed.rank())
     generator = torch.Generator().manual_seed(settings["seed"])
     trained, model = _spread(args, task, model, settings)
@@ -104,15 +107,15 @@ def _train(
         start = checkpoint.load_training(args.out, trained, optimizer, generator)
         if start >= config.steps:
             raise ValueError(
-                "--steps must be more than the updates made so far, "
+                "--steps must exceed the number of updates made so far, "
                 f"got steps={config.steps} after {start}"
             )
-    # A worker that holds slices of weights needs code that knows of slices.
+    # A student's functions cannot update the slices of weights that a worker of FSDP holds.
     if args.library is not None and args.parallel != "fsdp":
         things = vars(load_library(args.library))
         optimizer, config, used = train_by(things, optimizer, config, start)
         if used and is_first:
-            print(f"updates are made with {', '.join(used)} of {settings['library']}")
+            print(f"training uses {', '.join(used)} of {settings['library']}")
 
     def save(step: int) -> None:
         checkpoint.save_training(args.out, trained, optimizer, generator, step)
@@ -123,7 +126,7 @@ def _train(
 
     batches = task.batches(settings["batch_size"], settings["context"], generator)
     batches = shard(batches, distributed.rank(), distributed.num_workers())
-    save(start)  # a folder that cannot be written fails before the work, not after it
+    save(start)  # if the folder cannot be written, fail before training rather than after it
     step = start
     with (
         _stop_signals(may_insist=not is_worker()) as received,
@@ -144,7 +147,7 @@ def _train(
             if log is not None:
                 print(json.dumps(asdict(record)), file=log, flush=True)
             is_late = args.seconds is not None and record.seconds >= args.seconds
-            # Workers look at different clocks, and must stop at the same update.
+            # Workers have different clocks, but must stop at the same update.
             if distributed.total(torch.tensor(bool(received) or is_late, dtype=torch.int)) > 0:
                 break
             if step % SAVE_EVERY == 0:
@@ -153,7 +156,7 @@ def _train(
     if is_first:
         print(f"made {step} of {config.steps} updates, saved in {args.out}")
         if step < config.steps:
-            print(f"go on with: {_resume_command(args)}")
+            print(f"resume with: {_resume_command(args)}")
     if received:
         return 128 + received[0]
     if is_first:
@@ -171,7 +174,7 @@ def _resume_command(args: argparse.Namespace) -> str:
 
 
 def _in_library(args: argparse.Namespace, model: AnyModel) -> AnyModel:
-    """Give the same model as one of the library that was asked for."""
+    """Return the model, rebuilt with the library that `--library` names."""
     if args.library is None:
         return model
     library = load_library(args.library)
@@ -182,12 +185,12 @@ def _in_library(args: argparse.Namespace, model: AnyModel) -> AnyModel:
     return rebuilt(model, library)
 
 
-def _begun(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
+def _started(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
     if args.data is None:
         raise ValueError(f"--data must be given: {', '.join(NAMED_DATA)} or a text file")
     if (Path(args.out) / "config.json").exists() and not args.overwrite:
         raise ValueError(
-            f"--out must not hold a model yet, got {args.out}; --resume goes on with that model, "
+            f"--out must not hold a model yet, got {args.out}; --resume continues its training, "
             "--overwrite replaces it"
         )
     task = _new_task(args)
@@ -242,8 +245,8 @@ def _new_task(args: argparse.Namespace) -> Task:
 def _resumed(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
     saved = checkpoint.load(args.out)
     settings = saved.notes
-    begun = settings | settings["training"]
-    begun["accumulate"] = settings["training"].get("micro_batches")
+    before = settings | settings["training"]
+    before["accumulate"] = settings["training"].get("micro_batches")
     args.set = dict(args.set) if args.set else None
     for name in (
         *("data", "tokenizer", "vocab_size", "preset", "set", "context", "seed"),
@@ -251,16 +254,16 @@ def _resumed(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
         *("schedule", "label_smoothing"),
     ):
         given = getattr(args, name)
-        if given is not None and given != begun.get(name):
+        if given is not None and given != before.get(name):
             raise ValueError(
-                f"{_option(name)} must be what the model was begun with, "
-                f"got {given} instead of {begun.get(name)}"
+                f"{_option(name)} must be what the run was started with, "
+                f"got {given} instead of {before.get(name)}"
             )
     task = recall_task(settings["data"], saved.tokenizers)
     if task.fingerprint != settings["fingerprint"]:
         raise ValueError(
-            f"training must go on with the data it began with, {settings['data_name']}, "
-            f"got another content, {task.name}"
+            f"training must resume with the data it started with, {settings['data_name']}, "
+            f"got different data, {task.name}"
         )
     if args.steps is not None:
         settings["training"]["steps"] = args.steps
@@ -274,10 +277,10 @@ def _option(name: str) -> str:
 def _with_setup(
     args: argparse.Namespace, task: Task, model: AnyModel, settings: Settings
 ) -> Settings:
-    """Decide how to compute: as asked, else as before, else as measured on this machine.
+    """Choose how to compute: as requested, else as before, else what is fastest on this machine.
 
-    How numbers are computed is a matter of the machine, so a run may go on in another way; it
-    then goes on with rounding errors of its own.
+    The best setup depends on the machine, so a run may resume with another one; its rounding errors
+    then differ.
     """
     compiled = {"on": True, "off": False}.get(args.compile, args.compile)
     asked = {"precision": args.precision, "compiled": compiled, "attention": args.attention}
@@ -314,32 +317,33 @@ def _require_rows(settings: Settings) -> None:
 def _spread(
     args: argparse.Namespace, task: Task, model: AnyModel, settings: Settings
 ) -> tuple[torch.nn.Module, AnyModel]:
-    """Give the model to train, and the model that is saved and measured.
+    """Return the model to train, and the model to save and evaluate.
 
-    They are one, but where each worker holds only slices: those are copied into a whole model.
+    They are the same, except with FSDP: each worker then holds slices, which are copied into a
+    whole model.
     """
     if not is_worker():
         return model, model
     if args.parallel != "fsdp":
-        return distributed.spread(model, "ddp"), model
+        return distributed.parallelise(model, "ddp"), model
     whole = model
     if distributed.rank() == 0:
         generator = torch.Generator().manual_seed(settings["seed"])
         changes = settings.get("set")
         whole = task.new_model(settings["preset"], settings["context"], generator, changes)
         whole = _in_library(args, whole)
-    return distributed.spread(model, "fsdp"), whole
+    return distributed.parallelise(model, "fsdp"), whole
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """Measure a model on what was held out."""
+    """Evaluate a model on held-out data."""
     saved = checkpoint.load(args.folder, _device(args.device))
     saved.model = _in_library(args, saved.model)
     _use_threads(args.threads, saved.model)
     task = recall_task(saved.notes["data"], saved.tokenizers)
     if task.fingerprint != saved.notes["fingerprint"]:
         print(
-            f"groundup: the model learned from {saved.notes['data_name']} and is measured on "
+            f"groundup: the model was trained on {saved.notes['data_name']} and is evaluated on "
             f"{task.name}, whose held-out part it may have seen",
             file=sys.stderr,
         )
@@ -357,7 +361,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def generate(args: argparse.Namespace) -> int:
-    """Let a model write."""
+    """Generate text with a model."""
     device = _device(args.device)
     saved = checkpoint.load(args.folder, device)
     saved.model = _in_library(args, saved.model)
@@ -373,48 +377,48 @@ def generate(args: argparse.Namespace) -> int:
     choose = _chooser(args, device)
     for prompt in args.prompt or ["".join(_standard_input()).rstrip("\n")]:
         tokens = torch.tensor([tokenizer.encode(prompt)], dtype=torch.long, device=device)
-        written = islice(stream(saved.model, tokens, choose), args.length)
+        generated = islice(stream(saved.model, tokens, choose), args.length)
         print(prompt, end="", flush=True)
-        for text in tokenizer.decode_stream(int(token) for token in written):
+        for text in tokenizer.decode_stream(int(token) for token in generated):
             print(text, end="", flush=True)
         print()
     return 0
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Measure how fast a model of a preset trains and writes on this machine."""
+    """Measure how fast a preset trains and generates on this machine."""
     device = _device(args.device)
     sizes = {"vocab_size": args.vocab_size, "max_len": args.context, "dropout": 0.0}
-    config = DecoderOnlyConfig.preset(args.preset, **sizes)
+    config = presets.decoder_only(args.preset, **sizes)
     generator = torch.Generator().manual_seed(0)
     model = DecoderOnly(config, generator).to(device)
     _use_threads(args.threads, model)
     shape = (args.batch_size, args.context + 1)
     tokens = torch.randint(args.vocab_size, shape, generator=generator)
     batch = Batch({"tokens": tokens[:, :-1]}, tokens[:, 1:]).to(device)
-    # Long enough that measuring every setup, compiled ones too, pays.
+    # So many steps that measuring every setup, including compiled ones, is worthwhile.
     training = TrainingConfig(steps=10**6, learning_rate=1e-4, optimizer=args.optimizer)
     compiled = {"on": True, "off": False}.get(args.compile, args.compile)
     choices = {"precision": args.precision, "compiled": compiled, "attention": args.attention}
     setup = choose_setup(model, batch, training, **choices)
     forward = set_up(model, setup)
     optimizer = optimizers_for(model, training)
-    learning = measure_training(
+    learned = measure_training(
         forward, batch, optimizer, precision=setup.precision, seconds=args.seconds
     )
     prompt = batch.inputs["tokens"][:1, : max(1, args.context // 8)]
     new_tokens = min(128, args.context - prompt.shape[1])
-    writing = measure_decoding(model, prompt, new_tokens)
+    decoded = measure_decoding(model, prompt, new_tokens)
     about = machine(device)
     results = {
         "machine": about,
         "model": {
             "preset": args.preset,
             "parameters": sum(accounting.parameters(config).values()),
-            "config": config.to_dict(),
+            "config": asdict(config),
         },
-        "training": asdict(learning) | {"setup": asdict(setup), "shape": [*tokens[:, 1:].shape]},
-        "writing": asdict(writing) | {"batch_size": 1, "new_tokens": new_tokens},
+        "training": asdict(learned) | {"setup": asdict(setup), "shape": [*tokens[:, 1:].shape]},
+        "decoding": asdict(decoded) | {"batch_size": 1, "new_tokens": new_tokens},
     }
     if args.json:
         print(json.dumps(results))
@@ -429,26 +433,26 @@ def bench(args: argparse.Namespace) -> int:
         f"{config.num_layers} layers, d_model {config.d_model}, vocab_size {config.vocab_size}"
     )
     print(
-        f"training  {learning.tokens_per_second:,.0f} tokens/s, {_flops(learning)}, "
+        f"training  {learned.tokens_per_second:,.0f} tokens/s, {_flops(learned)}, "
         f"{args.batch_size} x {args.context} tokens, {setup.name}, {args.optimizer}"
     )
     print(
-        f"writing   {writing.tokens_per_second:,.0f} tokens/s, {_flops(writing)}, "
-        f"{_bandwidth(writing)}, 1 sequence, {new_tokens} tokens, float32, eager"
+        f"decoding  {decoded.tokens_per_second:,.0f} tokens/s, {_flops(decoded)}, "
+        f"{_bandwidth(decoded)}, 1 sequence, {new_tokens} tokens, float32, eager"
     )
     return 0
 
 
 def _flops(speed: Throughput) -> str:
-    share = "MFU unknown" if speed.mfu is None else f"MFU {speed.mfu:.1%}"
-    return f"{speed.flops_per_second / 1e9:,.1f} GFLOP/s ({share})"
+    fraction = "MFU unknown" if speed.mfu is None else f"MFU {speed.mfu:.1%}"
+    return f"{speed.flops_per_second / 1e9:,.1f} GFLOP/s ({fraction})"
 
 
 def _bandwidth(speed: Throughput) -> str:
     assert speed.bytes_per_second is not None
-    known = speed.bandwidth_share
-    share = "" if known is None else f" ({known:.1%} of what the memory could)"
-    return f"{speed.bytes_per_second / 1e9:,.1f} GB/s{share}"
+    known = speed.bandwidth_fraction
+    fraction = "" if known is None else f" ({known:.1%} of the memory bandwidth)"
+    return f"{speed.bytes_per_second / 1e9:,.1f} GB/s{fraction}"
 
 
 def _chooser(args: argparse.Namespace, device: torch.device) -> Choose:
@@ -459,7 +463,7 @@ def _chooser(args: argparse.Namespace, device: torch.device) -> Choose:
     temperature = getattr(library, "with_temperature", sampling.temperature)
     top_k = getattr(library, "top_k", sampling.top_k)
     top_p = getattr(library, "top_p", sampling.top_p)
-    # A library need not refuse what makes no sense, so that is done here.
+    # A student's functions need not refuse invalid settings, so they are checked here.
     sampling.top_p(sampling.temperature(torch.zeros(1), args.temperature), args.top_p)
     sampling.top_k(torch.zeros(1), 1 if args.top_k is None else args.top_k)
 
@@ -474,7 +478,7 @@ def _chooser(args: argparse.Namespace, device: torch.device) -> Choose:
 
 def _standard_input() -> list[str]:
     if sys.stdin.isatty():
-        raise ValueError("--prompt must be given, or text piped in")
+        raise ValueError("--prompt must be given, or text piped to standard input")
     return sys.stdin.readlines()
 
 
@@ -483,17 +487,17 @@ def _device(name: str) -> torch.device:
         raise ValueError("--device cuda needs a GPU that torch can use, got none")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and is_worker():  # each worker of a machine has a GPU of its own
+    if name == "cuda" and is_worker():  # each worker on a machine has its own GPU
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         return torch.device(name, torch.cuda.current_device())
     return torch.device(name)
 
 
 def _use_threads(number: int | None, model: torch.nn.Module) -> None:
-    """Choose how many processor threads share one operation.
+    """Choose how many CPU threads share one operation.
 
-    The operations of a small model are over before a second thread has begun, and threads that
-    wait for each other can lose a hundred times what they gain while another program is running.
+    The operations of a small model end before a second thread has started. While another program is
+    running, threads that wait for each other can lose a hundred times what they gain.
     """
     if number is None and sum(p.numel() for p in model.parameters()) < SMALL_MODEL:
         number = 1
@@ -503,19 +507,19 @@ def _use_threads(number: int | None, model: torch.nn.Module) -> None:
 
 @contextmanager
 def _stop_signals(may_insist: bool) -> Iterator[list[int]]:
-    """Collect signals to stop, so that the update under way is finished and saved.
+    """Collect signals to stop, so that the current update is finished and saved.
 
-    A second one stops at once, if it may: torchrun passes on each signal that a terminal has
-    already sent to all.
+    If `may_insist`, a second signal stops at once. Workers ignore it, because torchrun forwards
+    signals that the terminal has already sent to every process.
     """
     received: list[int] = []
 
-    def remember(number: int, _frame: object) -> None:
+    def receive(number: int, _frame: object) -> None:
         if received and may_insist:
             raise KeyboardInterrupt
         received.append(number)
 
-    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield received
     finally:
@@ -524,7 +528,7 @@ def _stop_signals(may_insist: bool) -> Iterator[list[int]]:
 
 
 def _log(path: Path, step: int) -> TextIO:
-    """Open the log of records for appending, without those of updates that were lost."""
+    """Open the log for appending, after dropping the records of updates that were lost."""
     kept = []
     if step > 0 and path.exists():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -4,7 +4,7 @@ import jaxtyping
 import pytest
 import torch
 
-from groundup.masks import causal_mask
+from groundup.core.masks import causal_mask
 
 
 @pytest.fixture

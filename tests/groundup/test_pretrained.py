@@ -5,23 +5,28 @@ import platform
 import re
 import shlex
 import shutil
+from dataclasses import asdict
 
 import babel
 import pytest
 import torch
 
-from groundup import checkpoint, pretrained, sampling
+from groundup import pretrained
 from groundup.__main__ import main
-from groundup.data import BOS, Dates, source_batch
-from groundup.generation import generate, translate_texts
-from groundup.probes import (
+from groundup.data.batches import source_batch
+from groundup.data.dates import Dates
+from groundup.data.tokenizers import BOS
+from groundup.files import checkpoint
+from groundup.generation import sampling
+from groundup.generation.loop import generate, translate_texts
+from groundup.looking.probes import (
     induction_scores,
     logit_lens,
     previous_token_scores,
     repeated_tokens,
     without_heads,
 )
-from groundup.tasks import DatesTask, TextTask, recall_task
+from groundup.training.tasks import DatesTask, TextTask, recall_task
 
 NAMES = pretrained.names()
 TEXT_NAMES = ["llama", "manual", "reader"]
@@ -133,7 +138,7 @@ def test_the_command_of_the_record_begins_this_model(name, tmp_path, capsys, mon
     begun = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     kept = json.loads((pretrained.FOLDER / name / "config.json").read_text(encoding="utf-8"))
     kept["notes"]["setup"]["compiled"] = False
-    kept["config"] = pretrained.load(name)[0].config.to_dict()  # newer fields at their defaults
+    kept["config"] = asdict(pretrained.load(name)[0].config)  # newer fields at their defaults
     assert begun["notes"].pop("step") < kept["notes"].pop("step")
     if not is_the_same_data(name):
         data = pretrained.record(name)["data"]
@@ -187,11 +192,11 @@ def test_the_model_of_dates_looks_at_what_it_writes():
         memory = model.encode(source, source_mask)
         x = model.embedding(written)
         for block in model.blocks:
-            asked = x + block.attention(block.attention_norm(x), mask="causal")
+            asked = x + block.attention(block.attention_norm(x))
             weights = block.cross_attention.weights(
                 block.cross_attention_norm(asked), memory, mask=source_mask
             )
-            x = block(x, memory, "causal", source_mask)
+            x = block(x, memory, None, source_mask)
     weights = weights.mean(dim=1)  # (batch, tgt_len, src_len), from which each character came
 
     on_month, on_year, on_day = [], [], []

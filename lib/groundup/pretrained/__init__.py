@@ -1,31 +1,30 @@
-"""Trained models that come with the course, each with a record of how it came to be.
+"""Trained models that come with the course, each with a record of how it was trained.
 
     model, tokenizer = load("reader")
     model, tokenizer = load("llama")
     model, tokenizer = load("manual")
     model, tokenizers = load("dates")
 
-`reader` continues Python: it learned from the source of the standard library, code and docstrings,
-in pieces of words. Three layers of four heads were enough for a head that looks at the token
-before, and one in the layer above that looks for what came next the last time.
+`reader` continues Python code. It was trained on the source of the standard library, code and
+docstrings, with a byte-pair tokenizer. Its three layers of four heads contain a previous-token head
+and, in the next layer, an induction head.
 
-`llama` learned from the same source and has the parts of Llama: RMSNorm, a gated feed-forward
-network, two pairs of query heads that share keys and values, rotary positions, no biases. Its table
-of tokens is tied to its output. It read five times as much, predicts better, and has the same two
-heads. A run of 5,000 updates had hardly begun to copy; this one, of 12,000, does.
+`llama` was trained on the same source and has the parts of Llama: RMSNorm, a gated feed-forward
+network, grouped-query attention, rotary position embeddings, no biases. Unlike Llama's, its
+unembedding is tied. It was trained on five times as many tokens, predicts better, and has the same
+two kinds of head. After 5,000 updates it had hardly begun to copy; after these 12,000 it does.
 
-`manual` writes like the language reference of Python, in pieces of words: headings, rules and
-examples of a language that does not exist. Its text is small. It has read every part of it five
-times, and needs a third fewer bits for what it read than for what was held out. Settings were
-compared by their loss on the part held out, so that this loss flatters it a little.
+`manual` generates text in the style of the Python language reference: headings, rules and examples
+of a language that does not exist. Its training text is small and was seen five times, and the model
+needs a third fewer bits for it than for held-out text. Settings were chosen by the held-out loss,
+which is therefore slightly optimistic.
 
-`dates` reads a date as people of 24 locales write it, character by character, and writes it in ISO
-form: an encoder and a decoder of two layers each. It has one tokenizer for what it reads and
-one for what it writes.
+`dates` translates dates as people of 24 locales write them into ISO form, character by character.
+It is an encoder-decoder with two layers each, and one tokenizer for each side.
 
-A model is a folder here: `config.json` and `model.safetensors`, as `groundup train` wrote them, so
-that `groundup evaluate` and `groundup generate` read it too, and `record.json`, which
-`python -m groundup.pretrained` adds. Nothing in them can run when it is read.
+Each model is a folder here with `config.json` and `model.safetensors`, as `groundup train` wrote
+them, so `groundup evaluate` and `groundup generate` can read it too, and with `record.json`, which
+`python -m groundup.pretrained` adds. Reading them runs no code.
 """
 
 import hashlib
@@ -33,17 +32,17 @@ import json
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from groundup import checkpoint
-from groundup.models import AnyModel, DecoderOnly, EncoderDecoder
-from groundup.tokenizers import Tokenizer
+from groundup.core.models import AnyModel, DecoderOnly, EncoderDecoder
+from groundup.data.tokenizers import Tokenizer
+from groundup.files import checkpoint
 
 FOLDER = Path(__file__).parent
 FILES = ("config.json", "model.safetensors")
-"""What a model is made of; a record lists the SHA-256 of each."""
+"""The files of a model; its record lists the SHA-256 of each."""
 
 
 def names() -> list[str]:
-    """List the models that there are."""
+    """List the available models."""
     return sorted(path.parent.name for path in FOLDER.glob("*/record.json"))
 
 
@@ -54,18 +53,17 @@ def load(name: Literal["dates"]) -> tuple[EncoderDecoder, dict[str, Tokenizer]]:
 @overload
 def load(name: str) -> tuple[AnyModel, Tokenizer | dict[str, Tokenizer]]: ...
 def load(name: str) -> tuple[AnyModel, Tokenizer | dict[str, Tokenizer]]:
-    """Give a trained model, ready to read and to write, and what it was trained to read with.
+    """Load a trained model and its tokenizer.
 
     Args:
         name: One of `names()`.
 
     Returns:
-        The model, in float32, on the processor and in evaluation mode. With a model of one text its
-        tokenizer; with an encoder-decoder two of them, under `source` and `target`, as `DatesTask`
-        wants them.
+        The model, in float32, on the CPU and in evaluation mode; and its tokenizer or, for an
+        encoder-decoder, a dictionary of two, `source` and `target`, as `DatesTask` expects.
 
     Raises:
-        ValueError: If there is no such model, or if a file is not what it was after training.
+        ValueError: If there is no such model, or if a file has changed since training.
 
     """
     made = record(name)["sha256"]
@@ -74,7 +72,7 @@ def load(name: str) -> tuple[AnyModel, Tokenizer | dict[str, Tokenizer]]:
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != made[file]:
             raise ValueError(
                 f"{file} of {name} must be what its record says it was after training, "
-                f"got another content or none: {path}"
+                f"got a different file or none: {path}"
             )
     saved = checkpoint.load(FOLDER / name)
     if isinstance(saved.model, EncoderDecoder):
@@ -83,16 +81,16 @@ def load(name: str) -> tuple[AnyModel, Tokenizer | dict[str, Tokenizer]]:
 
 
 def record(name: str) -> dict[str, Any]:
-    """Tell how a model came to be.
+    """Return how a model was trained.
 
     Args:
         name: One of `names()`.
 
     Returns:
-        `command`, which trains the model again; the `data`, by name, with the version of what it
-        comes from, Python or Babel, and a text's SHA-256; `seed`, `steps` and `parameters`; the
-        `loss` on the part `held_out` and on as much of the part to learn from (`train`), in nats
-        per token, for a text also in bits per byte, for dates with the share of answers that are an
+        `command`, which trains the model again; the `data`, by name, with the version of its
+        source, Python or Babel, and the SHA-256 of a text; `seed`, `steps` and `parameters`; the
+        `loss` on `held_out` data and on as much training data (`train`), in nats per token, for a
+        text also in bits per byte, for dates with the fraction of outputs that are an
         `exact_match`; the `hardware`, the `seconds` of training and the `date` of the record; and
         the `sha256` of each file.
 

@@ -3,8 +3,8 @@
     groundup train --data dates ... --out runs/dates
     python -m groundup.pretrained runs/dates
 
-The folder's name becomes that of the model. The record's command is put together from what
-`config.json` notes, so that it cannot be another than the one that was run.
+The model is named after the folder. The command in the record is built from the settings in
+`config.json`, so it is the one that was run.
 """
 
 import argparse
@@ -20,17 +20,17 @@ from typing import Any
 import babel
 import torch
 
-from groundup import checkpoint
-from groundup.data import covering_windows
-from groundup.models import AnyModel
+from groundup.core.models import AnyModel
+from groundup.data.batches import covering_windows
+from groundup.files import checkpoint
+from groundup.looking.throughput import machine
 from groundup.pretrained import FILES, FOLDER
-from groundup.tasks import DatesTask, TextTask, recall_task
-from groundup.throughput import machine
-from groundup.training import bits_per_byte, evaluate
+from groundup.training.loop import bits_per_byte, evaluate
+from groundup.training.tasks import DatesTask, TextTask, recall_task
 
 
 def command_of(notes: dict[str, Any]) -> str:
-    """Write down the command that trains a model, with every choice spelled out.
+    """Return the command that trains a model, with every option explicit.
 
     Args:
         notes: Of the model's checkpoint.
@@ -66,14 +66,19 @@ def command_of(notes: dict[str, Any]) -> str:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Measure a model that was trained here, and tell how it came to be."""
+    """Evaluate a model that was trained on this machine's data, and make its record.
+
+    Raises:
+        ValueError: If the data differ from those that it was trained on.
+
+    """
     torch.set_num_threads(1)  # as the command does
     saved = checkpoint.load(folder)
     notes, model = saved.notes, saved.model
     task = recall_task(notes["data"], saved.tokenizers)
     if task.fingerprint != notes["fingerprint"]:
         raise ValueError(
-            f"a record must be made where the model was trained, on {notes['data_name']}, "
+            f"a record must be made with the data of training, {notes['data_name']}, "
             f"got {task.name}"
         )
     data, loss = _of_text(task, model) if isinstance(task, TextTask) else _of_dates(task, model)
@@ -95,7 +100,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def _of_text(task: TextTask, model: AnyModel) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Measure on what was held out, and on as many tokens from the beginning of the rest."""
+    """Evaluate on held-out text, and on as many tokens from the beginning of the training text."""
     tokenizer = task.tokenizers["text"]
     held_out = task.evaluate(model)
     ids = tokenizer.encode(task.data.train)[: held_out["num_tokens"] + 1]
@@ -114,7 +119,7 @@ def _of_text(task: TextTask, model: AnyModel) -> tuple[dict[str, Any], dict[str,
 
 
 def _of_dates(task: DatesTask, model: AnyModel) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Measure on days held out, and on as many of those to learn from."""
+    """Evaluate on held-out days, and on training days."""
     measured = ("exact_match", "nats_per_token", "num_examples")
     train = task.evaluate_on(model, task.data.train_days)
     held_out = task.evaluate(model)
@@ -125,17 +130,17 @@ def _of_dates(task: DatesTask, model: AnyModel) -> tuple[dict[str, Any], dict[st
 
 
 def main() -> None:
-    """Copy a model, and write its record."""
+    """Copy a model into this package, and write its record."""
     parser = argparse.ArgumentParser(description="Add a model to those that come with the course.")
-    parser.add_argument("folder", type=Path, help="what `train` was given as --out")
+    parser.add_argument("folder", type=Path, help="the --out folder of `train`")
     folder = parser.parse_args().folder
     record = describe(folder)
-    place = FOLDER / folder.name
-    place.mkdir(exist_ok=True)
+    target = FOLDER / folder.name
+    target.mkdir(exist_ok=True)
     for name in FILES:
-        shutil.copyfile(folder / name, place / name)
+        shutil.copyfile(folder / name, target / name)
     text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-    (place / "record.json").write_text(text, encoding="utf-8")
+    (target / "record.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""What a forward pass of every model runs, and nothing else: read it in one sitting."""

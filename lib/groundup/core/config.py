@@ -1,0 +1,165 @@
+"""What a model is made of: its sizes and choices, checked when they are put together."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_origin
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "squared_relu", "swiglu", "geglu"]
+"""The nonlinearity inside a feed-forward network; the last two have a gate."""
+Norm = Literal["layer", "rms"]
+"""How a token's features are normalised."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Config:
+    """What the three architectures have in common."""
+
+    vocab_size: int
+    """Number of different tokens that can be predicted."""
+    max_len: int
+    """Longest sequence that is predicted, in tokens."""
+    d_model: int
+    """Width of a token."""
+    num_layers: int
+    """Number of blocks that predict; an encoder is counted apart."""
+    num_heads: int
+    """Number of query heads."""
+    num_kv_heads: int | None = None
+    """Number of key and value heads, a divisor of num_heads; None for num_heads."""
+    d_ff: int
+    """Width inside the feed-forward network."""
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
+    """How a token knows its position."""
+    rotary_base: float = 10_000.0
+    """Sets the slowest rotation of rotary positions."""
+    norm: Norm = "layer"
+    """How a token's features are normalised."""
+    norm_eps: float = 1e-5
+    """Added to a variance or mean square before it divides."""
+    norm_order: Literal["pre", "post"]
+    """Whether a sub-layer's input is normalised, or the residual sum after it."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised, head by head."""
+    activation: Activation
+    """The nonlinearity inside the feed-forward network; the last two have a gate."""
+    bias: bool = True
+    """Whether the linear layers inside the blocks have a bias."""
+    dropout: float
+    """Probability that a feature of a sub-layer's output is dropped in training."""
+    attention_dropout: float = 0.0
+    """Probability that an attention weight is dropped in training."""
+    tie_embeddings: bool
+    """Whether the embedding matrix also predicts tokens."""
+    zero_init_outputs: bool = False
+    """Whether what each sub-layer adds starts at zero rather than small."""
+
+    def __post_init__(self):
+        for field in fields(self):
+            named = {field.name: getattr(self, field.name)}
+            if field.type is int:
+                is_positive = type(named[field.name]) is int and named[field.name] > 0
+                require(is_positive, f"{field.name} must be a positive integer", **named)
+            if get_origin(field.type) is Literal:
+                choices = get_args(field.type)
+                rule = f"{field.name} must be one of {', '.join(choices)}"
+                require(named[field.name] in choices, rule, **named)
+        d_model, num_heads, num_kv_heads = self.d_model, self.num_heads, self.kv_heads
+        require_multiple(d_model=d_model, num_heads=num_heads)
+        require_multiple(num_heads=num_heads, num_kv_heads=num_kv_heads)
+        require_dropout(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        require(self.rotary_base > 0, "rotary_base must be positive", rotary_base=self.rotary_base)
+        require(self.norm_eps > 0, "norm_eps must be positive", norm_eps=self.norm_eps)
+        if self.positions == "rotary":
+            rule = "rotary positions need an even d_head = d_model / num_heads"
+            require(self.d_head % 2 == 0, rule, d_model=d_model, num_heads=num_heads)
+        if self.positions == "sinusoidal":
+            rule = "sinusoidal positions need an even d_model"
+            require(d_model % 2 == 0, rule, d_model=d_model)
+
+    @property
+    def d_head(self) -> int:
+        """Width of one head."""
+        return self.d_model // self.num_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of key and value heads, whether it was chosen or follows num_heads."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecoderOnlyConfig(_Config):
+    """A model that continues a sequence."""
+
+    window: int | None = None
+    """Number of newest tokens that each token attends to, itself included; None for all."""
+
+    def __post_init__(self):
+        _Config.__post_init__(self)  # super() does not find its class in a slotted dataclass
+        is_possible = self.window is None or self.window >= 1
+        require(is_possible, "window must be at least 1", window=self.window)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderOnlyConfig(_Config):
+    """A model that reads a sequence both ways and predicts something about it."""
+
+    num_outputs: int | None = None
+    """Logits per answer, such as the number of classes; None for vocab_size."""
+    answers: Literal["tokens", "sequence"] = "tokens"
+    """Whether each token gets an answer, or the sequence gets one."""
+
+    def __post_init__(self):
+        _Config.__post_init__(self)
+        num_outputs = self.vocab_size if self.num_outputs is None else self.num_outputs
+        require(num_outputs >= 1, "num_outputs must be at least 1", num_outputs=num_outputs)
+        can_tie = not self.tie_embeddings or num_outputs == self.vocab_size
+        rule = "tie_embeddings needs an answer for each token of the vocabulary"
+        require(can_tie, rule, num_outputs=num_outputs, vocab_size=self.vocab_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderDecoderConfig(_Config):
+    """A model that reads one sequence and generates another."""
+
+    source_vocab_size: int
+    """Number of different tokens that can be read."""
+    source_max_len: int
+    """Longest sequence that is read, in tokens."""
+    num_encoder_layers: int
+    """Number of blocks that read."""
+    tie_source_embeddings: bool = False
+    """Whether source and target use one vocabulary and one embedding matrix."""
+
+    def __post_init__(self):
+        _Config.__post_init__(self)
+        sizes = {"source_vocab_size": self.source_vocab_size, "vocab_size": self.vocab_size}
+        can_tie = not self.tie_source_embeddings or self.source_vocab_size == self.vocab_size
+        require(can_tie, "tie_source_embeddings needs one vocabulary", **sizes)
+
+
+AnyConfig = DecoderOnlyConfig | EncoderOnlyConfig | EncoderDecoderConfig
+"""What describes a model, whichever of the three it is."""
+
+
+def require(holds: bool, rule: str, **values: Any) -> None:
+    """Refuse what breaks a rule, in one sentence with the values that break it.
+
+    Raises:
+        ValueError: If `holds` is False.
+
+    """
+    if not holds:
+        got = ", ".join(f"{name}={value}" for name, value in values.items())
+        raise ValueError(f"{rule}, got {got}")
+
+
+def require_multiple(**values: int) -> None:
+    """Refuse a first value that is no multiple of the second, or a second below 1."""
+    (name, value), (of_name, of) = values.items()
+    require(of >= 1 and value % of == 0, f"{name} must be a multiple of {of_name}", **values)
+
+
+def require_dropout(**values: float) -> None:
+    """Refuse to drop less than nothing, or everything."""
+    for name, value in values.items():
+        require(0 <= value < 1, f"{name} must be at least 0 and below 1", **{name: value})

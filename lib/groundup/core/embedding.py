@@ -1,0 +1,54 @@
+"""The way in: token numbers become vectors that say what a token means and at which position."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from groundup.core.config import AnyConfig
+from groundup.core.positions import LearnedPositions, SinusoidalPositions
+
+
+class InputEmbedding(nn.Module):
+    """Token embedding plus position embedding. Rotary attention and ALiBi need no second part.
+
+    Beside sinusoids, whose features have size 1, token vectors are scaled up by the root of
+    `d_model`, so that neither part drowns the other.
+
+    Source:
+        Vaswani et al. 2017, Attention Is All You Need, sections 3.4, 3.5 and 5.4,
+        https://arxiv.org/abs/1706.03762
+
+    """
+
+    def __init__(self, vocab_size: int, max_len: int, config: AnyConfig):
+        super().__init__()
+        tables = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
+        self.tokens = nn.Embedding(vocab_size, config.d_model)
+        self.positions = None
+        if config.positions in tables:
+            self.positions = tables[config.positions](max_len, config.d_model)
+        self.scale = math.sqrt(config.d_model) if config.positions == "sinusoidal" else 1.0
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch length"],
+        positions: Int[Tensor, "*batch length"] | None = None,
+    ) -> Float[Tensor, "batch length d_model"]:
+        """Turn token numbers into vectors.
+
+        Args:
+            tokens: Token numbers.
+            positions: Position of each token; by default they are counted from 0.
+
+        """
+        x = self.tokens(tokens)
+        if self.scale != 1:
+            x = x * self.scale
+        if self.positions is not None:
+            if positions is None:
+                positions = torch.arange(tokens.shape[1], device=tokens.device)
+            x = x + self.positions(positions)
+        return self.dropout(x)

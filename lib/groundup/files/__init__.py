@@ -1,0 +1,1 @@
+"""Models on disk: checkpoints, and conversion to and from Hugging Face's layouts."""

@@ -1,0 +1,503 @@
+"""Converts weights and configurations of GPT-2 and Llama to and from Hugging Face's layout.
+
+Names, axes and the order of features differ; the numbers are the same. `counterparts` lists which
+tensors correspond. This module works on dictionaries: `checkpoint` reads and writes the files.
+
+Source:
+    Their model code, https://github.com/huggingface/transformers/tree/main/src/transformers/models
+    in `gpt2` and `llama`
+
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from groundup.core.config import DecoderOnlyConfig
+from groundup.core.positions import rotate
+from groundup.looking.accounting import parameter_shapes
+
+_GPT2_ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu": "gelu",
+    "relu": "relu",
+    "relu2": "squared_relu",
+}
+_LLAMA_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
+"""By their name; if two of theirs mean one of ours, the first is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """One of their tensors, and those of ours that it consists of."""
+
+    theirs: str
+    """Its name."""
+    ours: tuple[str, ...]
+    """Names of ours; several are concatenated in theirs along the last axis."""
+    is_transposed: bool = False
+    """Whether theirs has the shape `(inputs, outputs)`, while ours has `(outputs, inputs)`."""
+    half_split_heads: int | None = None
+    """Number of heads whose features they pair as `i, i + d_head / 2` and we as `2i, 2i + 1`."""
+
+
+def counterparts(config: DecoderOnlyConfig) -> list[Counterpart]:
+    """List which of their tensors correspond to which of ours.
+
+    A model with learned positions becomes a GPT-2, one with rotary positions a Llama.
+
+    Raises:
+        ValueError: If neither supports the configuration.
+
+    """
+    _require_expressible(config)
+    entries = _gpt2(config) if _is_gpt2(config) else _llama(config)
+    shapes = parameter_shapes(config)
+    return [entry for entry in entries if entry.ours[0] in shapes]
+
+
+def from_hugging_face_weights(
+    tensors: Mapping[str, Tensor], config: DecoderOnlyConfig
+) -> dict[str, Tensor]:
+    """Convert their tensors to ours.
+
+    Names may lack the prefix `transformer.` or `model.`, as they do in a model without its output
+    layer. Tensors that are not learned, such as masks, are dropped.
+
+    Args:
+        tensors: By their names.
+        config: From `from_hugging_face_config`.
+
+    Returns:
+        Tensors by our names in the layout of `DecoderOnly`, shared ones once.
+
+    Raises:
+        ValueError: If a tensor is missing or unknown, if its shape does not match the
+            configuration, or if tied tensors differ.
+
+    """
+    theirs = _cleaned(tensors, config)
+    entries = counterparts(config)
+    for name in sorted({entry.theirs for entry in entries} ^ theirs.keys()):
+        problem = "has an unknown" if name in theirs else "lacks"
+        raise ValueError(f"weights must be those of the configuration, which {problem} {name}")
+    shapes, ours = parameter_shapes(config), {}
+    for entry in entries:
+        tensor, expected = theirs[entry.theirs], _their_shape(entry, shapes)
+        if tensor.shape != expected:
+            raise ValueError(
+                "weights must have the shapes of the configuration, got "
+                f"{entry.theirs} {tuple(tensor.shape)} instead of {tuple(expected)}"
+            )
+        for name, part in zip(entry.ours, tensor.chunk(len(entry.ours), dim=-1), strict=True):
+            part = part.T if entry.is_transposed else part
+            if entry.half_split_heads is not None:
+                part = permute_projection(part, entry.half_split_heads, to="interleaved")
+            ours[name] = part
+    return ours
+
+
+def to_hugging_face_weights(
+    tensors: Mapping[str, Tensor], config: DecoderOnlyConfig
+) -> dict[str, Tensor]:
+    """Convert our tensors to theirs: the exact inverse of `from_hugging_face_weights`.
+
+    Args:
+        tensors: By our names, as the model's `named_parameters` gives them.
+        config: Of the model.
+
+    Raises:
+        ValueError: If neither GPT-2 nor Llama supports the configuration.
+
+    """
+    theirs = {}
+    for entry in counterparts(config):
+        parts = [tensors[name] for name in entry.ours]
+        if entry.half_split_heads is not None:
+            heads = entry.half_split_heads
+            parts = [permute_projection(part, heads, to="half_split") for part in parts]
+        if entry.is_transposed:
+            parts = [part.T for part in parts]
+        theirs[entry.theirs] = torch.cat(parts, dim=-1)
+    return theirs
+
+
+def from_hugging_face_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
+    """Convert their `config.json` to our configuration.
+
+    GPT-2 has separate dropout rates for embeddings and for the outputs of sub-layers; we use the
+    rate of the outputs for both.
+
+    Args:
+        fields: Contents of the file. A missing field has their default.
+
+    Raises:
+        ValueError: If it describes a model other than GPT-2 or Llama, lacks a size, or needs
+            something that our model does not have.
+
+    """
+    kind = fields.get("model_type")
+    if kind == "gpt2":
+        return _from_gpt2_config(fields)
+    if kind == "llama":
+        return _from_llama_config(fields)
+    raise ValueError(f"model_type must be gpt2 or llama, got model_type={kind}")
+
+
+def to_hugging_face_config(config: DecoderOnlyConfig) -> dict[str, Any]:
+    """Convert our configuration to their `config.json`.
+
+    Llama applies dropout to attention weights only, so `dropout`, which matters only in training,
+    is omitted there.
+
+    Raises:
+        ValueError: If neither GPT-2 nor Llama supports the configuration.
+
+    """
+    _require_expressible(config)
+    shared = {
+        "vocab_size": config.vocab_size,
+        "tie_word_embeddings": config.tie_embeddings,
+        "bos_token_id": None,  # their defaults belong to one particular vocabulary
+        "eos_token_id": None,
+    }
+    if _is_gpt2(config):
+        return shared | {
+            "model_type": "gpt2",
+            "architectures": ["GPT2LMHeadModel"],
+            "n_positions": config.max_len,
+            "n_embd": config.d_model,
+            "n_layer": config.num_layers,
+            "n_head": config.num_heads,
+            "n_inner": config.d_ff,
+            "activation_function": _key_of(config.activation, _GPT2_ACTIVATIONS),
+            "layer_norm_epsilon": config.norm_eps,
+            "embd_pdrop": config.dropout,
+            "resid_pdrop": config.dropout,
+            "attn_pdrop": config.attention_dropout,
+        }
+    return shared | {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "max_position_embeddings": config.max_len,
+        "hidden_size": config.d_model,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.d_head,
+        "intermediate_size": config.d_ff,
+        "hidden_act": _key_of(config.activation, _LLAMA_ACTIVATIONS),
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rotary_base,  # where versions before 5 look for it
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_base},
+        "attention_bias": config.bias,
+        "attention_dropout": config.attention_dropout,
+        "mlp_bias": config.bias,
+    }
+
+
+# --- rotary layouts ------------------------------------------------------------------------
+
+Layout = Literal["interleaved", "half_split"]
+"""Which features of a head are rotated together: `2i` and `2i + 1`, or `i` and `i + d_head / 2`."""
+
+
+def rotate_half_split(
+    x: Float[Tensor, "*batch length d_head"],
+    positions: Int[Tensor, "*#batch length"],
+    base: float = 10_000.0,
+) -> Float[Tensor, "*batch length d_head"]:
+    """Rotate pairs of features `i, i + d_head / 2`, as many checkpoints do; see `rotate`.
+
+    Raises:
+        ValueError: If `d_head` is odd.
+
+    """
+    return to_half_split(rotate(to_interleaved(x), positions, base))
+
+
+def to_half_split(x: Float[Tensor, "*batch d_head"]) -> Float[Tensor, "*batch d_head"]:
+    """Reorder the features of a head so that pairs of neighbours become pairs `i, i + d_head / 2`.
+
+    From `a0 b0 a1 b1` to `a0 a1 b0 b1`. Rotation in the matching layout then gives the same
+    numbers in the new order.
+
+    Raises:
+        ValueError: If `d_head` is odd.
+
+    """
+    _require_pairs(x.shape[-1])
+    return x.unflatten(-1, (-1, 2)).transpose(-2, -1).flatten(-2)
+
+
+def to_interleaved(x: Float[Tensor, "*batch d_head"]) -> Float[Tensor, "*batch d_head"]:
+    """Undo `to_half_split`.
+
+    Raises:
+        ValueError: If `d_head` is odd.
+
+    """
+    _require_pairs(x.shape[-1])
+    return x.unflatten(-1, (2, -1)).transpose(-2, -1).flatten(-2)
+
+
+def _require_pairs(d_head: int) -> None:
+    if d_head % 2:
+        raise ValueError(f"d_head must be even to be rotated in pairs, got d_head={d_head}")
+
+
+def permute_projection(
+    weight: Float[Tensor, "out *rest"], num_heads: int, to: Layout
+) -> Float[Tensor, "out *rest"]:
+    """Reorder the rows of a query or key projection from one rotary layout to the other.
+
+    If both the query and the key projections are reordered and the model rotates in the other
+    layout, the scores stay the same, because a dot product does not depend on the order of its
+    terms. The value and output projections do not change.
+
+    Args:
+        weight: Weight or bias of the projection, as `nn.Linear` stores it: outputs first, head
+            by head.
+        num_heads: Number of heads among the outputs; for keys the number of key heads.
+        to: The target layout. The weight must be in the other one.
+
+    Returns:
+        The same rows in another order.
+
+    Raises:
+        ValueError: If the outputs do not divide into heads of even width, or if `to` is not a
+            layout.
+
+    """
+    if to not in get_args(Layout):
+        raise ValueError(f'layout must be "interleaved" or "half_split", got layout="{to}"')
+    if num_heads < 1 or weight.shape[0] % (2 * num_heads):
+        raise ValueError(
+            "out must be a multiple of twice num_heads, "
+            f"got out={weight.shape[0]}, num_heads={num_heads}"
+        )
+    reorder = to_half_split if to == "half_split" else to_interleaved
+    heads = weight.unflatten(0, (num_heads, -1))  # (heads, d_head, *rest)
+    return reorder(heads.movedim(1, -1)).movedim(-1, 1).flatten(0, 1)
+
+
+# --- tensors -------------------------------------------------------------------------------
+
+
+def _gpt2(config: DecoderOnlyConfig) -> Iterator[Counterpart]:
+    yield Counterpart("transformer.wte.weight", ("embedding.tokens.weight",))
+    yield Counterpart("transformer.wpe.weight", ("embedding.positions.table.weight",))
+    for layer in range(config.num_layers):
+        theirs, ours = f"transformer.h.{layer}", f"blocks.{layer}"
+        yield from _layer_norm(f"{theirs}.ln_1", f"{ours}.attention_norm")
+        for kind in ("weight", "bias"):
+            projections = ("query", "key", "value")
+            names = tuple(f"{ours}.attention.{name}.{kind}" for name in projections)
+            yield Counterpart(f"{theirs}.attn.c_attn.{kind}", names, kind == "weight")
+        yield from _conv1d(f"{theirs}.attn.c_proj", f"{ours}.attention.output")
+        yield from _layer_norm(f"{theirs}.ln_2", f"{ours}.feed_forward_norm")
+        yield from _conv1d(f"{theirs}.mlp.c_fc", f"{ours}.feed_forward.up")
+        yield from _conv1d(f"{theirs}.mlp.c_proj", f"{ours}.feed_forward.down")
+    yield from _layer_norm("transformer.ln_f", "final_norm")
+    yield Counterpart("lm_head.weight", ("unembedding.weight",))
+
+
+def _layer_norm(theirs: str, ours: str) -> Iterator[Counterpart]:
+    yield Counterpart(f"{theirs}.weight", (f"{ours}.gain",))
+    yield Counterpart(f"{theirs}.bias", (f"{ours}.bias",))
+
+
+def _conv1d(theirs: str, ours: str) -> Iterator[Counterpart]:
+    """Yield the parameters of a `Conv1D`, their linear layer with a transposed weight."""
+    yield Counterpart(f"{theirs}.weight", (f"{ours}.weight",), is_transposed=True)
+    yield Counterpart(f"{theirs}.bias", (f"{ours}.bias",))
+
+
+def _llama(config: DecoderOnlyConfig) -> Iterator[Counterpart]:
+    yield Counterpart("model.embed_tokens.weight", ("embedding.tokens.weight",))
+    for layer in range(config.num_layers):
+        theirs, ours = f"model.layers.{layer}", f"blocks.{layer}"
+        yield Counterpart(f"{theirs}.input_layernorm.weight", (f"{ours}.attention_norm.gain",))
+        for kind in ("weight", "bias"):
+            rotated = {"query": config.num_heads, "key": config.kv_heads}
+            for name in ("query", "key", "value", "output"):
+                yield Counterpart(
+                    f"{theirs}.self_attn.{name[0]}_proj.{kind}",
+                    (f"{ours}.attention.{name}.{kind}",),
+                    half_split_heads=rotated.get(name),
+                )
+            for name in ("gate", "up", "down"):
+                own = f"{ours}.feed_forward.{name}.{kind}"
+                yield Counterpart(f"{theirs}.mlp.{name}_proj.{kind}", (own,))
+        norm = f"{theirs}.post_attention_layernorm.weight"  # after attention, before the next
+        yield Counterpart(norm, (f"{ours}.feed_forward_norm.gain",))
+    yield Counterpart("model.norm.weight", ("final_norm.gain",))
+    yield Counterpart("lm_head.weight", ("unembedding.weight",))
+
+
+def _cleaned(tensors: Mapping[str, Tensor], config: DecoderOnlyConfig) -> dict[str, Tensor]:
+    """Add missing prefixes to names; drop tensors that are not learned or are duplicates."""
+    prefix = "transformer." if _is_gpt2(config) else "model."
+    not_learned = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+    theirs = {
+        name if name.startswith((prefix, "lm_head.")) else prefix + name: tensor
+        for name, tensor in tensors.items()
+        if not name.endswith(not_learned)
+    }
+    table = theirs.get(prefix + ("wte.weight" if _is_gpt2(config) else "embed_tokens.weight"))
+    if config.tie_embeddings and table is not None and "lm_head.weight" in theirs:
+        if not torch.equal(theirs.pop("lm_head.weight"), table):
+            raise ValueError(
+                "tie_word_embeddings needs one table, got an lm_head.weight that differs from it"
+            )
+    return theirs
+
+
+def _their_shape(entry: Counterpart, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    shape = shapes[entry.ours[0]]
+    *rows, width = reversed(shape) if entry.is_transposed else shape
+    return (*rows, width * len(entry.ours))  # concatenated tensors have the same shape
+
+
+# --- settings ------------------------------------------------------------------------------
+
+
+def _is_gpt2(config: DecoderOnlyConfig) -> bool:
+    return config.positions == "learned"
+
+
+def _require_expressible(config: DecoderOnlyConfig) -> None:
+    if config.positions not in ("learned", "rotary"):
+        raise ValueError(
+            "positions must be learned, as in GPT-2, or rotary, as in Llama, "
+            f"got positions={config.positions}"
+        )
+    family = "GPT-2" if _is_gpt2(config) else "Llama"
+    allowed: dict[str, tuple[Any, ...]] = {
+        "norm_order": ("pre",),
+        "qk_norm": (False,),
+        "window": (None,),
+    }
+    if _is_gpt2(config):
+        allowed |= {
+            "norm": ("layer",),
+            "num_kv_heads": (None, config.num_heads),
+            "activation": tuple(_GPT2_ACTIVATIONS.values()),
+            "bias": (True,),
+        }
+    else:
+        allowed |= {"norm": ("rms",), "activation": tuple(_LLAMA_ACTIVATIONS.values())}
+    for name, values in allowed.items():
+        value = getattr(config, name)
+        if value not in values:
+            choices = " or ".join(str(choice) for choice in dict.fromkeys(values))
+            raise ValueError(f"{name} must be {choices} in {family}, got {name}={value}")
+
+
+def _from_gpt2_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
+    _require_fields(fields, "vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+    _require_values(
+        fields,
+        scale_attn_weights=True,
+        scale_attn_by_inverse_layer_idx=False,
+        add_cross_attention=False,
+    )
+    d_ff = fields.get("n_inner")
+    return DecoderOnlyConfig(
+        vocab_size=fields["vocab_size"],
+        max_len=fields["n_positions"],
+        d_model=fields["n_embd"],
+        num_layers=fields["n_layer"],
+        num_heads=fields["n_head"],
+        d_ff=4 * fields["n_embd"] if d_ff is None else d_ff,
+        positions="learned",
+        norm="layer",
+        norm_eps=fields.get("layer_norm_epsilon", 1e-5),
+        norm_order="pre",
+        activation=_activation("activation_function", "gelu_new", fields, _GPT2_ACTIVATIONS),
+        bias=True,
+        dropout=fields.get("resid_pdrop", 0.1),
+        attention_dropout=fields.get("attn_pdrop", 0.1),
+        tie_embeddings=fields.get("tie_word_embeddings", True),
+    )
+
+
+def _from_llama_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
+    sizes = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads"
+    _require_fields(fields, *sizes.split(), "max_position_embeddings")
+    d_model, num_heads = fields["hidden_size"], fields["num_attention_heads"]
+    d_head = fields.get("head_dim")
+    if d_head is not None and d_head * num_heads != d_model:
+        raise ValueError(
+            "head_dim must be hidden_size / num_attention_heads, got "
+            f"head_dim={d_head}, hidden_size={d_model}, num_attention_heads={num_heads}"
+        )
+    biases = [fields.get(name, False) for name in ("attention_bias", "mlp_bias")]
+    if biases[0] != biases[1]:
+        raise ValueError(
+            "all linear layers must have a bias, or none, "
+            f"got attention_bias={biases[0]}, mlp_bias={biases[1]}"
+        )
+    return DecoderOnlyConfig(
+        vocab_size=fields["vocab_size"],
+        max_len=fields["max_position_embeddings"],
+        d_model=d_model,
+        num_layers=fields["num_hidden_layers"],
+        num_heads=num_heads,
+        num_kv_heads=fields.get("num_key_value_heads"),
+        d_ff=fields["intermediate_size"],
+        positions="rotary",
+        rotary_base=_rotary_base(fields),
+        norm="rms",
+        norm_eps=fields.get("rms_norm_eps", 1e-6),
+        norm_order="pre",
+        activation=_activation("hidden_act", "silu", fields, _LLAMA_ACTIVATIONS),
+        bias=biases[0],
+        dropout=0.0,
+        attention_dropout=fields.get("attention_dropout", 0.0),
+        tie_embeddings=fields.get("tie_word_embeddings", False),
+    )
+
+
+def _rotary_base(fields: Mapping[str, Any]) -> float:
+    """Read the base from where versions before 5 keep it, or from where later versions do."""
+    base = fields.get("rope_theta", 10_000.0)
+    for name in ("rope_scaling", "rope_parameters"):
+        rope = fields.get(name) or {}
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        fraction = rope.get("partial_rotary_factor", 1.0)
+        if kind != "default" or fraction != 1:
+            raise ValueError(
+                f"{name} must be the default, which rotates all features of a head, "
+                f"got rope_type={kind}, partial_rotary_factor={fraction}"
+            )
+        base = rope.get("rope_theta", base)
+    return float(base)
+
+
+def _activation(field: str, default: str, fields: Mapping[str, Any], choices: dict) -> Any:
+    value = fields.get(field, default)
+    if value not in choices:
+        raise ValueError(f"{field} must be one of {', '.join(choices)}, got {field}={value}")
+    return choices[value]
+
+
+def _require_fields(fields: Mapping[str, Any], *names: str) -> None:
+    missing = [name for name in names if name not in fields]
+    if missing:
+        raise ValueError(f"config.json of {fields['model_type']} needs the field {missing[0]}")
+
+
+def _require_values(fields: Mapping[str, Any], **values: Any) -> None:
+    for name, value in values.items():
+        if fields.get(name, value) != value:
+            raise ValueError(f"{name} must be {value}, got {name}={fields[name]}")
+
+
+def _key_of(value: str, choices: Mapping[str, str]) -> str:
+    return next(key for key, choice in choices.items() if choice == value)

@@ -1,0 +1,1 @@
+"""Generation: the decoding loop, sampling, beam search, caches, and quantised weights."""

@@ -1,0 +1,1 @@
+"""Inspecting a model: audits, probes, counts of parameters and operations, throughput."""

@@ -1,0 +1,1 @@
+"""Models and training that use functions written by a student."""

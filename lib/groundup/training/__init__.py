@@ -1,0 +1,1 @@
+"""Training: the loop, optimizers, several processes, a baseline, and the command line's tasks."""

@@ -1,0 +1,1 @@
+"""Alternatives to the core: the same results computed differently, and other scores."""

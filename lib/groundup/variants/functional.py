@@ -1,0 +1,671 @@
+"""The same transformers as pure functions of their parameters and of their parts.
+
+The parameters are a tree: nested dictionaries of tensors, named like the modules of
+`groundup.core.models`. Unlike a module, a pure function can be differentiated with respect to its
+parameters by `torch.func.grad`, mapped over examples by `torch.func.vmap`, and differentiated
+again. The models work with or without a batch axis.
+
+The parts, functions that compute attention, norms and so on, are an argument as well. `Parts` names
+them as the exercises of the course do; each can be replaced on its own. `groundup.own_parts` runs
+the library's models with a student's parts in this way.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from groundup.core import attention, layers, multihead
+from groundup.core.cache import KeyValueCache
+from groundup.core.config import (
+    Activation,
+    AnyConfig,
+    DecoderOnlyConfig,
+    EncoderDecoderConfig,
+    EncoderOnlyConfig,
+)
+from groundup.core.layers import FeedForward, GatedFeedForward
+from groundup.core.masks import causal_mask, masked_softmax, sliding_window_mask
+from groundup.core.positions import alibi_bias as distance_bias
+from groundup.core.positions import rotate, sinusoidal_table
+from groundup.presets import MODELS
+
+Tree = dict[str, Any]
+"""Tensors or trees, by name."""
+ACTIVATIONS = FeedForward.ACTIVATIONS | GatedFeedForward.ACTIVATIONS
+
+
+# The parts of a model
+
+
+def scaled_dot_product_attention(
+    query: Float[Tensor, "*batch q_len d_head"],
+    key: Float[Tensor, "*batch k_len d_head"],
+    value: Float[Tensor, "*batch k_len d_value"],
+) -> tuple[Float[Tensor, "*batch q_len d_value"], Float[Tensor, "*batch q_len k_len"]]:
+    """Attend without a mask; return the averages of the values and the weights."""
+    weights = attention.attention_weights(query, key)
+    return weights @ value, weights
+
+
+def grouped_query_attention(
+    query: Float[Tensor, "batch heads q_len d_head"],
+    key: Float[Tensor, "batch kv_heads k_len d_head"],
+    value: Float[Tensor, "batch kv_heads k_len d_value"],
+) -> Float[Tensor, "batch heads q_len d_value"]:
+    """Attend without a mask, with key and value heads shared by neighbouring query heads."""
+    key, value = (multihead.repeat_kv_heads(heads, query.shape[1]) for heads in (key, value))
+    return scaled_dot_product_attention(query, key, value)[0]
+
+
+def feed_forward(
+    x: Float[Tensor, "*batch d_model"],
+    w_up: Float[Tensor, "d_model d_ff"],
+    b_up: Float[Tensor, " d_ff"],
+    w_down: Float[Tensor, "d_ff d_model"],
+    b_down: Float[Tensor, " d_model"],
+    activation: Activation,
+) -> Float[Tensor, "*batch d_model"]:
+    """Expand each token, apply a nonlinearity, and project back, as `layers.FeedForward`."""
+    return ACTIVATIONS[activation](x @ w_up + b_up) @ w_down + b_down
+
+
+def swiglu(
+    x: Float[Tensor, "*batch d_model"],
+    w_gate: Float[Tensor, "d_model d_ff"],
+    w_up: Float[Tensor, "d_model d_ff"],
+    w_down: Float[Tensor, "d_ff d_model"],
+) -> Float[Tensor, "*batch d_model"]:
+    """Expand each token, multiply by a gate, and project back, as `layers.GatedFeedForward`."""
+    return (F.silu(x @ w_gate) * (x @ w_up)) @ w_down
+
+
+def learned_positions(
+    x: Float[Tensor, "batch length d_model"],
+    table: Float[Tensor, "max_len d_model"],
+    offset: int = 0,
+) -> Float[Tensor, "batch length d_model"]:
+    """Add to each token the table's row for its position; the first has position `offset`.
+
+    Raises:
+        ValueError: If the table has too few rows.
+
+    """
+    length, max_len = x.shape[1], table.shape[0]
+    if offset + length > max_len:
+        raise ValueError(
+            "offset + length must not exceed the rows of the table, "
+            f"got offset={offset}, length={length}, rows={max_len}"
+        )
+    return x + table[offset : offset + length]
+
+
+def apply_rotary(
+    x: Float[Tensor, "batch heads length d_head"],
+    positions: Int[Tensor, "batch length"],
+    base: float = 10_000.0,
+) -> Float[Tensor, "batch heads length d_head"]:
+    """Rotate neighbouring features by angles that grow with position, as `positions.rotate`."""
+    return rotate(x, positions[:, None], base)
+
+
+def alibi_bias(
+    num_heads: int, q_len: int, k_len: int
+) -> Float[Tensor, "{num_heads} {q_len} {k_len}"]:
+    """Return a bias for the scores: minus a multiple of the distance, and -inf for later keys."""
+    bias = distance_bias(num_heads, q_len, k_len, dtype=torch.float64)
+    return bias.masked_fill(~causal_mask(q_len, k_len), -math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The functions that compute a model, under the names that the exercises use."""
+
+    causal_mask: Callable[..., Tensor] = causal_mask
+    """Takes `(q_len, k_len)`; returns which keys each query may attend to."""
+    masked_softmax: Callable[..., Tensor] = masked_softmax
+    """Takes `(scores, mask)`; returns weights over the allowed keys."""
+    split_heads: Callable[..., Tensor] = multihead.split_heads
+    """Takes `(x, num_heads)`; returns the features of each token, split into heads."""
+    merge_heads: Callable[..., Tensor] = multihead.merge_heads
+    """Takes `(heads)`; returns one row of features per token."""
+    head_scores: Callable[..., Tensor] = attention.dot_scores
+    """Takes `(query, key)`; returns the dot products in each head."""
+    scaled_dot_product_attention: Callable[..., tuple[Tensor, Tensor]] = (
+        scaled_dot_product_attention
+    )
+    """Takes `(query, key, value)`; returns averages and weights without a mask."""
+    MultiHeadAttention: type[nn.Module] | nn.Module | None = None
+    """Takes `(d_model, num_heads)`; if None, attention is made of the parts above."""
+    layer_norm: Callable[..., Tensor] = layers.layer_norm
+    """Takes `(x, gain, bias, eps)`."""
+    rms_norm: Callable[..., Tensor] = layers.rms_norm
+    """Takes `(x, gain, eps)`."""
+    feed_forward: Callable[..., Tensor] = feed_forward
+    """Takes `(x, w_up, b_up, w_down, b_down, activation)`."""
+    swiglu: Callable[..., Tensor] = swiglu
+    """Takes `(x, w_gate, w_up, w_down)`."""
+    TransformerBlock: type[nn.Module] | nn.Module | None = None
+    """Takes `(d_model, num_heads, d_ff, norm)`. Used if the activation is GELU; if None, blocks are
+    made of the parts above."""
+    sinusoidal_positions: Callable[..., Tensor] = sinusoidal_table
+    """Takes `(length, d_model)`; returns a table of rows to add to tokens."""
+    learned_positions: Callable[..., Tensor] = learned_positions
+    """Takes `(x, table, offset)`; returns the tokens with their rows added."""
+    apply_rotary: Callable[..., Tensor] = apply_rotary
+    """Takes `(x, positions, base)`; returns rotated queries or keys."""
+    alibi_bias: Callable[..., Tensor] = alibi_bias
+    """Takes `(num_heads, q_len, k_len)`; returns what is added to the scores."""
+
+    @classmethod
+    def among(cls, things: Mapping[str, Any]) -> "Parts":
+        """Take the parts that a mapping has by name, and the library's own for the others."""
+        return cls(**{name: things[name] for name in cls.names() if name in things})
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """List the names of all parts."""
+        return [field.name for field in fields(cls)]
+
+    def built(self, config: AnyConfig) -> "Parts":
+        """Instantiate the parts that are classes. The parameters they create are never used."""
+        sizes = (config.d_model, config.num_heads)
+        own: dict[str, nn.Module] = {}
+        with torch.random.fork_rng(devices=[]):  # a constructor may draw weights
+            if isinstance(self.MultiHeadAttention, type):
+                own["MultiHeadAttention"] = self.MultiHeadAttention(*sizes)
+            if isinstance(self.TransformerBlock, type):
+                block = self.TransformerBlock(*sizes, config.d_ff, norm=config.norm_order)
+                own["TransformerBlock"] = block
+        return replace(self, **own) if own else self
+
+
+LIBRARY = Parts()
+"""The library's own parts."""
+
+
+class _Pass(NamedTuple):
+    """What all blocks of a forward pass share."""
+
+    config: AnyConfig
+    positions: Int[Tensor, "*rows length"]
+    mask: Bool[Tensor, "..."] | None
+    memory: Float[Tensor, "batch src_len d_model"] | None = None
+    memory_mask: Bool[Tensor, "..."] | None = None
+    parts: Parts = LIBRARY
+    training: bool = False
+    rows: Int[Tensor, " length"] | slice = slice(None)
+    """Indices of the queries among the keys."""
+
+    def dropout(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.config.dropout, self.training)
+
+
+# The three models
+
+
+def decoder_only(
+    parameters: Tree,
+    tokens: Int[Tensor, "*batch length"],
+    config: DecoderOnlyConfig,
+    mask: Bool[Tensor, "..."] | None = None,
+    parts: Parts = LIBRARY,
+    *,
+    cache: KeyValueCache | None = None,
+    positions: Int[Tensor, "*rows length"] | None = None,
+    training: bool = False,
+) -> Float[Tensor, "*batch length vocab"]:
+    """Return the logits of the token after each position, as `models.DecoderOnly`.
+
+    Args:
+        parameters: From `init` or `from_module`.
+        tokens: Token numbers; with a cache, only those since the last call.
+        config: Sizes and choices.
+        mask: True where attention is allowed, on top of the causal mask; broadcasts to
+            `(*batch, heads, length, length)`.
+        parts: The functions that compute it.
+        cache: As in `models.DecoderOnly`, whose `new_cache` makes it.
+        positions: Index of each token; by default counted on from the cached tokens.
+        training: Whether to apply dropout, which draws from torch's global random state.
+
+    Raises:
+        ValueError: If the sequence is longer than `max_len`.
+
+    """
+    length, parts = tokens.shape[-1], parts.built(config)
+    start = 0 if cache is None else cache.length
+    counted = start + torch.arange(length, device=tokens.device)
+    offset = start if positions is None and isinstance(start, int) else None
+    positions = counted if positions is None else positions
+    kept = 0 if cache is None else cache.layers[0].keys.shape[-2]
+    if isinstance(start, int):
+        _require_fits(start + length, config.max_len)
+        rows, k_len = slice(kept, None), kept + length
+    else:  # a static cache: the queries are not the last of the keys
+        rows, k_len = counted, kept
+    if length > 1 or rows is counted or k_len > (config.window or k_len):
+        past = _past(k_len, config.window, parts, tokens.device)[rows]
+        mask = past if mask is None else past & mask
+    now = _Pass(config, positions, mask, parts=parts, training=training, rows=rows)
+    x = _embed(parameters["embedding"], tokens, config.max_len, now, offset)
+    caches = [None] * config.num_layers if cache is None else cache.layers
+    for block, layer_cache in zip(parameters["blocks"].values(), caches, strict=True):
+        x = _block(block, x, now, layer_cache)
+    return _logits(parameters, x, now).reshape(*tokens.shape, -1)
+
+
+def encoder_only(
+    parameters: Tree,
+    tokens: Int[Tensor, "*batch length"],
+    config: EncoderOnlyConfig,
+    mask: Bool[Tensor, "*batch 1 1 length"] | None = None,
+) -> Float[Tensor, "*answers outputs"]:
+    """Return logits, one row per token or per sequence, as `models.EncoderOnly`.
+
+    Args:
+        parameters: From `init` or `from_module`.
+        tokens: Token numbers.
+        config: Sizes and choices.
+        mask: True on real tokens, as `padding_mask` makes it.
+
+    Raises:
+        ValueError: If the sequence is longer than `max_len`.
+
+    """
+    _require_fits(tokens.shape[-1], config.max_len)
+    now = _Pass(config, torch.arange(tokens.shape[-1], device=tokens.device), mask)
+    x = _embed(parameters["embedding"], tokens, config.max_len, now)
+    for block in parameters["blocks"].values():
+        x = _block(block, x, now)
+    if config.answers == "tokens":
+        return _logits(parameters, x, now).reshape(*tokens.shape, -1)
+    # Average over real tokens before the unembedding, which is linear.
+    x = _final_norm(parameters, "final_norm", x, now)
+    is_real = torch.ones_like(tokens) if mask is None else mask[..., 0, 0, :]  # (*batch, length)
+    fraction = is_real / is_real.sum(dim=-1, keepdim=True).clamp(min=1)
+    mean = (fraction.to(x.dtype).unsqueeze(-1) * x).sum(dim=-2)  # (batch, d_model)
+    return (mean @ _unembedding(parameters).T).reshape(*tokens.shape[:-1], -1)
+
+
+def encoder_decoder(
+    parameters: Tree,
+    source: Int[Tensor, "*batch src_len"],
+    target: Int[Tensor, "*batch tgt_len"],
+    config: EncoderDecoderConfig,
+    source_mask: Bool[Tensor, "..."] | None = None,
+    target_mask: Bool[Tensor, "..."] | None = None,
+) -> Float[Tensor, "*batch tgt_len vocab"]:
+    """Return the logits of the token after each target position, as `models.EncoderDecoder`.
+
+    Args:
+        parameters: From `init` or `from_module`.
+        source: Token numbers to read.
+        target: Token numbers generated so far, from the start token on.
+        config: Sizes and choices.
+        source_mask: True on source tokens that may be attended to.
+        target_mask: True where target tokens may attend to one another, on top of the causal
+            mask.
+
+    Raises:
+        ValueError: If either sequence is longer than the model allows.
+
+    """
+    lengths, device = (source.shape[-1], target.shape[-1]), source.device
+    own, other = (torch.arange(length, device=device) for length in lengths)
+    for positions, max_len in ((own, config.source_max_len), (other, config.max_len)):
+        _require_fits(len(positions), max_len)
+    now = _Pass(config, own, source_mask)
+    memory = _embed(parameters["source_embedding"], source, config.source_max_len, now)
+    for block in parameters["encoder"].values():
+        memory = _block(block, memory, now)
+    memory = _final_norm(parameters, "encoder_norm", memory, now)
+    mask = _past(len(other), None, LIBRARY, device)
+    mask = mask if target_mask is None else mask & target_mask
+    now = _Pass(config, other, mask, memory, source_mask)
+    # A shared embedding table is in the tree once.
+    tables = parameters["source_embedding"] | parameters.get("embedding", {})
+    x = _embed(tables, target, config.max_len, now)
+    for block in parameters["blocks"].values():
+        x = _block(block, x, now)
+    return _logits(parameters, x, now).reshape(*target.shape, -1)
+
+
+def cross_entropy(
+    logits: Float[Tensor, "*batch vocab"], targets: Int[Tensor, "*batch"]
+) -> Float[Tensor, ""]:
+    """Average the cross-entropy of the targets, in nats per token."""
+    of_target = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return (logits.logsumexp(dim=-1) - of_target).mean()
+
+
+def loss(
+    parameters: Tree,
+    tokens: Int[Tensor, "*batch length"],
+    targets: Int[Tensor, "*batch length"],
+    config: DecoderOnlyConfig,
+) -> Float[Tensor, ""]:
+    """Average the cross-entropy of `decoder_only`, in nats per token.
+
+    `torch.func.grad(loss)` returns a tree like `parameters`.
+
+    Args:
+        parameters: From `init` or `from_module`.
+        tokens: Token numbers.
+        targets: The token after each.
+        config: Sizes and choices.
+
+    Raises:
+        ValueError: As in `decoder_only`.
+
+    """
+    return cross_entropy(decoder_only(parameters, tokens, config), targets)
+
+
+# Layers. Each gets its own branch of the tree.
+
+
+def _embed(
+    parameters: Tree, tokens: Tensor, max_len: int, now: _Pass, offset: int | None = 0
+) -> Float[Tensor, "batch length d_model"]:
+    """Look up tokens and add their positions, which are counted from `offset` unless None."""
+    x = parameters["tokens"]["weight"][tokens.reshape(-1, tokens.shape[-1])]  # one batch axis
+    if now.config.positions == "sinusoidal":
+        table = now.parts.sinusoidal_positions(max_len, now.config.d_model)
+        table = table.to(torch.get_default_dtype()).to(x)  # as the module rounds it
+        x = x * math.sqrt(now.config.d_model) + table[now.positions]
+    elif now.config.positions == "learned":
+        table = parameters["positions"]["table"]["weight"]
+        add = now.parts.learned_positions
+        x = x + table[now.positions] if offset is None else add(x, table, offset)
+    return now.dropout(x)
+
+
+def _block(
+    parameters: Tree, x: Tensor, now: _Pass, cache: Any = None
+) -> Float[Tensor, "batch length d_model"]:
+    if now.parts.TransformerBlock is not None and now.config.activation == "gelu":
+        return _block_by_layer(parameters, x, now, cache)
+    sublayers = {
+        "attention": lambda x: _attention(parameters["attention"], x, now, now.mask, cache=cache),
+        "cross_attention": lambda x: _attention(
+            parameters["cross_attention"], x, now, now.memory_mask, now.memory
+        ),
+        "feed_forward": lambda x: _feed_forward(parameters["feed_forward"], x, now),
+    }
+    for name, sublayer in sublayers.items():
+        if name not in parameters:
+            continue
+        norm = partial(_norm, parameters[f"{name}_norm"], now)
+        if now.config.norm_order == "pre":
+            x = x + now.dropout(sublayer(norm(x)))
+        else:
+            x = norm(x + now.dropout(sublayer(x)))
+    return x
+
+
+def _attention(
+    parameters: Tree,
+    x: Tensor,
+    now: _Pass,
+    mask: Tensor | None,
+    context: Tensor | None = None,
+    cache: Any = None,
+) -> Float[Tensor, "batch q_len d_model"]:
+    config, parts, positions = now.config, now.parts, now.config.positions
+    source = x if context is None else context
+    query = parts.split_heads(_linear(parameters["query"], x), config.num_heads)
+    key = parts.split_heads(_linear(parameters["key"], source), config.kv_heads)
+    value = parts.split_heads(_linear(parameters["value"], source), config.kv_heads)
+    if config.qk_norm:
+        query = parts.rms_norm(query, parameters["query_norm"]["gain"], 1e-5)
+        key = parts.rms_norm(key, parameters["key_norm"]["gain"], 1e-5)
+    if positions == "rotary" and context is None:
+        rows = now.positions.expand(len(x), -1)  # (batch, q_len)
+        query, key = (parts.apply_rotary(h, rows, config.rotary_base) for h in (query, key))
+    if cache is not None:
+        key, value = cache.append(key, value)
+    key, value = (multihead.repeat_kv_heads(heads, config.num_heads) for heads in (key, value))
+    bias = _distance_bias(query, key, now) if positions == "alibi" and context is None else None
+    dropout = config.attention_dropout if now.training else 0.0
+    is_of_heads = mask is not None and mask.ndim == 4 and mask.shape[1] > 1
+    if parts.MultiHeadAttention is not None and bias is None and not (dropout or is_of_heads):
+        return _attention_by_layer(parameters, x, now, (query, key, value), mask)
+    if mask is None and bias is None and not dropout:
+        mixed, _ = parts.scaled_dot_product_attention(query, key, value)
+    else:
+        scores = parts.head_scores(query, key) / math.sqrt(config.d_head)
+        scores = scores if bias is None else scores + bias
+        mask = torch.ones_like(scores[0, 0], dtype=torch.bool) if mask is None else mask
+        mixed = F.dropout(parts.masked_softmax(scores, mask), dropout) @ value
+    return _linear(parameters["output"], parts.merge_heads(mixed))
+
+
+def _distance_bias(query: Tensor, key: Tensor, now: _Pass) -> Float[Tensor, "heads q_len k_len"]:
+    q_len, k_len, num_heads = query.shape[-2], key.shape[-2], now.config.num_heads
+    if isinstance(now.rows, slice):
+        bias = now.parts.alibi_bias(num_heads, q_len, k_len).to(query)
+    else:
+        bias = now.parts.alibi_bias(num_heads, k_len, k_len).to(query)[:, now.rows]
+    bias = bias.masked_fill(bias.isinf(), 0.0)  # later keys are left to the mask
+    return bias + bias.mT if q_len == k_len else bias  # an encoder attends to them as well
+
+
+def _feed_forward(parameters: Tree, x: Tensor, now: _Pass) -> Float[Tensor, "*batch d_model"]:
+    name, up, down = now.config.activation, parameters["up"], parameters["down"]
+    if name == "swiglu" and not now.config.bias:
+        weights = (parameters[linear]["weight"].T for linear in ("gate", "up", "down"))
+        return now.parts.swiglu(x, *weights)
+    if name in GatedFeedForward.ACTIVATIONS:
+        gate = ACTIVATIONS[name](_linear(parameters["gate"], x))
+        return _linear(down, gate * _linear(up, x))
+    compute = feed_forward if name == "squared_relu" else now.parts.feed_forward
+    biases = [linear.get("bias", x.new_zeros(len(linear["weight"]))) for linear in (up, down)]
+    return compute(x, up["weight"].T, biases[0], down["weight"].T, biases[1], name)
+
+
+def _linear(parameters: Tree, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+    return F.linear(x, parameters["weight"], parameters.get("bias"))
+
+
+def _norm(parameters: Tree, now: _Pass, x: Tensor) -> Float[Tensor, "*batch d_model"]:
+    gain, eps = parameters["gain"], now.config.norm_eps
+    if now.config.norm == "rms":
+        return now.parts.rms_norm(x, gain, eps)
+    return now.parts.layer_norm(x, gain, parameters["bias"], eps)
+
+
+def _final_norm(parameters: Tree, name: str, x: Tensor, now: _Pass) -> Tensor:
+    # The output of a post-norm block is normalised already.
+    return _norm(parameters[name], now, x) if name in parameters else x
+
+
+def _logits(parameters: Tree, x: Tensor, now: _Pass) -> Float[Tensor, "*batch vocab"]:
+    return _final_norm(parameters, "final_norm", x, now) @ _unembedding(parameters).T
+
+
+def _unembedding(parameters: Tree) -> Float[Tensor, "vocab d_model"]:
+    """Return the unembedding matrix: its own, or the embedding table that it is tied to."""
+    if "unembedding" in parameters:
+        return parameters["unembedding"]["weight"]
+    shared = (
+        {"tokens": parameters["source_embedding"]["tokens"]}
+        if "source_embedding" in parameters
+        else {}
+    )
+    return (shared | parameters.get("embedding", {}))["tokens"]["weight"]
+
+
+def _past(
+    length: int, window: int | None, parts: Parts, device: torch.device
+) -> Bool[Tensor, "length length"]:
+    if window is None:
+        return parts.causal_mask(length, length).to(device)
+    return sliding_window_mask(length, window, device=device)
+
+
+def _require_fits(length: int, max_len: int) -> None:
+    if length > max_len:
+        raise ValueError(
+            "a sequence must not be longer than its model allows, "
+            f"got length={length}, max_len={max_len}"
+        )
+
+
+# Whole layers. A layer calls its sub-layers by name; ours replace them under these names.
+
+
+class _Sublayer(nn.Module):
+    """Wraps a function where a layer expects a module."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **choices: Any) -> Any:
+        return self.function(*args, **choices)
+
+
+def _with(layer: Any, **functions: Callable[..., Any]) -> nn.Module:
+    """Copy a layer, replacing sub-layers by functions."""
+    layer = copy.copy(layer)
+    sublayers = {name: _Sublayer(function) for name, function in functions.items()}
+    layer.__dict__["_modules"] = layer._modules | sublayers
+    return layer
+
+
+def _attention_by_layer(
+    parameters: Tree, x: Tensor, now: _Pass, heads: tuple[Tensor, ...], mask: Tensor | None
+) -> Tensor:
+    """Attend with a layer whose projections return heads that are already rotated and cached."""
+    query, key, value = (now.parts.merge_heads(vectors) for vectors in heads)
+    projections = {"query": lambda _: query, "key": lambda _: key, "value": lambda _: value}
+    output = partial(_linear, parameters["output"])
+    layer = _with(now.parts.MultiHeadAttention, output=output, **projections)
+    context = None if key.shape == x.shape else key
+    if mask is None:
+        return layer(x, context, None)
+    mask = mask.squeeze(1) if mask.ndim == 4 else mask  # (batch, q_len, k_len)
+    mask = mask.expand(*mask.shape[:-2], query.shape[1], key.shape[1])
+    is_empty = ~mask.any(dim=-1, keepdim=True)
+    out = layer(x, context, mask | is_empty)  # no exercise defines the output of an empty row
+    return torch.where(is_empty, output(torch.zeros_like(x[:, :1])), out)
+
+
+def _block_by_layer(parameters: Tree, x: Tensor, now: _Pass, cache: Any) -> Tensor:
+    """Compute with a whole block, which calls attention as torch's: True means forbidden."""
+
+    def attend(query: Tensor, *_: Tensor, attn_mask: Tensor | None = None, **__: Any):
+        mask = None if attn_mask is None else attn_mask == 0  # boolean, or added to the scores
+        return now.dropout(_attention(parameters["attention"], query, now, mask, cache=cache)), None
+
+    up, down = (parameters["feed_forward"][name] for name in ("up", "down"))
+    block = _with(
+        now.parts.TransformerBlock,
+        attention=attend,
+        attention_norm=partial(_norm, parameters["attention_norm"], now),
+        feed_forward_norm=partial(_norm, parameters["feed_forward_norm"], now),
+        up=partial(_linear, up),
+        down=lambda hidden: now.dropout(_linear(down, hidden)),
+    )
+    return block(x, now.mask)
+
+
+# Trees of parameters
+
+
+def init(config: AnyConfig, generator: torch.Generator | None = None) -> Tree:
+    """Draw the initial parameters of a model.
+
+    A table that two layers share is in the tree once, under its first name.
+
+    Args:
+        config: Sizes and choices.
+        generator: Draws the numbers; by default torch's global generator.
+
+    """
+    return from_module(MODELS[type(config)](config, generator))
+
+
+def from_module(model: nn.Module) -> Tree:
+    """Copy the parameters of a model of `groundup.core.models` into a tree.
+
+    A parameter that two modules share appears once, so it has one gradient.
+    """
+    return unflatten({name: own.detach().clone() for name, own in model.named_parameters()})
+
+
+def to_module(parameters: Tree, model: nn.Module) -> nn.Module:
+    """Copy a tree into a model with the same configuration.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: If the names or the shapes differ.
+
+    """
+    given, own = flatten(parameters), dict(model.named_parameters())
+    if given.keys() != own.keys():
+        names = ", ".join(sorted(given.keys() ^ own.keys()))
+        raise ValueError(f"tree and model must have the same parameters, got one with {names}")
+    for name, values in given.items():
+        if values.shape != own[name].shape:
+            raise ValueError(
+                f"tree and model must have the same shapes, got {name} of shape "
+                f"{tuple(values.shape)} for {tuple(own[name].shape)}"
+            )
+    with torch.no_grad():
+        for name, values in given.items():
+            own[name].copy_(values)
+    return model
+
+
+def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
+    """List the tensors of a tree by their dotted names, as `named_parameters` does."""
+    flat = {}
+    for name, branch in tree.items():
+        is_tree = isinstance(branch, dict)
+        flat |= flatten(branch, f"{prefix}{name}.") if is_tree else {f"{prefix}{name}": branch}
+    return flat
+
+
+def unflatten(flat: Mapping[str, Tensor]) -> Tree:
+    """Rebuild a tree from dotted names: the inverse of `flatten`."""
+    tree: Tree = {}
+    for name, values in flat.items():
+        *path, last = name.split(".")
+        branch = tree
+        for step in path:
+            branch = branch.setdefault(step, {})
+        branch[last] = values
+    return tree
+
+
+def tree_map(function: Callable[..., Tensor], *trees: Tree) -> Tree:
+    """Apply a function to the corresponding tensors of one or more trees.
+
+    Raises:
+        ValueError: If the trees have different names.
+
+    """
+    first = trees[0]
+    if any(tree.keys() != first.keys() for tree in trees):
+        raise ValueError(f"trees must have the same names, got {[sorted(tree) for tree in trees]}")
+    return {
+        name: tree_map(function, *(tree[name] for tree in trees))
+        if isinstance(first[name], dict)
+        else function(*(tree[name] for tree in trees))
+        for name in first
+    }
+
+
+def sgd_step(parameters: Tree, gradients: Tree, learning_rate: float) -> Tree:
+    """Take one step of gradient descent; it needs no optimizer object, because it has no state."""
+    return tree_map(lambda p, g: p - learning_rate * g, parameters, gradients)
