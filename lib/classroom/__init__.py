@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from classroom.selfcheck import check
+    from classroom.student.selfcheck import check
 
 __all__ = ["check"]
 
@@ -11,7 +11,7 @@ __all__ = ["check"]
 def __getattr__(name: str) -> Any:
     """Import what checks when it is asked for, because torch, which it needs, takes a second."""
     if name == "check":
-        from classroom.selfcheck import check
+        from classroom.student.selfcheck import check
 
         return check
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,15 +2,21 @@
 
 import argparse
 import contextlib
+import errno
 import json
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from classroom.startup import skip_the_grammar_of_addresses
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; user errors end with one sentence and the status 2."""
+    """Run a command; a user error is reported in one sentence, with exit status 2."""
     skip_the_grammar_of_addresses()
     args = _parser().parse_args(argv)
     try:
@@ -25,22 +31,38 @@ def main(argv: list[str] | None = None) -> int:
 
 def _in_a_sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+        where = f"{error.filename}: " if error.filename else ""
+        goes_on = "; make room and run it again, it goes on" if error.errno in _FULL else ""
+        return f"{where}{error.strerror}{goes_on}"
     return str(error)
+
+
+@contextlib.contextmanager
+def _bar(unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar in a terminal; yield a function of the numbers done and in total."""
+    from tqdm import tqdm
+
+    with tqdm(unit=unit, leave=False, disable=not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress
 
 
 # Each command imports what it needs, because nbgrader and Jupyter take seconds to import.
 
 
 def _release(args: argparse.Namespace) -> int:
-    from classroom.release import differences, release
+    from classroom.author.release import differences, release
 
     if args.verify:
         found = differences(args.root)
         for sentence in found:
             print(sentence)
         print(
-            "run `classroom release` and commit what it writes"
+            "run `classroom release` and commit the files that it writes"
             if found
             else "exercises/ is exactly what solutions/ gives"
         )
@@ -50,22 +72,32 @@ def _release(args: argparse.Namespace) -> int:
     return 0
 
 
+def _new(args: argparse.Namespace) -> int:
+    from classroom.author.new import new_assignment
+
+    for path in new_assignment(args.root, args.name):
+        print(f"wrote {path.relative_to(args.root)}")
+    print(f"change them, then run `classroom release {args.name}`")
+    return 0
+
+
+def _handout(args: argparse.Namespace) -> int:
+    from classroom.author.student_copy import student_copy
+
+    names = student_copy(args.root, args.to)
+    print(f"wrote {', '.join(names)} and what students need for it to {args.to}")
+    print("forks of public repositories are public: let students work in private copies")
+    return 0
+
+
 def _check(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
+    from classroom.student.terminal import check_notebook
 
-    from classroom.terminal import check_notebook
-
-    notebooks = _notebooks(args.path)
-    full = True
-    for path in notebooks:
-        with tqdm(unit="cell", leave=False, disable=not sys.stderr.isatty()) as bar:
-
-            def progress(done: int, cells: int, bar: tqdm = bar) -> None:
-                bar.total = cells
-                bar.update(done - bar.n)
-
+    is_full = True
+    for path in _notebooks(args.path):
+        with _bar("cell") as progress:
             found = check_notebook(path, progress, args.seconds_per_cell)
-        full = full and found.earned == found.points and not found.errors
+        is_full = is_full and found.earned == found.points and not found.errors
         if args.json:
             print(
                 json.dumps(
@@ -84,7 +116,7 @@ def _check(args: argparse.Namespace) -> int:
         for error in found.errors:
             print(error)
         print(f"{path}: {found.earned} of {found.points} points")
-    return 0 if full else 1
+    return 0 if is_full else 1
 
 
 def _notebooks(path: Path) -> list[Path]:
@@ -97,91 +129,76 @@ def _notebooks(path: Path) -> list[Path]:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    with _crew(args) as crew:
-        return _grade_with(crew, args)
-
-
-@contextlib.contextmanager
-def _crew(args: argparse.Namespace):
-    """Call those who will grade here, if there is likely to be something for them to do."""
-    from classroom.crew import called_early, is_something_new
+    from classroom.grader.processes import start_early
 
     kept = (args.kept or args.root / "graded") / args.assignment
     submitted = args.submitted or args.root / "submitted"
-    elsewhere = args.prepare or args.merge is not None or args.scheduler or args.shard
-    is_known = (args.root / "exercises" / args.assignment / "checks.py").is_file()
-    verdicts = kept / "verdicts.jsonl"
-    if elsewhere or not is_known or not is_something_new(submitted, args.assignment, verdicts):
-        yield None
-        return
-    with called_early(args.workers, args.allow_weaker) as crew:
-        yield crew
+    _require_out_of_sight(args.root, submitted, kept)
+    with contextlib.ExitStack() as stack:
+        started = None
+        is_known = (args.root / "exercises" / args.assignment / "checks.py").is_file()
+        is_elsewhere = args.prepare or args.scheduler
+        if is_known and not is_elsewhere and _is_something_new(submitted, args.assignment, kept):
+            started = stack.enter_context(start_early(args.workers, args.allow_weaker))
+        from classroom.grader.progress import Progress
+        from classroom.grader.run import Assignment, Run
+        from classroom.grader.verdicts import to_csv, to_table
 
-
-def _grade_with(crew, args: argparse.Namespace) -> int:
-    from classroom.grade import Assignment, Run
-    from classroom.progress import Progress
-    from classroom.report import to_csv, to_table
-
-    assignment = Assignment(_assignment(args))
-    kept = (args.kept or args.root / "graded") / assignment.name
-    if args.prepare:
-        run = Run.start(kept)
-        print(
-            f"the seed of the run is drawn; its SHA-256, which may be published: {run.commitment}"
-        )
-        print(f"for machines that do not share {kept}, copy {Run.path(kept)} to there")
-        return 0
-    try:
-        with Progress("classroom grade", "submission") as progress:
-            summary = _graded(args, assignment, kept, progress, crew)
-    except KeyboardInterrupt:
-        print("classroom grade: stopped; run it again, and it goes on", file=sys.stderr)
-        return 130
+        assignment = Assignment(_assignment(args))
+        if args.prepare:
+            commitment = Run.start(kept).commitment
+            print(f"drew the seed of the run; its SHA-256, which may be published: {commitment}")
+            return 0
+        try:
+            with Progress("classroom grade", "submission") as progress:
+                result, grades = _graded(args, assignment, submitted, kept, progress, started)
+        except KeyboardInterrupt:
+            print("classroom grade: stopped; run it again to continue", file=sys.stderr)
+            return 130
+    order = list(assignment.master.exercises)
     scores = kept / "scores.csv"
-    if not args.shard:
-        scores.write_text(to_csv(summary.verdicts), encoding="utf-8")
+    scores.write_text(to_csv([each.in_order(order) for each in grades.values()]), encoding="utf-8")
     if args.json:
-        for verdict in summary.verdicts:
+        for verdict in result.verdicts:
             print(json.dumps(verdict.to_json()))
     else:
-        print(to_table(summary.verdicts))
-        done = f"{summary.num_new} {'taken over' if args.merge is not None else 'graded'} now"
-        if args.shard:
-            print(f"\n{done} in shard {args.shard}; after the last one: classroom grade --merge")
-        else:
-            print(f"\n{done}; the scores are in {scores}")
-        if summary.report:
-            print(f"the seed of the checks and what it was used for: {summary.report}")
-    if summary.report:
-        _tell_of_changes(kept, summary.report, is_quiet=args.json)
-    return 1 if summary.failed else 0
+        print(to_table(result.verdicts, grades))
+        print(f"\n{result.num_new} graded now; the scores are in {scores}")
+        if result.report:
+            print(f"the seed of the checks and the record of this run: {result.report}")
+    if result.report:
+        _report_changes(kept, result.report, is_quiet=args.json)
+    for student, why in result.unrecorded.items():
+        print(f"classroom grade: {student!a} is not in the gradebook: {why}", file=sys.stderr)
+    return 1 if result.failed or result.unrecorded else 0
 
 
-def _graded(args: argparse.Namespace, assignment, kept: Path, progress, crew):
-    """Grade here, on a cluster or in a shard, or merge shards, as the command says."""
-    from classroom.grade import ThisMachine, grade_folder, handed_in
-    from classroom.sandbox import Limits
-    from classroom.scale import grade_shard, merge
+def _require_out_of_sight(root: Path, *folders: Path) -> None:
+    """Refuse a course that submissions could read; `solutions` may be a link."""
+    from classroom.sandbox.layers import require_out_of_sight
 
-    submitted = args.submitted or args.root / "submitted"
-    how = {
-        "limits": Limits(seconds_per_submission=args.seconds_per_submission),
-        "allow_weaker": args.allow_weaker,
-        "progress": progress,
-    }
-    is_some = args.student or args.again or args.exercise
-    if (args.shard or args.merge is not None) and is_some:
-        raise ValueError(
-            "--student, --exercise and --again are for a run on one machine or one cluster"
-        )
-    if args.shard:
-        if args.feedback:
-            raise ValueError("--feedback is for --merge: a shard writes no gradebook")
-        return grade_shard(args.shard, assignment, submitted, kept, workers=args.workers, **how)
-    there = [each.student for each in handed_in(submitted, assignment.name)]
+    if (root / "exercises").is_dir():
+        require_out_of_sight(root, root / "solutions", *folders)
+
+
+def _is_something_new(submitted: Path, assignment: str, kept: Path) -> bool:
+    """Guess whether there is something to grade; a wrong guess only costs time."""
+    verdicts = kept / "verdicts.jsonl"
+    last = verdicts.stat().st_mtime if verdicts.is_file() else 0.0
+    folders = submitted.glob(f"*/{assignment}")
+    return any(folder.is_dir() and folder.lstat().st_ctime > last for folder in folders)
+
+
+def _graded(args: argparse.Namespace, assignment, submitted: Path, kept: Path, progress, started):
+    """Grade here or on a cluster, as the command says; return also what counts, by student."""
+    from classroom.grader.run import ThisMachine, grade_folder
+    from classroom.grader.submission import students_in
+    from classroom.grader.verdicts import Grades
+    from classroom.limits import Limits
+
+    there = students_in(submitted, assignment.name)
     if unknown := sorted(set(args.student or ()) - set(there)):
-        raise ValueError(f"nothing of {assignment.name} was handed in by {', '.join(unknown)}")
+        raise ValueError(f"there is no submission of {assignment.name} by {', '.join(unknown)}")
     exercises = assignment.master.exercises
     if unknown := sorted(set(args.exercise or ()) - set(exercises)):
         raise ValueError(
@@ -189,30 +206,45 @@ def _graded(args: argparse.Namespace, assignment, kept: Path, progress, crew):
             f"{', '.join(exercises)}"
         )
     with contextlib.ExitStack() as stack:
-        engine = ThisMachine(args.workers, crew)
+        engine = ThisMachine(args.workers, started)
         if args.scheduler:
-            from classroom.cluster import Cluster
+            from classroom.grader.cluster import Cluster
 
             engine = stack.enter_context(Cluster(args.scheduler))
-        gradebook = stack.enter_context(_gradebook(args, assignment.master.name))
-        if args.merge is not None:
-            return merge(assignment, submitted, kept, args.merge, gradebook, progress)
-        return grade_folder(
+        writer = stack.enter_context(_gradebook(args, assignment.master.name))
+        result = grade_folder(
             assignment,
             submitted,
             kept,
-            gradebook=gradebook,
+            gradebook=writer and writer.write,
+            limits=Limits(
+                seconds_per_cell=args.seconds_per_cell,
+                seconds_per_submission=args.seconds_per_submission,
+            ),
+            allow_weaker=args.allow_weaker,
+            progress=progress,
             students=args.student,
             again=(args.student or there) if args.again or args.exercise else (),
             exercises=args.exercise or (),
             engine=engine,
-            **how,
         )
+        grades = {verdict.student: Grades.of(verdict) for verdict in result.verdicts}
+        if writer:
+            recorded = writer.class_grades()
+            problems = {verdict.student: verdict.problem for verdict in result.verdicts}
+            grades |= {
+                student: replace(each, problem=problems.get(student, each.problem))
+                for student, each in recorded.items()
+            }
+        if writer and args.feedback:
+            graded = set(writer.graded_students())
+            _write_pages(writer, sorted(graded & set(args.student or there)), submitted)
+        return result, dict(sorted(grades.items()))
 
 
-def _tell_of_changes(kept: Path, report: Path, is_quiet: bool) -> None:
-    from classroom.grade import VERDICTS
-    from classroom.report import changes, changes_to_csv, changes_to_table, read_history
+def _report_changes(kept: Path, report: Path, is_quiet: bool) -> None:
+    from classroom.grader.run import VERDICTS
+    from classroom.grader.verdicts import changes, changes_to_csv, changes_to_table, read_history
 
     commitment = json.loads(report.read_text())["seed_commitment"]
     found = changes(read_history(kept / VERDICTS), commitment)
@@ -221,37 +253,66 @@ def _tell_of_changes(kept: Path, report: Path, is_quiet: bool) -> None:
     path = report.with_name(report.stem.replace("run", "changes") + ".csv")
     path.write_text(changes_to_csv(found), encoding="utf-8")
     if not is_quiet:
-        print(f"\nearlier scores that are others now, also in {path}:\n{changes_to_table(found)}")
+        print(f"\nchanged scores, also in {path}:\n{changes_to_table(found)}")
 
 
 def _report(args: argparse.Namespace) -> int:
-    from classroom.answers import load_answers
-    from classroom.grade import VERDICTS
-    from classroom.report import read_lines
-    from classroom.summary import summarise, to_html, to_svg, to_text
+    from classroom.exercise.answers import load_answers
+    from classroom.exercise.prepared import folder_for
+    from classroom.grader.class_report import summarise, to_html, to_svg, to_text
+    from classroom.grader.run import VERDICTS
+    from classroom.grader.verdicts import read_lines
 
     assignment = _assignment(args)
     kept = (args.kept or args.root / "graded") / assignment.name
     verdicts = read_lines(kept / VERDICTS)
     if not verdicts:
-        raise ValueError(f"nothing of {assignment.name} is graded: see `classroom grade`")
+        raise ValueError(f"no submission of {assignment.name} is graded: see `classroom grade`")
     known = {
         (mistake.exercise, mistake.name): (mistake.title, mistake.explanation)
-        for mistake in load_answers(assignment / "mistakes.py")
+        for mistake in load_answers(folder_for(assignment, "") / "mistakes.py")
     }
     found = summarise(verdicts, known)
-    print(f"{assignment.name}: {len(verdicts)} handed in\n\n{to_text(found)}")
+    print(f"{assignment.name}: {len(verdicts)} submissions\n\n{to_text(found)}")
     if found:
         page = args.html or kept / "summary.html"
         picture = to_svg(found, len(verdicts))
         page.with_suffix(".svg").write_text(picture, encoding="utf-8")
         page.write_text(to_html(assignment.name, len(verdicts), found, picture), encoding="utf-8")
-        print(f"\nas a page: {page}; the picture alone: {page.with_suffix('.svg')}")
+        print(f"\nas a page: {page}; the figure alone: {page.with_suffix('.svg')}")
+    return 0
+
+
+def _similarity(args: argparse.Namespace) -> int:
+    from classroom.grader.run import VERDICTS, Assignment
+    from classroom.grader.similarity import look_alikes, to_text
+    from classroom.grader.submission import Submission, Unreadable, students_in
+    from classroom.grader.verdicts import read_lines
+
+    assignment = Assignment(_assignment(args))
+    submitted, master = args.submitted or args.root / "submitted", assignment.master
+    answers = {}
+    for student in students_in(submitted, assignment.name):
+        submission = Submission.read(submitted / student / assignment.name, master, {})
+        with contextlib.suppress(Unreadable):
+            cells = submission.answers(master).cells
+            code = [cell for cell in cells if cell.answers and cell.type == "code"]
+            answers[student] = {cell.answers: cell.source for cell in code}
+    blanks = {
+        cell.metadata.nbgrader.grade_id: cell.source
+        for cell in master.notebook.cells
+        if cell.metadata.get("nbgrader", {}).get("solution")
+    }
+    verdicts = read_lines((args.kept or args.root / "graded") / assignment.name / VERDICTS)
+    titles = {each.exercise: each.title for verdict in verdicts for each in verdict.reports}
+    print(to_text(look_alikes(answers, blanks, verdicts), titles))
+    if not verdicts:
+        print("nobody is graded: shared wrong answers would say more, see `classroom grade`")
     return 0
 
 
 def _assignment(args: argparse.Namespace) -> Path:
-    from classroom.notebooks import assignments
+    from classroom.course import assignments
 
     folders = {folder.name: folder for folder in assignments(args.root / "exercises")}
     if args.assignment not in folders:
@@ -260,51 +321,110 @@ def _assignment(args: argparse.Namespace) -> Path:
     return folders[args.assignment]
 
 
-@contextlib.contextmanager
 def _gradebook(args: argparse.Namespace, notebook: str):
-    """Give what writes into nbgrader's gradebook, or None."""
+    """Return the writer of nbgrader's gradebook, or what stands for none, to be entered."""
     if args.no_gradebook:
         if args.feedback:
-            raise ValueError("--feedback takes points from the gradebook: leave --no-gradebook out")
-        yield None
-        return
-    from classroom.gradebook import GradebookWriter
+            raise ValueError("--feedback needs the gradebook and excludes --no-gradebook")
+        return contextlib.nullcontext()
+    from classroom.nbgrader.gradebook import GradebookWriter
 
-    submitted = args.submitted or args.root / "submitted"
-    with GradebookWriter(args.root, args.assignment, Path(notebook).stem) as writer:
+    return GradebookWriter(args.root, args.assignment, Path(notebook).stem)
 
-        def write(verdict, notebook):
-            writer.write_verdict(verdict, notebook)
-            if args.feedback:
-                writer.write_feedback(verdict.student, submitted)
 
-        yield write
+def _write_pages(writer, students: Sequence[str], submitted: Path) -> list[Path]:
+    """Write the feedback pages of students.
+
+    Raises:
+        ValueError: If some could not be written; says why. All others are.
+
+    """
+    from tqdm import tqdm
+
+    pages, problems = [], []
+    for student in tqdm(students, unit="page", disable=not sys.stderr.isatty()):
+        try:
+            pages.append(writer.write_feedback(student, submitted))
+        except ValueError as error:
+            problems.append(f"no page for {student!a}: {error}")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return pages
 
 
 def _feedback(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
-    from classroom.gradebook import GradebookWriter
-    from classroom.notebooks import text_file
+    from classroom.course import text_file
+    from classroom.nbgrader.gradebook import GradebookWriter
 
     name = text_file(_assignment(args)).stem
     with GradebookWriter(args.root, args.assignment, name) as writer:
         graded = writer.graded_students()
         students = args.student or graded
         if unknown := sorted(set(students) - set(graded)):
-            raise ValueError(f"nothing of {args.assignment} is graded of {', '.join(unknown)}")
-        for student in tqdm(students, unit="page", disable=not sys.stderr.isatty()):
-            page = writer.write_feedback(student, args.submitted or args.root / "submitted")
-    if not students:
-        raise ValueError(f"nothing of {args.assignment} is graded: see `classroom grade`")
-    pages = "1 page" if len(students) == 1 else f"{len(students)} pages"
-    print(f"wrote {pages}, such as {page.relative_to(args.root.resolve())}")
+            raise ValueError(
+                f"no submission of {args.assignment} by {', '.join(unknown)} is graded"
+            )
+        if not students:
+            raise ValueError(f"no submission of {args.assignment} is graded: see `classroom grade`")
+        written = _write_pages(writer, students, args.submitted or args.root / "submitted")
+    pages = "1 page" if len(written) == 1 else f"{len(written)} pages"
+    print(f"wrote {pages}, such as {written[-1].relative_to(args.root.resolve())}")
     return 0
 
 
+def _roster(args: argparse.Namespace) -> int:
+    from classroom.grader.collect import uploads
+    from classroom.grader.roster import read_roster
+    from classroom.nbgrader.gradebook import add_people
+
+    submitted = args.submitted or args.root / "submitted"
+    people = read_roster(args.file).students(uploads(submitted))
+    add_people(args.root, people)
+    print(f"{len(people)} people are in the gradebook")
+    return 0
+
+
+def _return(args: argparse.Namespace) -> int:
+    from classroom.course import text_file
+    from classroom.grader.collect import uploads
+    from classroom.grader.roster import feedback_archive, read_roster
+    from classroom.nbgrader.gradebook import GradebookWriter
+
+    assignment, roster = _assignment(args), read_roster(args.roster)
+    if roster.platform != args.to:
+        raise ValueError(f"{args.roster} is a file of {roster.platform}, not of {args.to}")
+    submitted = args.submitted or args.root / "submitted"
+    came = uploads(submitted, assignment.name)
+    kept = (args.kept or args.root / "graded") / assignment.name
+    kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with GradebookWriter(args.root, assignment.name, text_file(assignment).stem) as writer:
+        graded = writer.graded_students()
+        written = _write_pages(writer, graded, submitted)
+        earned = {student: writer.grades(student) for student in graded}
+    people = roster.students(came, graded)
+    grades = {person: earned[who] for person, who in people.items() if who in earned}
+    table = kept / f"grades_{args.to}.csv"
+    absent = "0" if args.zeros else ""
+    text = roster.with_grades(grades, assignment.name, args.column, absent)
+    table.write_text(text, encoding="utf-8")
+    archive = kept / f"feedback_{args.to}.zip"
+    pages = dict(zip(graded, written, strict=True))
+    unnamed = feedback_archive(pages, came, args.to, archive)
+    print(f"{len(grades)} of {len(people)} people have a grade: {table}")
+    print(f"{len(pages) - len(unnamed)} pages of feedback: {archive}")
+    if num_open := sum(each.num_open for each in earned.values()):
+        print(f"{num_open} written answers are still to grade and count 0 so far", file=sys.stderr)
+    missing = sorted(set(graded) - set(people.values()))
+    for what, students in (("not on the roster", missing), ("not in the archive", unnamed)):
+        if students:
+            names = ", ".join(map(ascii, students))
+            print(f"classroom return: {what}: {names}", file=sys.stderr)
+    return 1 if missing or unnamed else 0
+
+
 def _collect(args: argparse.Namespace) -> int:
-    from classroom.collect import collect, to_table
-    from classroom.grade import Assignment
+    from classroom.grader.collect import collect, to_table
+    from classroom.grader.run import Assignment
 
     folder = args.root / "exercises" / args.assignment
     if not (folder / "checks.py").is_file():
@@ -327,7 +447,7 @@ def _collect(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from classroom import sandbox
+    from classroom.sandbox import layers as sandbox
 
     layers = sandbox.probe()
     lacking = [layer for layer in layers if layer.is_required and not layer.active]
@@ -338,16 +458,26 @@ def _doctor(args: argparse.Namespace) -> int:
         if not layer.active:
             needed = "" if layer.is_required else ", and not required"
             print(f"    {'':<{width}}  not active{needed}: {layer.why_not}")
+        if not layer.active and layer.name == "control groups":
+            print(
+                f"    {'':<{width}}  without them, memory in sockets and pipes is estimated, all "
+                "memory is looked at 20 times a second, and CPU time is shared by priorities"
+            )
     if lacking:
         names = ", ".join(layer.name for layer in lacking)
-        print(f"`classroom grade` refuses to work here without {names} (see --allow-weaker)")
+        print(f"`classroom grade` refuses to run here without {names} (see --allow-weaker)")
         return 1
-    print("`classroom grade` has all that it needs here")
+    try:
+        _require_out_of_sight(args.root, args.root / "submitted", args.root / "graded")
+    except sandbox.TooWeak as reason:
+        print(f"`classroom grade` refuses to run here: {reason}")
+        return 1
+    print("`classroom grade` has everything that it needs here")
     return 0
 
 
 def _inventory(args: argparse.Namespace) -> int:
-    from classroom.inventory import inventory
+    from classroom.author.inventory import inventory
 
     found = inventory(args.root)
     if args.json:
@@ -368,38 +498,24 @@ def _inventory(args: argparse.Namespace) -> int:
 
 
 def _matrix(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
+    from classroom.author import kill_matrix
 
-    from classroom import matrix
-
-    path = args.out or args.root / matrix.RECORD
-    before = None if args.again else matrix.load(path)
-    with tqdm(unit="mistake", leave=False, disable=not sys.stderr.isatty()) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        matrix.write(path, matrix.measure(args.root, before, progress=progress))
-    print(matrix.to_table(matrix.read(path)))
+    path = args.out or args.root / kill_matrix.RECORD
+    before = None if args.again else kill_matrix.load(path)
+    with _bar("mistake") as progress:
+        kill_matrix.write(path, kill_matrix.measure(args.root, before, progress=progress))
+    print(kill_matrix.to_table(kill_matrix.read(path)))
     print(f"wrote {path}")
     return 0
 
 
 def _mine(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
-    from classroom import mine
+    from classroom.student import mine
 
     if args.what == "status":
         library, changed = mine.status(args.root)
     else:
-        with tqdm(unit="notebook", leave=False, disable=not sys.stderr.isatty()) as bar:
-
-            def progress(done: int, total: int) -> None:
-                bar.total = total
-                bar.update(done - bar.n)
-
+        with _bar("notebook") as progress:
             library, changed = mine.build(args.root, progress, args.seconds_per_exercise), []
     if args.json:
         print(json.dumps(library.to_json() | {"changed": changed}, ensure_ascii=False))
@@ -415,205 +531,209 @@ def _positive(text: str) -> int:
     return number
 
 
-def _shard(text: str):
-    from classroom.scale import Shard
-
-    try:
-        return Shard.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+# Options with the same meaning in several commands.
+_SHARED: dict[str, dict[str, Any]] = {
+    "assignment": {"help": "such as 01_attention"},
+    "--root": {"type": Path, "default": Path("."), "help": "the course's folder"},
+    "--submitted": {
+        "type": Path,
+        "help": "folder with STUDENT/ASSIGNMENT/ for each student, submitted/ by default",
+    },
+    "--kept": {"type": Path, "help": "folder for verdicts and scores, graded/ by default"},
+    "--student": {"action": "append", "help": "only this student; may be repeated"},
+}
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="classroom", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    command = commands.add_parser("release", help="make exercises/ from solutions/")
-    command.add_argument("assignment", nargs="*", help="such as 01_attention; all by default")
-    command.add_argument(
-        "--verify", action="store_true", help="write nothing; say whether exercises/ is up to date"
-    )
-    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
-    command.set_defaults(run=_release)
+    def add(name: str, run: Callable[[argparse.Namespace], int], about: str, *shared: str):
+        command = commands.add_parser(name, help=about)
+        command.set_defaults(run=run)
+        for option in shared:
+            command.add_argument(option, **_SHARED[option])
+        return command.add_argument
 
-    command = commands.add_parser("check", help="run a notebook and say what is right and wrong")
-    command.add_argument("path", type=Path, help="a notebook, or the folder it is in")
-    command.add_argument("--json", action="store_true", help="print one JSON object per notebook")
-    command.add_argument(
+    option = add("release", _release, "make exercises/ from solutions/", "--root")
+    option("assignment", nargs="*", help="such as 01_attention; all by default")
+    option("--verify", action="store_true", help="write nothing; report what is out of date")
+
+    option = add("new", _new, "write a small exercise for an author to change", "--root")
+    option("name", help="of the assignment, such as 11_topic")
+
+    option = add("handout", _handout, "write the repository that students get", "--root")
+    option("--to", type=Path, required=True, help="an empty folder, or what this wrote before")
+
+    option = add("check", _check, "run a notebook and report which checks pass")
+    option("path", type=Path, help="a notebook, or a folder with notebooks")
+    option("--json", action="store_true", help="print one JSON object per notebook")
+    option(
         "--seconds-per-cell",
         type=_positive,
         default=60,
         help="interrupt a cell after this time, 60 by default",
     )
-    command.set_defaults(run=_check)
 
-    command = commands.add_parser(
+    option = add(
         "grade",
-        help="grade what a class handed in: students' code in a sandbox, the checks outside",
+        _grade,
+        "grade submissions: run students' code in a sandbox, and the checks outside it",
+        *("assignment", "--submitted", "--kept", "--student", "--root"),
     )
-    command.add_argument("assignment", help="such as 01_attention")
-    command.add_argument(
-        "--submitted",
-        type=Path,
-        help="holds STUDENT/ASSIGNMENT/ for each student, submitted/ by default",
+    option(
+        "--exercise",
+        action="append",
+        help="grade again, but update only the points of this exercise; may be repeated",
     )
-    command.add_argument(
-        "--kept", type=Path, help="where verdicts and scores are kept, graded/ by default"
+    option("--again", action="store_true", help="grade unchanged submissions again too")
+    option(
+        "--workers", type=_positive, default=1, help="submissions to grade at once, 1 by default"
     )
-    command.add_argument(
-        "--workers", type=_positive, default=1, help="submissions to grade at a time, 1 by default"
-    )
-    command.add_argument(
-        "--allow-weaker",
-        action="store_true",
-        help="go on where this machine lacks a layer of the sandbox; every verdict says so",
-    )
-    command.add_argument(
-        "--seconds-per-submission",
-        type=_positive,
-        default=300,
-        help="time for all of a submission, 300 by default",
-    )
-    where = command.add_mutually_exclusive_group()
-    where.add_argument(
+    option(
         "--scheduler",
         metavar="ADDRESS",
         help="grade on a Dask cluster, such as tcp://10.0.0.7:8786",
     )
-    where.add_argument(
-        "--shard",
-        type=_shard,
-        metavar="I/N",
-        help="grade one of N parts of the class, into a folder of its own",
-    )
-    where.add_argument(
-        "--merge",
-        nargs="*",
-        type=Path,
-        metavar="FOLDER",
-        help="put shards together, those in --kept by default: gradebook and scores",
-    )
-    where.add_argument(
+    option(
         "--prepare",
         action="store_true",
-        help="only draw the seed of the run, and say what may be published of it",
+        help="only draw the seed of the run and print its SHA-256, which may be published",
     )
-    command.add_argument(
-        "--student", action="append", help="only this one; may be given several times"
+    option(
+        "--allow-weaker",
+        action="store_true",
+        help="grade even if this machine lacks a layer of the sandbox; every verdict notes it",
     )
-    command.add_argument(
-        "--exercise",
-        action="append",
-        help="grade again, and take only the points of this one; may be given several times",
+    option(
+        "--seconds-per-cell",
+        type=_positive,
+        default=60,
+        help="interrupt a cell after this time, 60 by default",
     )
-    command.add_argument(
-        "--again", action="store_true", help="also what is graded already and has not changed"
+    option(
+        "--seconds-per-submission",
+        type=_positive,
+        default=300,
+        help="time limit for a whole submission, 300 by default",
     )
-    command.add_argument(
-        "--no-gradebook", action="store_true", help="leave nbgrader's gradebook alone"
-    )
-    command.add_argument(
+    option("--no-gradebook", action="store_true", help="do not write to nbgrader's gradebook")
+    option(
         "--feedback", action="store_true", help="also write each student's page, as `feedback` does"
     )
-    command.add_argument("--json", action="store_true", help="print one JSON object per submission")
-    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
-    command.set_defaults(run=_grade)
+    option("--json", action="store_true", help="print one JSON object per submission")
 
-    command = commands.add_parser(
-        "report", help="say what the class made of an assignment, and which mistakes are common"
+    option = add(
+        "report",
+        _report,
+        "summarise a class: points earned per exercise, and common mistakes",
+        *("assignment", "--kept", "--root"),
     )
-    command.add_argument("assignment", help="such as 01_attention")
-    command.add_argument("--kept", type=Path, help="where verdicts are kept, graded/ by default")
-    command.add_argument(
+    option(
         "--html",
         type=Path,
         help="where to write the page, graded/ASSIGNMENT/summary.html by default",
     )
-    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
-    command.set_defaults(run=_report)
 
-    command = commands.add_parser(
+    add(
+        "similarity",
+        _similarity,
+        "report submissions that look alike: what to ask about, and no proof",
+        *("assignment", "--submitted", "--kept", "--root"),
+    )
+
+    add(
         "feedback",
-        help="write a page for each student: points, what the checks found, the notebook",
+        _feedback,
+        "write a page for each student: points, what the checks found, the notebook",
+        *("assignment", "--student", "--submitted", "--root"),
     )
-    command.add_argument("assignment", help="such as 01_attention")
-    command.add_argument(
-        "--student", action="append", help="only this one; may be given several times"
-    )
-    command.add_argument(
-        "--submitted",
-        type=Path,
-        help="holds STUDENT/ASSIGNMENT/ for each student, submitted/ by default",
-    )
-    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
-    command.set_defaults(run=_feedback)
 
-    command = commands.add_parser(
-        "collect", help="take what a learning platform gives out into submitted/"
+    option = add(
+        "collect",
+        _collect,
+        "copy downloads from a learning platform into submitted/",
+        *("--submitted", "--root"),
     )
-    command.add_argument(
-        "source", nargs="+", type=Path, help="a folder, a ZIP archive or a notebook"
-    )
-    command.add_argument("--assignment", required=True, help="such as 01_attention")
-    command.add_argument(
+    option("source", nargs="+", type=Path, help="a folder, a ZIP archive or a notebook")
+    option("--assignment", required=True, help="such as 01_attention")
+    option(
         "--pattern",
         help="regular expression for a path in a source, with a group (?P<student>…); by default "
         "those of Moodle and Canvas, STUDENT/….ipynb and STUDENT.ipynb",
     )
-    command.add_argument(
+    option(
         "--times-from-archive",
         action="store_true",
-        help="count lateness from the times in the source, not from now",
+        help="take the times of submission from the source, not the present time",
     )
-    command.add_argument(
-        "--submitted", type=Path, help="where to put STUDENT/ASSIGNMENT/, submitted/ by default"
-    )
-    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
-    command.set_defaults(run=_collect)
 
-    command = commands.add_parser(
-        "doctor", help="say whether this machine can seal off the code that it grades"
+    option = add(
+        "roster",
+        _roster,
+        "put the people of a CSV file of Moodle's or Canvas's into the gradebook",
+        *("--submitted", "--root"),
     )
-    command.set_defaults(run=_doctor)
+    option("file", type=Path, help="participants, a grading worksheet, or Canvas's gradebook")
 
-    command = commands.add_parser("inventory", help="list all assignments and exercises")
-    command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
-    command.set_defaults(run=_inventory)
+    option = add(
+        "return",
+        _return,
+        "write the grades and the feedback of a class in the form that a platform imports",
+        *("assignment", "--submitted", "--kept", "--root"),
+    )
+    option("--to", choices=("moodle", "canvas"), required=True, help="the learning platform")
+    option(
+        "--roster",
+        type=Path,
+        required=True,
+        help="the platform's CSV file, which gets the grades: Moodle's grading worksheet or "
+        "Canvas's gradebook",
+    )
+    option(
+        "--column",
+        default="",
+        help="for the grades; by default Grade for Moodle, the assignment's name for Canvas",
+    )
+    option("--zeros", action="store_true", help="write 0 for those who have submitted nothing")
 
-    command = commands.add_parser(
-        "matrix", help="run every known mistake against every check: which check catches which"
+    add(
+        "doctor",
+        _doctor,
+        "report whether this machine can isolate the code that it grades",
+        "--root",
     )
-    command.add_argument(
-        "--again", action="store_true", help="also exercises that have not changed since"
+
+    option = add("inventory", _inventory, "list all assignments and exercises", "--root")
+    option("--json", action="store_true", help="print one JSON object")
+
+    option = add(
+        "matrix", _matrix, "run every known mistake against every check, and count", "--root"
     )
-    command.add_argument(
+    option("--again", action="store_true", help="also run exercises that have not changed")
+    option(
         "--out",
         type=Path,
-        help="where to write it, tests/benchmarks/records/kill_matrix.json by default",
+        help="output file, tests/benchmarks/records/kill_matrix.json by default",
     )
-    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
-    command.set_defaults(run=_matrix)
 
-    command = commands.add_parser(
-        "mine", help="make a library of your own from your notebooks: what passes its checks"
+    option = add(
+        "mine", _mine, "make your own library from the answers that pass their checks", "--root"
     )
-    command.add_argument(
+    option(
         "what",
         nargs="?",
         choices=("build", "status"),
         default="build",
-        help="build or bring up to date (the default), or say what is yours and what is borrowed",
+        help="build or update it (the default), or list which parts are yours and which borrowed",
     )
-    command.add_argument(
+    option(
         "--seconds-per-exercise",
         type=_positive,
         default=60,
-        help="give an exercise up after this time, 60 by default",
+        help="time limit per exercise, 60 by default",
     )
-    command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.add_argument("--root", type=Path, default=Path("."), help="the course's folder")
-    command.set_defaults(run=_mine)
+    option("--json", action="store_true", help="print one JSON object")
     return parser
 
 

@@ -1,36 +1,21 @@
 """A course of one small assignment, as its author would write it."""
 
-import json
 import re
 import shutil
 import textwrap
+from contextlib import nullcontext
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell
 
-from classroom import grade
-from classroom.grade import Assignment, judge
-from classroom.notebooks import build_notebook, cell_of
-from classroom.subjects import LocalSubject
-from classroom.zygote import Zygote
+from classroom.author.notebooks import build_notebook, cell_of
+from classroom.calls.local import LocalSubject
+from classroom.grader import processes, run
+from classroom.grader.run import Assignment, grade
 
-
-def marker(grade_id, points=None):
-    """Return what opens the cell of a solution, or of a grade."""
-    about = {
-        "grade": points is not None,
-        "grade_id": grade_id,
-        "locked": points is not None,
-        "schema_version": 3,
-        "solution": points is None,
-        "task": False,
-    }
-    return f"# %% nbgrader={json.dumps(about if points is None else {**about, 'points': points})}"
-
-
-TEXT = f'''\
+TEXT = '''\
 # %% [markdown]
 # # Averages
 #
@@ -42,12 +27,12 @@ import torch
 from classroom import check
 
 # %% [markdown]
-# {{{{exercise centre}}}}
+# {{exercise centre}}
 #
-# Move the rows so that their mean is zero.
+# Move the rows of x, (rows, width), so that their mean is zero.
 
 
-{marker("centre")}
+# %% exercise="centre"
 def centre(x: torch.Tensor) -> torch.Tensor:
     """Subtract the mean of the rows."""
     ### BEGIN SOLUTION
@@ -56,26 +41,19 @@ def centre(x: torch.Tensor) -> torch.Tensor:
     ### END SOLUTION
 
 
-{marker("centre-check", points=3)}
-check("centre")
+# %%
+print("one is done")
 
 # %% [markdown]
-# {{{{exercise twice}}}}
+# {{exercise twice}}
 
 
-{marker("twice")}
+# %% exercise="twice"
 def twice(number: float) -> float:
     """Return the number, doubled."""
     ### BEGIN SOLUTION
     return number + number
     ### END SOLUTION
-
-
-{marker("twice-check", points=2)}
-check("twice")
-
-# %%
-print("the end")
 '''
 
 CHECKS = '''\
@@ -83,7 +61,8 @@ CHECKS = '''\
 
 import torch
 
-from classroom.checks import exercise, expect_agrees, expect_law, points
+from classroom.exercise.expect import exercise, expect_agrees, expect_law, points
+from classroom.exercise.prepared import oracle
 
 
 def rows(case):
@@ -103,8 +82,11 @@ def rows(case):
 class TestCentre:
     @points(1)
     def test_rows_are_moved_by_their_mean(self, subject, case):
-        oracle = lambda x: x - x.mean(dim=0)
-        expect_agrees(subject, case, "centre", rows, oracle, {"centred": "rows width"})
+        @oracle
+        def right(x):
+            return x - x.mean(dim=0)
+
+        expect_agrees(subject, case, "centre", rows, right, {"centred": "rows width"})
 
     @points(2)
     def test_the_mean_is_zero(self, subject, case):
@@ -112,6 +94,11 @@ class TestCentre:
             return None if seen.mean(dim=0).abs().max() < 1e-9 else "the mean is not zero"
 
         expect_law(subject, case, "centre", rows, law)
+
+
+@oracle
+def doubled(n):
+    return n + n
 
 
 @exercise(
@@ -128,7 +115,7 @@ class TestTwice:
     @points(2)
     def test_two_is_four(self, subject, case):
         inputs = lambda case: (case.integer(1, 1000),)
-        expect_agrees(subject, case, "twice", inputs, lambda n: n + n, {"double": ""})
+        expect_agrees(subject, case, "twice", inputs, doubled, {"double": ""})
 '''
 
 MISTAKES = '''\
@@ -136,7 +123,7 @@ MISTAKES = '''\
 
 import torch
 
-from classroom.answers import Mistake
+from classroom.exercise.answers import Mistake
 
 
 class NotMoved(Mistake, exercise="centre"):
@@ -159,6 +146,27 @@ class Squared(Mistake, exercise="twice"):
 
     def twice(number):
         return number * number
+
+
+class SumOfTheRows(Mistake, exercise="centre"):
+    """The sum is subtracted; divide it by the number of rows."""
+
+    def centre(x):
+        return x - x.sum(dim=0)
+
+
+class NotDoubled(Mistake, exercise="twice"):
+    """The number is returned as it came."""
+
+    def twice(number):
+        return number
+
+
+class Thrice(Mistake, exercise="twice"):
+    """The number is added once too often."""
+
+    def twice(number):
+        return number + number + number
 '''
 
 VARIANTS = '''\
@@ -166,7 +174,7 @@ VARIANTS = '''\
 
 import torch
 
-from classroom.answers import Variant
+from classroom.exercise.answers import Variant
 
 
 class Loop(Variant, exercise="centre"):
@@ -174,6 +182,41 @@ class Loop(Variant, exercise="centre"):
 
     def centre(x):
         return torch.stack([column - column.mean() for column in x.T], dim=1)
+
+
+class Divided(Variant, exercise="centre"):
+    """The sum, divided."""
+
+    def centre(x):
+        return x - x.sum(dim=0) / len(x)
+
+
+class AsMatrix(Variant, exercise="centre"):
+    """A matrix that subtracts the mean."""
+
+    def centre(x):
+        return (torch.eye(len(x), dtype=x.dtype) - 1 / len(x)) @ x
+
+
+class TimesTwo(Variant, exercise="twice"):
+    """A product."""
+
+    def twice(number):
+        return 2 * number
+
+
+class Summed(Variant, exercise="twice"):
+    """The sum of a list."""
+
+    def twice(number):
+        return sum([number] * 2)
+
+
+class Quartered(Variant, exercise="twice"):
+    """A half of four times the number."""
+
+    def twice(number):
+        return number * 4 / 2
 '''
 
 CONFIG = Path(__file__).parents[2] / "nbgrader_config.py"
@@ -215,8 +258,8 @@ def write_checks(tmp_path):
     def write(body, folder=tmp_path, before="", mistakes=""):
         folder.mkdir(exist_ok=True)
         checks = (
-            "from classroom.checks import *\n"
-            "from classroom.checks import points, exercise\n"
+            "from classroom.exercise.expect import *\n"
+            "from classroom.exercise.expect import points, exercise\n"
             f"{textwrap.dedent(before)}\n"
             "@exercise('f', number='1.1', title='Title', asks='Write it.', difficulty=1, "
             "importance=1, minutes=1)\n"
@@ -224,7 +267,7 @@ def write_checks(tmp_path):
         )
         (folder / "checks.py").write_text(checks + textwrap.indent(textwrap.dedent(body), "    "))
         if mistakes:
-            imports = "import torch\nfrom classroom.answers import Mistake\n"
+            imports = "import torch\nfrom classroom.exercise.answers import Mistake\n"
             (folder / "mistakes.py").write_text(imports + textwrap.dedent(mistakes))
         return folder
 
@@ -249,12 +292,6 @@ def student():
 CENTRE = "def centre(x):\n    return x - x.mean(dim=0)"
 TWICE = "def twice(number):\n    return number + number"
 SOLUTION = re.compile(r"### BEGIN SOLUTION.*### END SOLUTION", re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def zygote(sealed):
-    with Zygote() as zygote:
-        yield zygote
 
 
 @pytest.fixture
@@ -301,15 +338,17 @@ def hand_in(handout, submitted):
 
 
 @pytest.fixture
-def here(zygote, monkeypatch):
-    """Grade in this process, which spares the tests those of a pool."""
+def here(launcher, monkeypatch):
+    """Grade in this process, which spares the tests the start of others and their torch."""
     graded = []
+    monkeypatch.setattr(
+        processes, "start_early", lambda *started_for: nullcontext(processes.Started())
+    )
 
-    def side_by_side(grader, submissions, workers, *crew):
-        for each in submissions:
-            graded.append(each.student)
-            parcel = each.parcel(grader.settings.assignment.master)
-            yield each, judge(zygote, grader.settings, each.student, parcel)
+    def side_by_side(grader, submissions, workers, started):
+        for submission in submissions:
+            graded.append(submission.student)
+            yield submission, grade(launcher, grader.settings, submission)
 
-    monkeypatch.setattr(grade, "side_by_side", side_by_side)
+    monkeypatch.setattr(run, "side_by_side", side_by_side)
     return graded

@@ -1,13 +1,15 @@
 import json
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from classroom.__main__ import main
-from classroom.selfcheck import CheckResult, Report
-from classroom.terminal import NotebookReport
+from classroom.__main__ import _in_a_sentence, _is_something_new, main
+from classroom.exercise.report import CheckResult, Report
+from classroom.grader.json_lines import append
+from classroom.student.terminal import NotebookReport
 
 
 def run(capsys, *argv):
@@ -38,7 +40,7 @@ def notebooks(tmp_path, monkeypatch):
         seconds.append(seconds_per_cell)
         return found[path.name]
 
-    monkeypatch.setattr("classroom.terminal.check_notebook", check_notebook)
+    monkeypatch.setattr("classroom.student.terminal.check_notebook", check_notebook)
     for name in (*found, "notes.txt"):
         (tmp_path / name).touch()
     return SimpleNamespace(folder=tmp_path, found=found, seconds=seconds)
@@ -94,9 +96,9 @@ def test_the_inventory_is_printed_for_people_and_as_json(course, capsys):
     assert (status, err) == (0, "")
     assert out.splitlines() == [
         "07_averages: Averages (5 points, 15 minutes)",
-        "  7.1  Centre the rows: 3 points, 10 minutes, difficulty 2 of 5, 2 named mistakes, "
-        "1 variants",
-        "  7.2  Twice: 2 points, 5 minutes, difficulty 1 of 5, 1 named mistakes, 0 variants",
+        "  7.1  Centre the rows: 3 points, 10 minutes, difficulty 2 of 5, 3 named mistakes, "
+        "3 variants",
+        "  7.2  Twice: 2 points, 5 minutes, difficulty 1 of 5, 3 named mistakes, 3 variants",
     ]
     status, out, err = run(capsys, "inventory", "--json", "--root", course)
     assert status == 0 and json.loads(out)["assignments"][0]["points"] == 5
@@ -105,9 +107,10 @@ def test_the_inventory_is_printed_for_people_and_as_json(course, capsys):
 def test_a_release_can_be_made_and_verified(course, capsys):
     status, out, err = run(capsys, "release", "--verify", "--root", course)
     assert (status, err) == (1, "")
-    assert out.splitlines()[-2:] == [
+    assert out.splitlines()[-3:] == [
         "solutions/07_averages/averages.ipynb is missing",
-        "run `classroom release` and commit what it writes",
+        "solutions/07_averages/prepared.zip is missing",
+        "run `classroom release` and commit the files that it writes",
     ]
     assert not (course / "exercises").exists()
     status, out, err = run(capsys, "release", "--root", course)
@@ -115,6 +118,30 @@ def test_a_release_can_be_made_and_verified(course, capsys):
     assert "wrote exercises/07_averages/averages.ipynb" in out.splitlines()
     status, out, err = run(capsys, "release", "--verify", "--root", course)
     assert (status, out) == (0, "exercises/ is exactly what solutions/ gives\n")
+
+
+# Is it worth starting processes before the class is read?
+
+
+NAME = "07_averages"
+
+
+def test_something_is_new_if_nobody_was_graded_or_a_submission_came_later(tmp_path):
+    submitted, verdicts = tmp_path / "submitted", tmp_path / "verdicts.jsonl"
+    for student in ("ada", "zoe"):
+        (submitted / student / NAME).mkdir(parents=True)
+    assert _is_something_new(submitted, NAME, tmp_path)
+    assert not _is_something_new(submitted, "08_more", tmp_path)
+    verdicts.touch()
+    last = max((submitted / s / NAME).lstat().st_ctime for s in ("ada", "zoe"))
+    os.utime(verdicts, (last + 1, last + 1))
+    assert not _is_something_new(submitted, NAME, tmp_path)
+    os.utime(verdicts, (last - 1, last - 1))
+    assert _is_something_new(submitted, NAME, tmp_path)
+
+
+def test_nothing_is_new_where_there_are_no_submissions(tmp_path):
+    assert not _is_something_new(tmp_path / "submitted", NAME, tmp_path)
 
 
 # Refusals: one sentence on stderr, nothing on stdout, status 2
@@ -199,3 +226,17 @@ def test_a_command_ends_with_its_status(tmp_path):
     )
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr.startswith("classroom inventory: there are no assignments under")
+
+
+def test_a_full_disk_is_reported_with_the_file_that_it_has_no_room_for(tmp_path, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    ledger = tmp_path / "submitted" / "received.jsonl"
+    ledger.parent.mkdir()
+    with pytest.raises(OSError) as raised:
+        append(ledger, [{"student": "ada"}])
+    said = _in_a_sentence(raised.value)
+    assert said == f"{ledger}: No space left on device; make room and run it again, it goes on"
+    assert _in_a_sentence(OSError(28, "No space left on device")).startswith("No space left")

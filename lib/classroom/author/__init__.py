@@ -1,0 +1,1 @@
+"""Tools for authors: notebooks as text, releases, the inventory, the kill matrix."""

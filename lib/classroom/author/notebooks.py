@@ -1,0 +1,237 @@
+"""Assignments as text and as notebooks, and the cells that belong to an exercise.
+
+Only the text is edited (`attention.py`, jupytext's percent format). A cell that begins with
+`# %% exercise="name"` holds the solution of an exercise; the cell that checks it, nbgrader's
+metadata and the points are added here. A cell of text that begins with
+`# %% [markdown] written="name" points=3` holds what a person looks for in a written answer, in
+whose place students get a blank. Cell ids are the grade ids, or a hash of the source, so the same
+text always gives the same bytes.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from classroom.course import CHECK_SUFFIX, text_file
+from classroom.exercise.expect import Exercise
+from classroom.exercise.run import list_checks, load_checks
+
+_HEADER = re.compile(r"^\{\{exercise (\w+)\}\}$", re.MULTILINE)
+_QUESTION = re.compile(r"^\{\{question (\w+)\}\}$", re.MULTILINE)
+# Metadata by which jupytext could restore the layout of the text; the notebook does not need it.
+_LAYOUT_OF_THE_TEXT = ("lines_to_next_cell", "lines_to_end_of_cell_marker", "cell_marker")
+
+
+def build_notebook(folder: Path) -> NotebookNode:
+    """Make the instructor's notebook of an assignment from its text.
+
+    A line `{{exercise name}}` in the text becomes the exercise's number, title, difficulty,
+    importance, minutes and points, which come from its checks. After the cell of its solution comes
+    a cell that checks it. A line `{{question name}}` becomes the heading of a written answer.
+
+    Args:
+        folder: An assignment's folder with its text and `checks.py`.
+
+    Returns:
+        A notebook without outputs.
+
+    Raises:
+        ValueError: If the text does not match the checks.
+
+    """
+    import jupytext  # it depends on a server, which grading does not need
+
+    text = text_file(folder)
+    exercises = {name: found for name, (found, _) in load_checks(folder).items()}
+    points = {name: sum(p for _, p in checks) for name, checks in list_checks(folder).items()}
+    notebook = jupytext.read(text, fmt="py:percent")
+    written = _mark_written(notebook, text)
+    for cell in notebook.cells:
+        for name in _LAYOUT_OF_THE_TEXT:
+            cell.metadata.pop(name, None)
+        if cell.cell_type == "markdown":
+            cell.source = _fill_headers(cell.source, exercises, points, text)
+            cell.source = _QUESTION.sub(lambda m: _question(m[1], written, text), cell.source)
+    _add_checks(notebook, points, text)
+    if missing := sorted(exercises.keys() - set(_HEADER.findall(_markdown_of(text)))):
+        raise ValueError(f"{text.name}: no line {{{{exercise {missing[0]}}}}} heads its exercise")
+    _give_stable_ids(notebook)
+    notebook.metadata = NotebookNode(
+        kernelspec={"display_name": "Python 3", "language": "python", "name": "python3"},
+        language_info={"name": "python"},
+    )
+    notebook.metadata.classroom = {"cells": digest_of(notebook), "text": digest_of_text(text)}
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    nbformat.validate(notebook)
+    return notebook
+
+
+def digest_of(notebook: NotebookNode) -> str:
+    """Stand for what an author writes into the cells of a notebook, whatever they have shown."""
+    cells = [(c.cell_type, c.source, c.metadata.get("nbgrader")) for c in notebook.cells]
+    return hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest()
+
+
+def digest_of_text(text: Path) -> str:
+    """Stand for the text that a notebook is made from."""
+    return hashlib.sha256(text.read_bytes()).hexdigest()
+
+
+def require_unedited(notebook: Path, text: Path) -> None:
+    """Require that a notebook is as it was made, because its text is about to replace it.
+
+    Raises:
+        ValueError: If somebody has edited it since.
+
+    """
+    try:
+        there = nbformat.read(notebook, as_version=4)
+        made = there.metadata.classroom.cells
+    except (AttributeError, FileNotFoundError, nbformat.reader.NotJSONError):
+        return
+    if digest_of(there) != made:
+        raise ValueError(
+            f"{notebook.name} was edited since it was made from {text.name}: put the change into "
+            f"{text.name}, delete the notebook, and release again"
+        )
+
+
+def write_notebook(notebook: NotebookNode, path: Path) -> None:
+    """Write a notebook; equal notebooks give equal bytes."""
+    path.write_text(nbformat.writes(notebook, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def cell_of(notebook: NotebookNode, grade_id: str) -> NotebookNode:
+    """Return the cell with this grade id.
+
+    Raises:
+        KeyError: If there is none.
+
+    """
+    for cell in notebook.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == grade_id:
+            return cell
+    raise KeyError(f"the notebook has no cell with the grade id {grade_id!r}")
+
+
+def header_of(about: Exercise, points: int) -> str:
+    """Return the heading of an exercise and the line under it."""
+    optional = " · optional" if about.optional else ""
+    return (
+        f"## Exercise {about.number} · {about.title}\n\n"
+        f"Difficulty {_dots(about.difficulty)} · importance {_dots(about.importance)} · "
+        f"about {about.minutes} minutes · {points} points{optional}"
+    )
+
+
+def _markdown_of(text: Path) -> str:
+    return re.sub(r"(?m)^# ?", "", text.read_text(encoding="utf-8"))
+
+
+def _dots(number: int) -> str:
+    return f"{'●' * number}{'○' * (5 - number)} ({number} of 5)"
+
+
+def _fill_headers(
+    source: str, exercises: Mapping[str, Exercise], points: Mapping[str, int], text: Path
+) -> str:
+    def header(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in exercises:
+            raise ValueError(f"{text.name}: no checks for the exercise {name!r}")
+        return header_of(exercises[name], points[name])
+
+    filled = _HEADER.sub(header, source)
+    if left := re.search(r"\{\{\s*exercise.*", filled):
+        raise ValueError(
+            f"{text.name}: a header must be alone on its line, like {{{{exercise name}}}}, "
+            f"got {left[0]!r}"
+        )
+    return filled
+
+
+def is_written(cell: NotebookNode) -> bool:
+    """Return whether a cell holds a written answer, which a person grades."""
+    about = cell.metadata.get("nbgrader", {})
+    return bool(about.get("grade") and about.get("solution"))
+
+
+def _mark_written(notebook: NotebookNode, text: Path) -> dict[str, int]:
+    """Mark the cells of written answers for nbgrader; return what each is worth."""
+    worth: dict[str, int] = {}
+    for cell in notebook.cells:
+        name, points = (cell.metadata.pop(key, None) for key in ("written", "points"))
+        if name is None:
+            continue
+        if cell.cell_type != "markdown" or type(points) is not int or points < 1 or name in worth:
+            raise ValueError(
+                f"{text.name}: a written answer is one cell that begins with "
+                f'# %% [markdown] written="{name}" points=3, got points={points!r}'
+            )
+        worth[name] = points
+        cell.metadata.nbgrader = _about(name, grade=True, solution=True, points=points)
+    headed = set(_QUESTION.findall(_markdown_of(text)))
+    if missing := sorted(worth.keys() - headed):
+        raise ValueError(f"{text.name}: no line {{{{question {missing[0]}}}}} heads its answer")
+    return worth
+
+
+def _question(name: str, written: Mapping[str, int], text: Path) -> str:
+    if name not in written:
+        raise ValueError(f"{text.name}: no cell for the written answer {name!r}")
+    return (
+        "## In your own words\n\n"
+        f"Optional · {written[name]} points if your course counts it · graded by a person, not by "
+        "a check"
+    )
+
+
+def _add_checks(notebook: NotebookNode, points: Mapping[str, int], text: Path) -> None:
+    """Mark the cells of solutions for nbgrader, and put the cell that checks it after each."""
+    cells, solved = [], set()
+    for cell in notebook.cells:
+        cells.append(cell)
+        if "nbgrader" in cell.metadata and not is_written(cell):
+            raise ValueError(
+                f'{text.name}: a cell has metadata of nbgrader\'s: write `# %% exercise="name"` '
+                "above a solution; the rest is added"
+            )
+        name = cell.metadata.pop("exercise", None)
+        if name is None:
+            continue
+        if name not in points:
+            raise ValueError(f"{text.name}: no checks for the cell of the exercise {name!r}")
+        if name in solved:
+            raise ValueError(f"{text.name}: two cells are the solution of {name!r}")
+        solved.add(name)
+        cell.metadata.nbgrader = _about(name, solution=True)
+        about = _about(name + CHECK_SUFFIX, grade=True, locked=True, points=points[name])
+        check = nbformat.v4.new_code_cell(f'check("{name}")', metadata={"nbgrader": about})
+        cells.append(check)
+    if missing := [name for name in points if name not in solved]:
+        raise ValueError(f'{text.name}: no cell begins with # %% exercise="{missing[0]}"')
+    notebook.cells = cells
+
+
+def _about(grade_id: str, **marks: bool | int) -> dict[str, bool | int | str]:
+    """Return nbgrader's metadata of a cell."""
+    plain = {"grade": False, "locked": False, "solution": False, "task": False}
+    return {**plain, "grade_id": grade_id, "schema_version": 3, **marks}
+
+
+def _give_stable_ids(notebook: NotebookNode) -> None:
+    taken: set[str] = set()
+    for cell in notebook.cells:
+        about = cell.metadata.get("nbgrader")
+        wanted = about.grade_id if about else hashlib.sha256(cell.source.encode()).hexdigest()[:8]
+        number, cell_id = 1, wanted[:60]
+        while cell_id in taken:
+            number += 1
+            cell_id = f"{wanted[:60]}-{number}"
+        taken.add(cell_id)
+        cell["id"] = cell_id

@@ -1,0 +1,318 @@
+"""Code under test in this process, such as the cells of an open notebook."""
+
+import contextlib
+import difflib
+import itertools
+import os
+import signal
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from classroom.calls import lending, module_classes, wire
+from classroom.calls.files import File, read_file
+from classroom.calls.subject import (
+    Crashed,
+    NotDefined,
+    NotWritten,
+    StudentError,
+    Subject,
+    WrongKind,
+    content,
+    count,
+    too_long,
+    too_slow,
+    words_of,
+)
+from classroom.calls.wire import CannotCross, Handle, pack, unpack
+from classroom.limits import SECONDS_PER_EXERCISE, WALL_PER_CPU
+
+_REPEAT_ALARM_AFTER = 0.01
+_FASTEST_ALARM = 2e-5
+_OUR_PACKAGE = str(Path(__file__).parents[1])
+_LIBRARIES = (sysconfig.get_path("stdlib"), "site-packages", "dist-packages")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a notebook may set for all computations; by default, what a fresh Python has.
+
+    A check shares its process with the notebook, and must compute as if nothing were set.
+    """
+
+    dtype: torch.dtype = torch.float32
+    gradients: bool = True
+    deterministic: bool = False
+    at_errors: Mapping[str, Any] = field(default_factory=lambda: {"all": "warn", "under": "ignore"})
+
+    @classmethod
+    def now(cls) -> "Settings":
+        """Return those in force."""
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        dtype, gradients = torch.get_default_dtype(), torch.is_grad_enabled()
+        return cls(dtype, gradients, deterministic, np.geterr())
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Compute with these settings in the block."""
+        before = Settings.now()
+        try:
+            self._set()
+            yield
+        finally:
+            before._set()
+
+    def _set(self) -> None:
+        torch.set_default_dtype(self.dtype)
+        torch.set_grad_enabled(self.gradients)
+        # Only if it differs: torch imports its compiler for this, which takes seconds.
+        if self.deterministic != torch.are_deterministic_algorithms_enabled():
+            torch.use_deterministic_algorithms(self.deterministic)
+        np.seterr(**self.at_errors)
+
+
+class LocalSubject(Subject):
+    """Code that lives in this process, such as the cells of an open notebook.
+
+    Every value is packed and unpacked on its way, as it would be between processes, so no answer
+    that passes a check here depends on sharing memory with the check.
+
+    Args:
+        namespace: Where the functions are found by name, for instance a notebook's variables.
+        seconds: CPU time for all calls together, and `WALL_PER_CPU` times as much wall time; after
+            that each call fails at once. Enforced in the main thread of systems with POSIX timers,
+            elsewhere only between calls.
+        files: The files beside the notebook, by name; by default those in the working directory.
+
+    """
+
+    def __init__(
+        self,
+        namespace: Mapping[str, Any],
+        seconds: float = SECONDS_PER_EXERCISE,
+        files: Mapping[str, File] | None = None,
+    ):
+        self._namespace = namespace
+        self._files = files
+        self._seconds = seconds
+        self._seconds_left = seconds
+        self._wall_left = WALL_PER_CPU * seconds
+        self._lent: dict[int, Callable[..., Any]] = {}
+        self._theirs = Settings.now()
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the function `name` of this process; see `Subject`."""
+        args, kwargs = self._cross((args, kwargs))
+        return self._returned(name, self._run(name, lambda function: function(*args, **kwargs)))
+
+    def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Call the function `name`; return its result, and its arguments after the call."""
+        given = self._cross(args)
+        result = self._run(name, lambda function: function(*given))
+        return self._returned(name, result), self._returned(name, given)
+
+    def gradients(
+        self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        """Differentiate `sum(output * cotangent)` through the function by autograd."""
+        given = list(self._cross(tuple(args)))
+        leaves = [given[index].requires_grad_() for index in wrt]
+
+        def differentiate(function: Callable[..., Any]) -> tuple[Tensor | None, ...]:
+            outputs = _require_tensors(name, function(*given), cotangents)
+            total = sum((o * c).sum() for o, c in zip(outputs, cotangents, strict=True))
+            if not isinstance(total, Tensor) or not total.requires_grad:
+                raise WrongKind(
+                    f"the result of `{name}` is cut off from its inputs: no gradient can flow "
+                    "back (look for .detach(), .data, torch.no_grad() or a new torch.tensor(...))"
+                )
+            return torch.autograd.grad(total, leaves, allow_unused=True)
+
+        return self._returned(name, self._run(name, differentiate))
+
+    def file(self, name: str) -> bytes:
+        """Return the bytes of a file beside the notebook."""
+        folder = Path.cwd()
+        is_there = (folder / name).exists() or (folder / name).is_symlink()
+        if self._files is None and is_there:
+            return content(name, read_file(folder, name))
+        return super().file(name)
+
+    def _cross(self, value: Any) -> Any:
+        return unpack(pack(value), self._resolve)
+
+    def _resolve(self, handle: Handle) -> Callable[..., Any]:
+        if handle.owner != "checks" or handle.id not in self._lent:
+            raise CannotCross("a handle that no check has lent")
+        function, cross = Settings().in_force()(self._lent[handle.id]), self._cross
+
+        def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            return cross(lending.neutrally(lambda g, n: function(*g, **n), cross((args, kwargs))))
+
+        def gradients(*request: Any) -> Any:
+            differentiate = partial(lending.differentiate, function)
+            return cross(lending.neutrally(differentiate, cross(request)))
+
+        return lending.borrowed(call, gradients)
+
+    def _returned(self, name: str, result: Any) -> Any:
+        try:
+            return self._cross(result)
+        except CannotCross as reason:
+            raise WrongKind(f"`{name}` returned something unreadable: {reason}") from None
+
+    def _run(self, name: str, compute: Callable[[Callable[..., Any]], Any]) -> Any:
+        """Let `compute` use the function `name` in the time that is left."""
+        function = self._find(name)
+        try:
+            with self._theirs.in_force(), self._time_limit(name):
+                return compute(function)
+        except StudentError:
+            raise
+        except module_classes.WrongWeights as error:
+            raise WrongKind(f"`{name}` cannot take the weights of this exercise: {error}") from None
+        except BaseException as error:
+            raise _failure(name, error) from None
+
+    def _find(self, name: str) -> Callable[..., Any]:
+        found = self._namespace.get(name)
+        if module_classes.is_module_class(found):
+            return module_classes.as_function(found)
+        if callable(found):
+            return found
+        if found is not None:
+            raise NotDefined(f"`{name}` should be a function, it is a {type(found).__name__}")
+        near = difflib.get_close_matches(
+            name, [n for n, v in self._namespace.items() if callable(v) and n[0] != "_"], n=1
+        )
+        hint = f"; there is a `{near[0]}`: is that its name?" if near else ""
+        raise NotDefined(
+            f"`{name}` is not defined: its cell has not run to the end "
+            f"(run it, and look for an error below it){hint}"
+        )
+
+    @contextlib.contextmanager
+    def _time_limit(self, name: str) -> Iterator[None]:
+        if self._seconds_left <= 0:
+            raise too_slow(name, self._seconds)
+        if self._wall_left <= 0:
+            raise too_long(name, WALL_PER_CPU * self._seconds)
+        can_interrupt = (
+            hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+        )
+        started, computed = time.monotonic(), _cpu_seconds()
+        armed = can_interrupt
+        repeat_after = _REPEAT_ALARM_AFTER
+        went_off = False
+
+        def left() -> tuple[float, float]:
+            return (
+                self._seconds_left - (_cpu_seconds() - computed),
+                self._wall_left - (time.monotonic() - started),
+            )
+
+        def stop(signum: int, frame: FrameType | None) -> None:
+            nonlocal repeat_after, went_off
+            went_off = True
+            if not armed or frame is None or _is_ours(frame.f_code.co_filename):
+                return
+            if (soonest := min(left())) > 0:
+                # It waited while others computed.
+                signal.setitimer(signal.ITIMER_REAL, soonest, _REPEAT_ALARM_AFTER)
+                return
+            # Code under test may catch an alarm. Each alarm is followed by another one sooner,
+            # until one comes while the code is outside its `try`.
+            repeat_after = max(repeat_after / 2, _FASTEST_ALARM)
+            signal.setitimer(signal.ITIMER_REAL, repeat_after, repeat_after)
+            if left()[0] > 0:
+                raise too_long(name, WALL_PER_CPU * self._seconds)
+            raise too_slow(name, self._seconds)
+
+        previous = signal.signal(signal.SIGALRM, stop) if can_interrupt else None
+        try:
+            if can_interrupt:
+                soonest = min(self._seconds_left, self._wall_left)
+                signal.setitimer(signal.ITIMER_REAL, soonest, _REPEAT_ALARM_AFTER)
+            yield
+        finally:
+            armed = False
+            seconds_left, wall_left = left()
+            if can_interrupt:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                # One of many alarms may still be on its way, through a thread of torch's. The
+                # default would end the process, and Python reports an alarm that finds itself
+                # ignored between its arrival and its handling. A handler that came from C is
+                # None here and cannot be put back.
+                may_be_late = went_off or min(seconds_left, wall_left) < _REPEAT_ALARM_AFTER
+                keep = callable(previous) or (previous is not None and not may_be_late)
+                signal.signal(signal.SIGALRM, previous if keep else _too_late)
+            self._seconds_left, self._wall_left = seconds_left, wall_left
+
+
+def _cpu_seconds() -> float:
+    """Return what this process and the children that it waited for have computed so far."""
+    return time.process_time() + sum(os.times()[2:4])
+
+
+def _too_late(signum: int, frame: FrameType | None) -> None:
+    """Ignore an alarm that arrives after the call has ended."""
+
+
+def _is_ours(filename: str) -> bool:
+    """Say whether a file's code runs without alarms: it clears up after the code under test.
+
+    Packing a value is not part of it, because a value may take long to pack.
+    """
+    is_in_package = filename.startswith(_OUR_PACKAGE) and filename != wire.__file__
+    return is_in_package or filename == contextlib.__file__
+
+
+def _require_tensors(name: str, result: Any, cotangents: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Require one tensor per cotangent, of its shape."""
+    outputs = result if isinstance(result, (tuple, list)) else (result,)
+    if len(outputs) != len(cotangents) or not all(isinstance(o, Tensor) for o in outputs):
+        raise WrongKind(f"`{name}` should return {count(len(cotangents), 'tensor')}")
+    for output, cotangent in zip(outputs, cotangents, strict=True):
+        if output.shape != cotangent.shape:
+            raise WrongKind(
+                f"`{name}` returned a tensor of shape {tuple(output.shape)}, expected "
+                f"{tuple(cotangent.shape)}"
+            )
+    return outputs
+
+
+def _failure(name: str, error: BaseException) -> StudentError:
+    """Return the error that explains an exception to the author of the code that raised it."""
+    frames = _frames_under_test(error)
+    # A blank raises NotImplementedError without arguments; torch raises it with a message.
+    if isinstance(error, NotImplementedError) and not error.args:
+        blank = frames[-1].name if len(frames) > 1 else name
+        if blank in (name, "__init__", "forward") or not blank.isidentifier():
+            return NotWritten(f"`{name}` is not written yet")
+        return NotWritten(f"`{name}` calls `{blank}`, which is not written yet")
+    frame = frames[-1] if frames else None
+    where = f" in line {frame.lineno}: {frame.line.strip()}" if frame and frame.line else ""
+    kind, said = type(error).__name__, words_of(error)
+    text = f": {said.strip().splitlines()[0].rstrip('.')}" if said.strip() else ""
+    return Crashed(f"`{name}` raised {kind}{text}{where}", kind, said, where)
+
+
+def _frames_under_test(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of the code under test, without libraries and without what we lent it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    from_theirs = itertools.dropwhile(lambda frame: _is_ours(frame.filename), frames)
+    theirs = itertools.takewhile(lambda frame: not _is_ours(frame.filename), from_theirs)
+    return [
+        frame for frame in theirs if not any(library in frame.filename for library in _LIBRARIES)
+    ]

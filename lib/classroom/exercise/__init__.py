@@ -1,0 +1,1 @@
+"""The parts of an exercise: answers, cases, checks, diagnosis and the report."""

@@ -1,0 +1,302 @@
+"""Finds the known mistakes that code behaves like, and the smallest case on which it is wrong."""
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from classroom.calls.subject import Crashed, StudentError, Subject
+from classroom.exercise.answers import Answer
+from classroom.exercise.cases import Case
+from classroom.exercise.comparing import describe, number, same
+from classroom.exercise.prepared import RecordedSubject, has_sketch, known
+
+Inputs = Callable[[Case], tuple[Any, ...]]
+Judge = Callable[..., str | None]
+Request = Callable[[Subject], Any]
+
+_FRESH_CASES = 3
+_PLAIN = (bool, int, float, str, type(None))
+_TOGETHER = 6
+_LONG_NAME = 20
+WRONG_FORM = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def attempt(
+    subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge
+) -> tuple[str | None, Exception | None]:
+    """Call a function and judge its result.
+
+    Returns:
+        What is wrong, if anything; and the exception, if there was no result of the right form.
+
+    """
+    args = inputs(case)
+    try:
+        seen = subject.call(name, *args)
+    except StudentError as error:
+        return str(error), error
+    try:
+        return judge(seen, *args), None
+    except WRONG_FORM as error:
+        return f"`{name}` returned {describe(seen)}, which has the wrong form", error
+
+
+def mistakes_alike(
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    judge: Judge,
+    tolerance: float | None = None,
+) -> list[Answer]:
+    """Return the known mistakes that behave like the student's code on every fresh case.
+
+    Code that crashes is also compared on inputs whose sizes are all equal, where it often runs
+    despite mismatched shapes: two programs that crash need not be the same.
+
+    The `tolerance` is as in `comparing.same`.
+    """
+    crashed = isinstance(_outcome(subject, name, inputs(case.fresh(0))), _Failure)
+    cases = [case.fresh(i) for i in range(_FRESH_CASES)]
+    cases += [case.fresh(i).square(case.asked) for i in range(_FRESH_CASES)] * crashed
+    trials = [(args, _outcome(subject, name, args)) for args in map(inputs, cases)]
+    if not any(_tells_something(seen) for _, seen in trials):
+        return []
+    return [m for m in case.mistakes if _behaves_like(m, name, trials, judge, tolerance)]
+
+
+def _behaves_like(
+    mistake: Answer,
+    name: str,
+    trials: Sequence[tuple[tuple[Any, ...], Any]],
+    judge: Judge,
+    tolerance: float | None,
+) -> bool:
+    known_code = known(mistake)
+    shown_wrong = False
+    for args, seen in trials:
+        wrong = _outcome(known_code, name, args)
+        if not same(seen, wrong, tolerance):
+            return False
+        # Of a large result only a sketch is known; the student's result matches it.
+        whole = seen if has_sketch(wrong) else wrong
+        shown_wrong = shown_wrong or _is_wrong(judge, whole, args)
+    return shown_wrong
+
+
+@dataclass(frozen=True)
+class _Failure:
+    kind: str
+
+
+def _outcome(subject: Subject, name: str, args: tuple[Any, ...]) -> Any:
+    try:
+        return subject.call(name, *args)
+    except StudentError as error:
+        return _Failure(type(error).__name__)
+
+
+def _tells_something(outcome: Any) -> bool:
+    """Return whether an outcome is specific enough to identify a mistake."""
+    if isinstance(outcome, Tensor):
+        return not bool(outcome.isnan().all())
+    if isinstance(outcome, (list, tuple)):
+        return any(_tells_something(item) for item in outcome)
+    return not isinstance(outcome, _Failure) and outcome is not None and outcome == outcome
+
+
+def _is_wrong(judge: Judge, outcome: Any, args: tuple[Any, ...]) -> bool:
+    if isinstance(outcome, _Failure):
+        return False
+    try:
+        return judge(outcome, *args) is not None
+    except WRONG_FORM:
+        return True
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The answer of code that raised an exception itself."""
+
+    kind: str
+    text: str
+
+
+def asks_for(name: str, args: tuple[Any, ...]) -> Request:
+    """Return a request for the result of one call."""
+    return lambda subject: subject.call(name, *args)
+
+
+def asking(request: Callable[..., Any], *given: Any) -> Request:
+    """Return a request that makes several calls; mistakes are recognised by its result as a whole.
+
+    Args:
+        request: Takes a subject and the arguments that follow; returns plain values.
+        given: These arguments.
+
+    """
+
+    def ask(subject: Subject) -> Any:
+        return request(subject, *given)
+
+    ask.asked = (request, given)  # type: ignore[attr-defined]
+    return ask
+
+
+def answer_to(request: Request, subject: Subject) -> Any:
+    """Return the result of a request, or if it fails a `Crash` or the class of the failure."""
+    asked = getattr(request, "asked", None)
+    try:
+        if isinstance(subject, RecordedSubject) and asked is not None:
+            return subject.answer(("request", asked), request)
+        return request(subject)
+    except Crashed as error:
+        return Crash(error.kind, error.text)
+    except StudentError as error:
+        return type(error)
+
+
+def answering_alike(
+    requests: Sequence[Request],
+    subject: Subject,
+    mistakes: Sequence[Answer],
+    tolerance: float | None = None,
+) -> list[Answer]:
+    """Return the mistakes that answer all requests as the code under test does.
+
+    Args:
+        requests: Are made of both.
+        subject: The code under test.
+        mistakes: Those to compare with.
+        tolerance: As in `comparing.same`.
+
+    """
+    seen = [answer_to(request, subject) for request in requests]
+    alike = []
+    for mistake in mistakes:
+        code = known(mistake)
+        pairs = zip(requests, seen, strict=True)
+        if all(same(answer_to(request, code), answer, tolerance) for request, answer in pairs):
+            alike.append(mistake)
+    return alike
+
+
+def smallest_example(
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    judge: Judge,
+    oracle: Callable[..., Any] | None,
+) -> str:
+    """Reduce the sizes one by one as long as the check fails; describe the smallest case."""
+    for rounded in (True, False):
+        smallest = case.smaller(case.sizes, rounded)
+        if _shows_a_problem(subject, smallest, name, inputs, judge):
+            break
+    else:
+        return ""
+    for axis, sizes in smallest.shrinkable().items():
+        for size in sizes:
+            candidate = case.smaller({**smallest.asked, axis: size}, rounded)
+            if _shows_a_problem(subject, candidate, name, inputs, judge):
+                smallest = candidate
+                break
+    # A case has a generator that advances: make a new one with the same seed.
+    args = inputs(case.smaller({**case.sizes, **smallest.asked}, rounded))
+    given = zip(_names(judge, oracle, len(args)), args, strict=True)
+    try:
+        results = [("you return", subject.call(name, *args))]
+    except StudentError:  # the time ran out
+        return ""
+    if oracle is not None:
+        results.append(("expected", oracle(*args)))
+    lines = _aligned([*_with_settings_together(given), *((n, _show(v)) for n, v in results)])
+    if sum(len(line) for line in lines) > 1500:
+        return ""
+    return "\n".join(["A small case to try it on:", *lines])
+
+
+def _with_settings_together(given: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Show arguments one by one, but three to six consecutive plain ones as one assignment."""
+    for is_plain, run in itertools.groupby(given, lambda pair: isinstance(pair[1], _PLAIN)):
+        pairs = [(name, _show(value)) for name, value in run]
+        for start in range(0, len(pairs), _TOGETHER):
+            some = pairs[start : start + _TOGETHER]
+            if is_plain and len(some) > 2:
+                names, values = zip(*some, strict=True)
+                yield ", ".join(names), ", ".join(values)
+            else:
+                yield from some
+
+
+def _aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Format `name = value` lines with aligned equals signs, except after a very long name."""
+    width = max((len(name) for name, _ in rows if len(name) <= _LONG_NAME), default=0)
+    return [f"  {name:<{width}} = {value}" for name, value in rows]
+
+
+def _shows_a_problem(subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge) -> bool:
+    """Return whether a result of the right form is wrong on this case."""
+    try:
+        problem, error = attempt(subject, case, name, inputs, judge)
+    except Exception:  # inputs or an oracle that need larger sizes, or unrounded numbers
+        return False
+    return problem is not None and error is None
+
+
+def shown_shapes(
+    case: Case, inputs: Inputs, judge: Judge, oracle: Callable[..., Any] | None
+) -> str:
+    """Describe the arguments of a call that crashed: shapes of tensors, values of the rest."""
+    args = inputs(case.fresh(0))
+    named = zip(_names(judge, oracle, len(args)), args, strict=True)
+    return "It was called with " + ", ".join(f"{label} {_sizes(value)}" for label, value in named)
+
+
+def _sizes(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} {_sizes(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(map(_sizes, value)) + ")"
+    return _show(value)
+
+
+def _names(judge: Judge, oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
+    """Name the arguments as the oracle does or, for a law, as its judge does."""
+    for names in (_parameters(oracle) if oracle else [], _parameters(judge)[1:]):
+        if len(names) >= count:
+            return names[:count]
+    return [f"argument {i + 1}" for i in range(count)]
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # a builtin of torch without a signature
+        return []
+    return [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return str(_rounded(value.tolist()))
+    if isinstance(value, (tuple, list)):
+        return "(" + ", ".join(_show(item) for item in value) + ")"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_show(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, float):
+        return number(value)
+    return repr(value)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value

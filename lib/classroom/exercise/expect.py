@@ -1,0 +1,496 @@
+"""The vocabulary of a file of checks: exercises, points, and expectations that explain failures.
+
+A check is a method of a test class with two arguments: `subject` is the code under test, in this
+process or another, and `case` draws the inputs from a seed. An expectation that is not met reports
+what was seen and what was expected, names the mistake if the code behaves exactly like a known one
+on fresh inputs, and shows the smallest case on which the code is wrong.
+"""
+
+import contextlib
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from classroom.calls.subject import Crashed, StudentError, Subject
+from classroom.calls.wire import pack
+from classroom.exercise.answers import Answer
+from classroom.exercise.cases import Case
+from classroom.exercise.comparing import differs, wrong_form
+from classroom.exercise.diagnosis import (
+    Crash,
+    Inputs,
+    Judge,
+    Request,
+    answering_alike,
+    attempt,
+    mistakes_alike,
+    shown_shapes,
+    smallest_example,
+)
+from classroom.exercise.prepared import (
+    BrokenCheck,
+    RecordedSubject,
+    as_oracle,
+    known,
+    require_words,
+)
+
+Implementations = Mapping[str, Callable[..., Any]]
+# How often a test whose verdicts ignore what it is given may earn anything.
+_LUCK = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise:
+    """The description of an exercise, without its checks.
+
+    Attributes:
+        name: Name of the function to write; the grade ids of its cells derive from it.
+        number: As printed, such as `1.4`.
+        title: As printed.
+        asks: What to write, in a sentence; shown if the exercise was left blank.
+        difficulty: From 1 (a line) to 5 (an evening).
+        importance: From 1 (a detail) to 5 (later exercises depend on it).
+        minutes: For a student who has read the chapter.
+        optional: Whether a course may omit it.
+        files: Names of files to submit with the notebook, such as `model.safetensors`, which
+            checks read by `Subject.file`.
+
+    """
+
+    name: str
+    number: str
+    title: str
+    asks: str
+    difficulty: int
+    importance: int
+    minutes: int
+    optional: bool = False
+    files: tuple[str, ...] = ()
+
+
+def exercise(name: str, **about: Any) -> Callable[[type], type]:
+    """Mark a test class as the checks of one exercise; the arguments are those of `Exercise`."""
+
+    def mark(checks: type) -> type:
+        checks.exercise = Exercise(name=name, **about)  # type: ignore[attr-defined]
+        return checks
+
+    return mark
+
+
+def points(number: int, only_with: str | Sequence[str] = ()) -> Callable[[Callable], Callable]:
+    """Set the number of points that a check is worth.
+
+    Args:
+        number: The points.
+        only_with: Names of checks of this exercise that must pass, too. For a property that
+            functions have which compute something else, or nothing: a function that returns None
+            leaves its inputs unchanged.
+
+    """
+    names = (only_with,) if isinstance(only_with, str) else tuple(only_with)
+
+    def mark(check: Callable) -> Callable:
+        vars(check).update(points=number, only_with=names)
+        return check
+
+    return mark
+
+
+class CheckFailed(AssertionError):
+    """An expectation was not met.
+
+    Attributes:
+        problem: What was seen and expected, in a sentence or a few lines.
+        mistakes: The known mistakes that behave exactly like this; several if the inputs do not
+            distinguish them.
+        example: The smallest case found, as lines of text.
+
+    """
+
+    def __init__(self, problem: str, mistakes: Sequence[Answer] = (), example: str = ""):
+        self.problem = problem
+        self.mistakes = tuple(mistakes)
+        self.example = example
+        super().__init__(str(self))
+
+    @property
+    def diagnosis(self) -> str:
+        """A sentence that names the mistake, empty if none is known."""
+        if not self.mistakes:
+            return ""
+        if len(self.mistakes) == 1:
+            mistake = self.mistakes[0]
+            return f"This is the mistake “{mistake.title}”: {mistake.explanation}"
+        either = "; or ".join(f"“{m.title}”: {m.explanation}" for m in self.mistakes)
+        return f"This is one of {len(self.mistakes)} mistakes that look alike here: {either}"
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (self.problem, self.diagnosis, self.example) if part)
+
+
+def expect_agrees(
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    oracle: Callable[..., Any],
+    returns: Mapping[str, str],
+    compare: Sequence[str] | None = None,
+    tolerance: float | None = None,
+    alike: float | None = None,
+    draws: int = 1,
+) -> None:
+    """Expect a student's function to return what `oracle` returns.
+
+    Args:
+        subject: The code under test.
+        case: Draws the inputs.
+        name: The function to call.
+        inputs: Draws its arguments from a case.
+        oracle: Computes the correct result from the same arguments.
+        returns: What is returned, in order: the name of each result and the names of its axes,
+            such as `{"output": "batch q_len d_value"}`; a number has no axes: `""`.
+        compare: Names of the results whose numbers are compared here, all by default. Kinds and
+            shapes are always checked.
+        tolerance: For exercises that leave the precision to the student; as in `comparing.same`.
+        alike: Tolerance for recognising a known mistake; `tolerance` by default.
+        draws: How often inputs are drawn: more than once where so few differ that a result which
+            was recorded for another seed may fit.
+
+    Raises:
+        CheckFailed: If anything differs.
+        BrokenCheck: If the oracle fails.
+
+    """
+    oracle, labels = as_oracle(oracle), list(returns)
+    compared = labels if compare is None else compare
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def judge(seen: Any, *args: Any) -> str | None:
+        try:
+            expected = oracle(*args)
+        except Exception as error:
+            raise BrokenCheck(f"its oracle raised {type(error).__name__}: {error}") from error
+        if len(labels) == 1:
+            seen, expected = (seen,), (expected,)
+        if problem := wrong_form(seen, expected, returns, name):
+            return problem
+        for label, s, e in zip(labels, seen, expected, strict=True):
+            shapes.setdefault(label, tuple(getattr(e, "shape", ())))
+            if label in compared and (problem := differs(label, s, e, tolerance)):
+                return problem
+        return None
+
+    alike = tolerance if alike is None else alike
+    for _ in range(draws):
+        _expect(subject, case, name, inputs, judge, oracle, alike)
+    require_words(returns, shapes, case.asked)
+
+
+def expect_law(
+    subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge, draws: int = 1
+) -> None:
+    """Expect the result of a function to obey a law.
+
+    Args:
+        subject: The code under test.
+        case: Draws the inputs.
+        name: The function to call.
+        inputs: Draws its arguments from a case.
+        judge: Takes the result and the arguments; returns None if the law holds, else a sentence
+            that says how it is broken. An exception, such as a TypeError, means that the result
+            has the wrong form.
+        draws: As in `expect_agrees`.
+
+    Raises:
+        CheckFailed: If the law is broken.
+
+    """
+    for _ in range(draws):
+        _expect(subject, case, name, inputs, judge, None)
+
+
+def expect_answer(
+    subject: Subject,
+    case: Case,
+    requests: Sequence[Request],
+    judge: Judge,
+    tolerance: float | None = None,
+    may_crash: bool = False,
+) -> None:
+    """Expect the answer to the first of some requests to pass; diagnose by the answers to all.
+
+    For what a single call does not show: gradients, several calls that belong together, a function
+    that is passed to the student's code, a required exception. A crash counts as an answer, so its
+    message may distinguish two mistakes.
+
+    Args:
+        subject: The code under test.
+        case: Holds the known mistakes.
+        requests: Functions of a subject.
+        judge: Takes the answer to the first; returns None or a sentence that says what is wrong.
+        tolerance: For recognising a known mistake; as in `comparing.same`.
+        may_crash: Whether `judge` decides on a `Crash` as well; otherwise a crash fails the check.
+
+    Raises:
+        CheckFailed: If the first answer does not pass.
+
+    """
+    try:
+        problem = judge(requests[0](subject))
+    except Crashed as error:
+        problem = judge(Crash(error.kind, error.text)) if may_crash else str(error)
+    except StudentError as error:
+        raise CheckFailed(str(error)) from error
+    if problem is not None:
+        raise CheckFailed(problem, answering_alike(requests, subject, case.mistakes, tolerance))
+
+
+def expect_gradients(
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    oracle: Callable[..., Any],
+    wrt: Sequence[str],
+) -> None:
+    """Expect gradients to flow through a function as they flow through `oracle`.
+
+    Args:
+        subject: The code under test.
+        case: Draws the inputs and the cotangents.
+        name: The function to differentiate.
+        inputs: Draws its arguments from a case.
+        oracle: A correct implementation that autograd can differentiate.
+        wrt: Names of the arguments with respect to which to differentiate.
+
+    Raises:
+        CheckFailed: If a gradient is missing or different.
+        BrokenCheck: If the oracle has no gradients.
+
+    """
+    oracle, parameters = as_oracle(oracle), list(inspect.signature(oracle).parameters)
+    indices = [parameters.index(label) for label in wrt]
+    args = inputs(case)
+    try:
+        outputs = oracle(*args)
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        cotangents = [case.normal(*output.shape) for output in outputs]
+        expected = oracle.gradients(args, indices, cotangents)
+    except Exception as error:
+        raise BrokenCheck(f"its oracle has no gradients: {error}") from error
+    try:
+        seen = subject.gradients(name, args, indices, cotangents)
+    except StudentError as error:
+        raise CheckFailed(str(error)) from error
+    for label, s, e in zip(wrt, seen, expected, strict=True):
+        if s is None:
+            raise CheckFailed(
+                f"no gradient reaches `{label}`: part of the computation is cut off from it"
+            )
+        if problem := differs(f"the gradient with respect to {label}", s, e):
+            raise CheckFailed(problem)
+
+
+def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inputs) -> None:
+    """Expect a function to leave its arguments as they were.
+
+    Raises:
+        CheckFailed: If it changed one in place; it names the known mistakes that change it too.
+
+    """
+    args = inputs(case)
+    try:
+        changed = _changed(subject, name, args)
+    except StudentError as error:
+        raise CheckFailed(str(error)) from error
+    if changed is None:
+        return
+    alike = []
+    for mistake in case.mistakes:
+        with contextlib.suppress(StudentError):
+            if _changed(known(mistake), name, args) == changed:
+                alike.append(mistake)
+    raise CheckFailed(
+        f"`{name}` changes its argument number {changed + 1} in place (an operation that ends in "
+        "_, an assignment into it, or +=): work on new tensors",
+        alike,
+    )
+
+
+def _changed(subject: Subject, name: str, args: tuple[Any, ...]) -> int | None:
+    """Return the index of the first argument that a function changes in place, if any."""
+    if isinstance(subject, RecordedSubject):  # its bits may differ from those of this machine
+        return subject.answer(("changed", name, args), lambda code: _changed(code, name, args))
+    _, after = subject.call_and_return_inputs(name, *args)
+    for index, (before, now) in enumerate(zip(args, after, strict=True)):
+        if pack(before) != pack(now):
+            return index
+    return None
+
+
+def expect_test_judges(
+    subject: Subject,
+    case: Case,
+    name: str,
+    right: Implementations,
+    wrong: Implementations,
+    must_catch: str,
+) -> None:
+    """Expect a test that the student wrote to catch a bug and to accept correct implementations.
+
+    The test takes an implementation, and raises AssertionError if that is wrong. Catching a bug
+    earns nothing if the test also rejects a correct implementation. Correct and wrong ones come in
+    an order drawn from the seed, about as many of each. They come again until verdicts that do not
+    depend on the implementation would earn something at most once in a thousand times.
+
+    Args:
+        subject: The code under test.
+        case: Holds the known mistakes, which are faulty tests here.
+        name: The student's test.
+        right: Correct implementations, by a description.
+        wrong: Wrong implementations, by a description.
+        must_catch: The description of the wrong one that this check is about.
+
+    Raises:
+        CheckFailed: If the bug passes the test, or if a correct implementation does not.
+
+    """
+    lent = _lendable({**right, **wrong})
+    key = ("", name, *lent)
+    if key not in case.memory:
+        case.memory[key] = _until_not_luck(subject, case, name, lent, list(right), list(wrong))
+    verdicts = case.memory[key]
+    problem = None
+    for description in right:
+        if (verdict := verdicts[description]) is not None:
+            problem = f"your test rejects a correct implementation ({description}). {verdict}"
+            break
+    else:
+        if verdicts[must_catch] is None:
+            problem = f"your test lets a wrong implementation pass: {must_catch}"
+    if problem is None:
+        return
+    alike = []
+    for mistake in case.mistakes:
+        key = (mistake.name, name, *lent)
+        try:
+            if key not in case.memory:
+                code = known(mistake)
+                case.memory[key] = {d: _verdict(code, name, lent[d]) for d in lent}
+        except CheckFailed:
+            continue
+        theirs = case.memory[key]
+        if all((theirs[d] is None) == (verdicts[d] is None) for d in verdicts):
+            alike.append(mistake)
+    raise CheckFailed(problem, alike)
+
+
+def expect(condition: bool, otherwise: str) -> None:
+    """Expect something that needs no diagnosis.
+
+    Raises:
+        CheckFailed: With the sentence `otherwise`, if `condition` is false.
+
+    """
+    if not condition:
+        raise CheckFailed(otherwise)
+
+
+def _expect(
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    judge: Judge,
+    oracle: Callable[..., Any] | None,
+    tolerance: float | None = None,
+) -> None:
+    problem, error = attempt(subject, case, name, inputs, judge)
+    if problem is None:
+        return
+    if isinstance(error, StudentError) and not isinstance(error, Crashed):
+        raise CheckFailed(problem) from error
+    alike = mistakes_alike(subject, case, name, inputs, judge, tolerance)
+    if error is None:
+        example = smallest_example(subject, case, name, inputs, judge, oracle)
+    else:
+        example = shown_shapes(case, inputs, judge, oracle)
+    raise CheckFailed(problem, alike, example)
+
+
+def _until_not_luck(
+    subject: Subject,
+    case: Case,
+    name: str,
+    lent: Implementations,
+    right: Sequence[str],
+    wrong: Sequence[str],
+) -> dict[str, str | None]:
+    """Run a test on each implementation; return None if it passes, else its message.
+
+    A round holds every wrong implementation once and as many correct ones. If a test fails `f`
+    times in a round of `N`, whatever it is given, then the failures are all among the `W` wrong
+    ones and include a given `s` of them with probability C(W - s, f - s) / C(N, f). There are
+    C(W, s) such sets. A wrong implementation is caught if it is caught in every round.
+    """
+    draw = case.fresh(0)
+    rights = list(itertools.islice(itertools.cycle(right), max(len(right), len(wrong))))
+    found: dict[str, str | None] = dict.fromkeys(lent)
+    caught, rounds = set(wrong), []
+    while caught and not any(found[description] for description in right):
+        said = [(d, _verdict(subject, name, lent[d])) for d in draw.shuffled([*rights, *wrong])]
+        found.update((d, words) for d, words in said if words is not None)
+        caught -= {d for d, words in said if words is None}
+        rounds.append(sum(words is not None for _, words in said))
+        ways, num_caught = math.comb(len(wrong), len(caught)), len(caught)
+        for failed in rounds:
+            ways *= math.comb(max(len(wrong) - num_caught, 0), max(failed - num_caught, 0))
+            ways /= math.comb(len(said), failed)
+        if ways <= _LUCK:
+            break
+    return {d: None if d in wrong and d not in caught else found[d] for d in lent}
+
+
+def _lendable(implementations: Implementations) -> Implementations:
+    """Give implementations one signature: that of the fewest parameters."""
+    signatures = []
+    for implementation in implementations.values():
+        with contextlib.suppress(TypeError, ValueError):  # some of torch's keep theirs
+            signatures.append(inspect.signature(implementation))
+    shared = min(signatures, key=lambda signature: len(signature.parameters), default=None)
+    return {label: _labelled(label, f, shared) for label, f in implementations.items()}
+
+
+def _labelled(
+    label: str, function: Callable[..., Any], signature: inspect.Signature | None
+) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if signature is None:
+            return function(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return function(*bound.args)
+
+    call.label = label  # type: ignore[attr-defined]
+    return call
+
+
+def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) -> str | None:
+    try:
+        subject.call(name, subject.lend(implementation))
+        return None
+    except Crashed as error:
+        if error.kind == "AssertionError":
+            if error.text:
+                return f"It said: {error.text}"
+            # The line is more informative than an assertion without a message.
+            return f"It stopped{error.where or ' at an assertion without a message'}"
+        raise CheckFailed(f"{error}. A test reports an error with `assert`") from error
+    except StudentError as error:
+        raise CheckFailed(str(error)) from error

@@ -1,0 +1,154 @@
+"""The outcome of an exercise, as data, text, HTML and JSON."""
+
+import html
+import itertools
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MESSAGE_WIDTH = 96
+MAX_MESSAGE_LINES = 25
+DIAGNOSIS = re.compile(r"This is (the mistake|one of \d+ mistakes)")
+"""Matches the beginning of the sentence in a message that names a mistake."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The outcome of one check.
+
+    Attributes:
+        name: What is checked, in words.
+        points: Points that it is worth.
+        earned: Points earned: all of them, or none.
+        message: Why it failed; empty if it passed.
+        mistakes: Names of the known mistakes that behave exactly like this code.
+
+    """
+
+    name: str
+    points: int
+    earned: int
+    message: str = ""
+    mistakes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of one exercise.
+
+    Attributes:
+        exercise: Its name.
+        title: Its number and title, as printed.
+        results: One result per check.
+
+    """
+
+    exercise: str
+    title: str
+    results: tuple[CheckResult, ...]
+
+    @property
+    def points(self) -> int:
+        """Points that the exercise is worth."""
+        return sum(result.points for result in self.results)
+
+    @property
+    def earned(self) -> int:
+        """Points earned."""
+        return sum(result.earned for result in self.results)
+
+    @property
+    def mistakes(self) -> list[str]:
+        """Names of the mistakes that were identified uniquely, in the order found."""
+        named = [result.mistakes[0] for result in self.results if len(result.mistakes) == 1]
+        return list(dict.fromkeys(named))
+
+    @property
+    def messages(self) -> list[str]:
+        """The messages to show to the student.
+
+        The first failure in full and the first line of later ones, without repetition, and nothing
+        more about a mistake that has been named.
+        """
+        messages: list[str] = []
+        named: set[tuple[str, ...]] = set()
+        for result in self.results:
+            text = result.message if not messages else result.message.split("\n")[0]
+            if not text or result.mistakes in named or any(text in message for message in messages):
+                continue
+            messages.append(text)
+            if len(result.mistakes) == 1:
+                named.add(result.mistakes)
+        return messages
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON types."""
+        return {**asdict(self), "points": self.points, "earned": self.earned}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "Report":
+        """Rebuild a report from what `to_json` returned."""
+        results = tuple(
+            CheckResult(**{**result, "mistakes": tuple(result["mistakes"])})
+            for result in record["results"]
+        )
+        return cls(record["exercise"], record["title"], results)
+
+    def to_text(self) -> str:
+        """Return the report as text of at most `MAX_MESSAGE_LINES` lines.
+
+        Later messages that do not fit are dropped, so that there is space for the first.
+        """
+        lines = [f"{self.title}: {self.earned} of {self.points} points"]
+        for result in self.results:
+            mark = "✓" if result.earned else "✗"
+            lines.append(f"  {mark} {result.name} ({result.earned}/{result.points})")
+        for number, message in enumerate(self.messages):
+            wrapped = ["", *_wrap(message)]
+            if number > 0 and len(lines) + len(wrapped) > MAX_MESSAGE_LINES:
+                break
+            lines.extend(wrapped)
+        if len(lines) > MAX_MESSAGE_LINES:
+            kept = MAX_MESSAGE_LINES - 1
+            lines = [*lines[:kept], f"  … and {len(lines) - kept} more lines"]
+        return "\n".join(lines)
+
+    def to_html(self) -> str:
+        """Return the report as HTML, with all text escaped."""
+        rows = "".join(
+            f"<tr><td>{'✓' if r.earned else '✗'}</td>"
+            f'<td style="text-align:left">{html.escape(r.name)}</td>'
+            f"<td>{r.earned}/{r.points}</td></tr>"
+            for r in self.results
+        )
+        messages = "".join(message_html(message) for message in self.messages)
+        return (
+            f"<table><caption><b>{html.escape(self.title)}: {self.earned} of {self.points} points"
+            f"</b></caption><tbody>{rows}</tbody></table>{messages}"
+        )
+
+
+def _wrap(message: str) -> list[str]:
+    """Wrap sentences at `MESSAGE_WIDTH`, but not examples, which are indented."""
+    lines: list[str] = []
+    for line in message.split("\n"):
+        if line.startswith("  "):
+            lines.append(textwrap.shorten(line, 400) if len(line) > 400 else line)
+        else:
+            lines.extend(textwrap.wrap(line, MESSAGE_WIDTH) or [""])
+    return lines
+
+
+def message_html(message: str) -> str:
+    """Return sentences as paragraphs, the diagnosis in bold, and examples verbatim."""
+    parts = []
+    for indented, lines in itertools.groupby(message.split("\n"), lambda line: line[:2] == "  "):
+        if indented:
+            parts.append(f"<pre>{html.escape(chr(10).join(lines))}</pre>")
+            continue
+        for line in lines:
+            text = html.escape(line)
+            parts.append(f"<p><b>{text}</b></p>" if DIAGNOSIS.match(line) else f"<p>{text}</p>")
+    return "".join(parts)

@@ -1,0 +1,288 @@
+"""Finds the checks of an exercise in an assignment's `checks.py`, and runs them.
+
+Checks look like tests for pytest, but are called directly: a pytest session takes ten times as long
+as the checks of an exercise, which need none of its features.
+"""
+
+import contextlib
+import functools
+import io
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from classroom.calls.local import Settings
+from classroom.calls.subject import NotWritten, StudentError, Subject
+from classroom.course import PUBLISHED_SEED, SEED_VARIABLE
+from classroom.exercise import prepared
+from classroom.exercise.cases import Case
+from classroom.exercise.diagnosis import WRONG_FORM
+from classroom.exercise.expect import CheckFailed, Exercise
+from classroom.exercise.report import CheckResult, Report
+
+MAX_MESSAGE_LENGTH = 5000
+
+
+@dataclass(frozen=True)
+class _Found:
+    exercise: Exercise
+    test_class: type
+    checks: dict[str, int]
+    """The points of each check, by the name of its test."""
+    only_with: dict[str, tuple[str, ...]]
+    """The checks that must pass for each check to count."""
+
+
+def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = None) -> Report:
+    """Run all checks of one exercise against a subject, in an order drawn from the seed.
+
+    What a check asks for is thus not known by the number of the call.
+
+    Args:
+        folder: An assignment's folder, with `checks.py`, and `mistakes.py` or `prepared.zip`.
+        name: The exercise.
+        subject: The code under test.
+        seed: Determines the inputs; by default the environment variable `CLASSROOM_SEED`, else the
+            published seed.
+
+    Raises:
+        FileNotFoundError: If there is no `checks.py` in the folder.
+        ValueError: If it has no exercise of that name, or if the folder is a handout, which
+            supports only the published seed, and the solutions are not at hand.
+
+    """
+    seed = seed or os.environ.get(SEED_VARIABLE) or PUBLISHED_SEED
+    folder = prepared.folder_for(Path(folder), seed)
+    collected = _collect(folder)
+    if name not in collected:
+        raise ValueError(f"no exercise is called {name!r}; there are: {', '.join(collected)}")
+    found = collected[name]
+    memory: dict[Any, Any] = {}
+    problems = {}
+    with Settings().in_force(), prepared.checking(folder, name) as mistakes:
+        for test in Case(f"{seed}/{name}").shuffled(found.checks):
+            case = Case(f"{seed}/{name}/{test}", mistakes, memory=memory)
+            asked = _Asked(subject)
+            problem = _run(found, test, asked, case)
+            if isinstance(problem, (*WRONG_FORM, MemoryError)) and asked.has_answered:
+                problem = _of_no_form(problem, found.exercise)
+            problems[test] = problem
+    results = []
+    for test, value in found.checks.items():
+        first = next((p for t in (test, *found.only_with[test]) if (p := problems[t])), None)
+        results.append(_result(found.exercise, test, value, first))
+    return Report(name, f"{found.exercise.number} {found.exercise.title}", tuple(results))
+
+
+class _Asked:
+    """Code under test that is known to have answered, or not."""
+
+    def __init__(self, subject: Subject):
+        self._subject = subject
+        self.has_answered = False
+
+    def __getattr__(self, name: str) -> Any:
+        asks = getattr(self._subject, name)
+
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            found = asks(*args, **kwargs)
+            self.has_answered = self.has_answered or name != "lend"
+            return found
+
+        return ask
+
+
+def _of_no_form(error: BaseException, exercise: Exercise) -> CheckFailed:
+    """Return the error of an answer that a check stumbled over."""
+    why = f"{type(error).__name__}: {error}"
+    return CheckFailed(
+        f"what `{exercise.name}` returned has a form that cannot be judged ({why}): is it of the "
+        f"kind and the shape that the exercise asks for? {exercise.asks}"
+    )
+
+
+def _run(found: _Found, test: str, subject: Any, case: Case) -> BaseException | None:
+    """Run one check; return the exception that it raised, if any."""
+    try:
+        with _silenced():
+            getattr(found.test_class(), test)(subject=subject, case=case)
+    except BaseException as error:
+        # Any other exception, SystemExit too, fails the check.
+        if type(error) is KeyboardInterrupt:
+            raise
+        return error
+    return None
+
+
+def _result(about: Exercise, test: str, value: int, problem: BaseException | None) -> CheckResult:
+    if problem is None:
+        return CheckResult(in_words(test), value, value)
+    known = problem.mistakes if isinstance(problem, CheckFailed) else ()
+    names = tuple(mistake.name for mistake in known)
+    return CheckResult(in_words(test), value, 0, _message(problem, about), names)
+
+
+def load_checks(folder: Path) -> dict[str, tuple[Exercise, str]]:
+    """Return the exercises of an assignment by name, each with the name of its test class.
+
+    Raises:
+        FileNotFoundError: If there is no `checks.py` in the folder.
+        ValueError: If it cannot be imported.
+
+    """
+    return {
+        name: (found.exercise, found.test_class.__name__)
+        for name, found in _collect(folder).items()
+    }
+
+
+def list_checks(folder: Path) -> dict[str, list[tuple[str, int]]]:
+    """Return, for each exercise of an assignment, its checks in words with their points."""
+    return {
+        name: [(in_words(test), points) for test, points in found.checks.items()]
+        for name, found in _collect(folder).items()
+    }
+
+
+def in_words(test_name: str) -> str:
+    """Return the name of a test as a sentence."""
+    return test_name.removeprefix("test_").replace("_", " ")
+
+
+def _message(error: BaseException, exercise: Exercise) -> str:
+    cause = error.__cause__ if isinstance(error, CheckFailed) else error
+    if isinstance(cause, NotWritten):
+        return f"{cause}. {exercise.asks}"
+    if isinstance(error, (CheckFailed, StudentError)):
+        return _printable(str(error))
+    return _broken(_printable(f"{type(error).__name__}: {error}"))
+
+
+def _broken(why: str) -> str:
+    return f"This check itself broke ({why}). It is not your fault: please tell your instructor."
+
+
+def _printable(text: str) -> str:
+    """Return text of bounded length, without characters that could move a terminal's cursor."""
+    text = text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[:MAX_MESSAGE_LENGTH]} …"
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+
+
+@functools.lru_cache(maxsize=64)
+def _collect_cached(path: Path, changed: int) -> dict[str, _Found]:
+    found: dict[str, _Found] = {}
+    for name, value in vars(_import(path)).items():
+        if name.startswith("test_"):
+            raise ValueError(f"{path}: {name} needs @exercise on its class and @points")
+        if not name.startswith("Test") or not isinstance(value, type):
+            continue
+        about = getattr(value, "exercise", None)
+        checks, only_with = {}, {}
+        for test, function in vars(value).items():
+            if test.startswith("test_"):
+                checks[test] = getattr(function, "points", None)
+                if not isinstance(about, Exercise) or checks[test] is None:
+                    raise ValueError(f"{path}: {test} needs @exercise on its class and @points")
+                only_with[test] = function.only_with
+        if lacking := {name for names in only_with.values() for name in names} - checks.keys():
+            raise ValueError(f"{path}: {value.__name__} has no check {', '.join(sorted(lacking))}")
+        if not checks or about is None:
+            continue
+        if about.name in found:
+            raise ValueError(f"{path}: two classes hold the checks of {about.name!r}")
+        found[about.name] = _Found(about, value, checks, only_with)
+    if not found:
+        raise ValueError(f"{path} holds no checks")
+    return found
+
+
+def _import(path: Path) -> ModuleType:
+    """Run a file of checks without writing bytecode or leaving an entry in `sys.modules`."""
+    module = ModuleType("checks")
+    module.__file__ = str(path)
+    before = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module  # dataclasses look up their module
+    try:
+        with _silenced():
+            exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from None
+    finally:
+        del sys.modules[module.__name__]
+        if before is not None:
+            sys.modules[module.__name__] = before
+    return module
+
+
+def _collect(folder: Path) -> dict[str, _Found]:
+    path = Path(folder).resolve() / "checks.py"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no checks.py in {path.parent}: open the notebook from the folder that it "
+            "came in"
+        )
+    return _collect_cached(path, path.stat().st_mtime_ns)
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Discard output, warnings and logs, even if they bypass Python's streams.
+
+    nbgrader gives no points to a cell that writes to stderr.
+    """
+    with (
+        warnings.catch_warnings(action="ignore"),
+        _nothing_from(sys.stderr),
+        _no_file(1),
+        _no_file(2),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _nothing_from(stream: Any) -> Iterator[None]:
+    """Discard what is written to a stream, even by a logger that already holds it.
+
+    A stream whose `write` cannot be replaced writes to a file, which `_no_file` covers.
+    """
+    try:
+        stream.write = len
+    except AttributeError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        del stream.write
+
+
+@contextlib.contextmanager
+def _no_file(number: int) -> Iterator[None]:
+    """Discard what is written to a standard file descriptor."""
+    _flush()
+    try:
+        kept = os.dup(number)
+    except OSError:  # it is closed
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), number)
+        yield
+    finally:
+        _flush()
+        os.dup2(kept, number)
+        os.close(kept)
+
+
+def _flush() -> None:
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, full, or closed
+            stream.flush()  # type: ignore[union-attr]

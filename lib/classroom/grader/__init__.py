@@ -1,0 +1,1 @@
+"""Grading a class: submissions in, verdicts and reports out."""

@@ -1,0 +1,259 @@
+"""Grades on a Dask cluster: submissions travel there as bytes, and verdicts back as JSON.
+
+Dask moves the work and knows nothing of what is in it. Each of its workers starts a process that
+grades, with a sandbox of its own. If a submission ended the worker itself, Dask would blame every
+job that waits there. A worker needs this package in the same version, and bubblewrap; no file
+system has to be shared.
+
+Anyone who can reach a Dask scheduler can run anything on its workers. So its network must be
+closed, or its connections secured by TLS, as Dask's own settings say.
+"""
+
+import hashlib
+import itertools
+import json
+import pickle
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from classroom.grader.processes import Ended, Process
+from classroom.grader.run import (
+    Assignment,
+    Graded,
+    Grader,
+    Settings,
+    grader_failed,
+)
+from classroom.grader.submission import Submission
+from classroom.grader.verdicts import Verdict
+from classroom.limits import Limits
+from classroom.sandbox.layers import probe
+
+_SECONDS_TO_ANSWER = 30
+_JOBS_PER_THREAD = 2
+_TRIES = 2
+# What a worker answers is never unpickled here.
+_PLAIN = ("dask", "msgpack")
+
+
+class Refused(ValueError):
+    """A worker cannot grade; the text says why."""
+
+
+# On the machine of the instructor
+
+
+class Cluster:
+    """Grades on the workers of a Dask cluster; a context manager.
+
+    Args:
+        address: Of its scheduler, such as `tcp://10.0.0.7:8786`.
+
+    Raises:
+        ValueError: If Dask is not installed.
+        OSError: If there is no scheduler, or it has no workers.
+
+    """
+
+    def __init__(self, address: str):
+        try:
+            from distributed import Client
+        except ImportError:
+            raise ValueError(
+                "grading on a cluster takes Dask: python -m pip install distributed"
+            ) from None
+        self._address = address
+        try:
+            self._client = Client(
+                address,
+                timeout=_SECONDS_TO_ANSWER,
+                set_as_default=False,
+                deserializers=_PLAIN,
+                name="classroom",
+            )
+        except OSError:
+            raise ConnectionError(f"no scheduler answers at {address}") from None
+        try:
+            self._client.wait_for_workers(1, timeout=_SECONDS_TO_ANSWER)
+        except TimeoutError:
+            self._client.close()
+            raise TimeoutError(f"the scheduler at {address} has no workers") from None
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._client.close()
+
+    def layers(self, allow_weaker: bool) -> frozenset[str]:
+        """Return the layers without which no worker grades, unless it may."""
+        if allow_weaker:
+            return frozenset()
+        return frozenset(layer.name for layer in probe() if layer.is_required)
+
+    def grade_all(self, settings: Settings, submissions: Iterable[Submission]) -> Iterator[Graded]:
+        """Grade submissions; no more of them is on its way than there is work for.
+
+        Raises:
+            Refused: If a worker cannot grade.
+            ConnectionError: If the scheduler is gone.
+
+        """
+        from distributed import as_completed
+
+        order = _order(settings)
+        waiting = iter(submissions)
+        students: dict[Any, str] = {}
+        under_way = as_completed(loop=self._client.loop)
+
+        def send() -> bool:
+            submission = next(waiting, None)
+            if submission is None:
+                return False
+            future = self._client.submit(
+                grade_on_worker, order, pickle.dumps(submission), pure=False, retries=0
+            )
+            students[future.key] = submission.student
+            under_way.add(future)
+            return True
+
+        for _ in range(self._num_jobs()):
+            if not send():
+                break
+        for number in itertools.count(1):
+            future = next(under_way, None)
+            if future is None:
+                return
+            graded = self._result(future, settings, students.pop(future.key))
+            future.release()
+            # Workers may have joined since.
+            room = self._num_jobs() - len(students) if number % 20 == 0 else 1
+            for _ in range(room):
+                if not send():
+                    break
+            yield graded
+
+    def _num_jobs(self) -> int:
+        threads: Any = self._client.nthreads()
+        return max(_JOBS_PER_THREAD * sum(threads.values()), 1)
+
+    def _result(self, future: Any, settings: Settings, student: str) -> Graded:
+        if future.status == "finished":
+            answer = json.loads(future.result())
+            if why := answer.get("refused"):
+                raise Refused(why)
+            return Verdict.from_json(answer["verdict"]), answer["notebook"]
+        if self._client.status != "running" or future.status == "cancelled":
+            raise ConnectionError(
+                f"the scheduler at {self._address} is gone: run the command again, it goes on"
+            )
+        return grader_failed(settings, student, "workers of the cluster were ended at it")
+
+
+def _order(settings: Settings) -> bytes:
+    """Return what a worker needs to know of a run, in types that every version reads."""
+    folder = settings.assignment.folder
+    paths = sorted([*folder.glob("*.py"), *folder.glob("*.ipynb")])
+    order = {
+        "name": settings.assignment.name,
+        "files": {path.name: path.read_bytes() for path in paths},
+        "digest": settings.assignment.digest,
+        "limits": asdict(settings.limits),
+        "allow_weaker": settings.allow_weaker,
+        "seed": settings.seed,
+    }
+    return zlib.compress(pickle.dumps(order))
+
+
+# On a worker
+
+
+def grade_on_worker(order: bytes, submission: bytes) -> bytes:
+    """Grade a submission; called by Dask.
+
+    Args:
+        order: See `_order`.
+        submission: A `Submission`, pickled.
+
+    Returns:
+        JSON: a verdict and the notebook as it ran; or why it is refused.
+
+    """
+    try:
+        verdict, notebook = _bench_for(order).grade(pickle.loads(submission))
+    except Exception as error:  # Dask would pickle it
+        why = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+        return json.dumps({"refused": why}).encode()
+    return json.dumps({"verdict": verdict.to_json(), "notebook": notebook}).encode()
+
+
+class _Bench:
+    """A process that grades for one thread of a worker, and the files that it needs.
+
+    It is started by that thread, because it ends with the thread that started it.
+    """
+
+    def __init__(self, order: bytes):
+        run: dict[str, Any] = pickle.loads(zlib.decompress(order))
+        self.digest = hashlib.sha256(order).hexdigest()
+        self._files = tempfile.TemporaryDirectory(prefix="classroom-")
+        folder = Path(self._files.name, run["name"])
+        folder.mkdir()
+        for name, data in run["files"].items():
+            (folder / name).write_bytes(data)
+        assignment = Assignment(folder)
+        if assignment.digest != run["digest"]:
+            self._files.cleanup()
+            raise Refused(
+                "a worker of the cluster has another version of Python, torch or this package "
+                "than this machine: scores would not be comparable"
+            )
+        self._settings = Settings(
+            assignment=assignment,
+            limits=Limits(**run["limits"]),
+            allow_weaker=run["allow_weaker"],
+            seed=run["seed"],
+        )
+        self._process = self._started()
+
+    def _started(self) -> Process:
+        process = Process()
+        process.begin(Grader(self._settings))
+        return process
+
+    def grade(self, submission: Submission) -> Graded:
+        """Grade a submission; if the process is killed, once more."""
+        how = ""
+        for _ in range(_TRIES):
+            self._process.give(submission)
+            try:
+                return self._process.take()
+            except Ended as ended:
+                how = str(ended)
+                self._process = self._started()
+        why = f"a process of the grader was killed {how}"
+        return grader_failed(self._settings, submission.student, why)
+
+    def close(self) -> None:
+        """End the process and delete the files."""
+        self._process.end()
+        self._files.cleanup()
+
+
+_of_thread = threading.local()
+
+
+def _bench_for(order: bytes) -> _Bench:
+    """Return this thread's bench: that of the previous job, unless another run begins."""
+    bench: _Bench | None = getattr(_of_thread, "bench", None)
+    if bench is None or bench.digest != hashlib.sha256(order).hexdigest():
+        if bench is not None:
+            bench.close()
+            _of_thread.bench = None
+        bench = _of_thread.bench = _Bench(order)
+    return bench

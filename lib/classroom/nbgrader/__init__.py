@@ -1,0 +1,1 @@
+"""Where grades meet nbgrader: its autograder, gradebook and feedback."""

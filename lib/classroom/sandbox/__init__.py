@@ -1,0 +1,1 @@
+"""Where code from outside runs, and what starts it there."""

@@ -1,0 +1,1 @@
+"""What runs inside the sandbox, beside the code from outside."""

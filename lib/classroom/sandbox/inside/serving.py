@@ -1,0 +1,75 @@
+"""Answers the checks of an exercise with the code of a submission, in its own process."""
+
+import builtins
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from classroom.calls import lending
+from classroom.calls.channel import Channel, HungUp
+from classroom.calls.local import LocalSubject
+from classroom.calls.subject import Crashed, StudentError
+from classroom.calls.wire import CannotCross, Handle
+
+
+def serve(channel: Channel, namespace: Mapping[str, Any], seconds: float) -> None:
+    """Answer one request of a `RemoteSubject`.
+
+    Args:
+        channel: The other end of its channel.
+        namespace: The functions, by name.
+        seconds: Time for all calls of the exercise, for messages; the request brings what is left.
+
+    """
+    subject = _BorrowingSubject(channel, namespace, seconds)
+    try:
+        kind, seconds_left, *request = channel.receive()
+        answer = subject.answer(kind, seconds_left, request)
+        try:
+            channel.send(answer)
+        except CannotCross as reason:
+            said = f"`{request[0]}` returned something unreadable: {reason}"
+            channel.send(["raised", "WrongKind", said])
+    except HungUp:
+        return
+
+
+class _BorrowingSubject(LocalSubject):
+    """Code in this process that answers a `RemoteSubject` in another one."""
+
+    def __init__(self, channel: Channel, namespace: Mapping[str, Any], seconds: float):
+        super().__init__(namespace, seconds)
+        self._other_side = channel
+
+    def answer(self, kind: str, seconds_left: float, request: list[Any]) -> list[Any]:
+        self._seconds_left = seconds_left
+        try:
+            if kind == "call":
+                name, args, kwargs = request
+                return ["returned", self.call(name, *args, **kwargs)]
+            if kind == "call_and_return_inputs":
+                name, args = request
+                return ["returned", self.call_and_return_inputs(name, *args)]
+            return ["returned", self.gradients(*request)]
+        except Crashed as error:
+            return ["raised", "Crashed", str(error), error.kind, error.text, error.where]
+        except StudentError as error:
+            return ["raised", type(error).__name__, str(error)]
+
+    def _resolve(self, handle: Handle) -> Callable[..., Any]:
+        if handle.owner != "checks":
+            raise CannotCross("a handle that no check has lent")
+
+        def ask(kind: str) -> Callable[..., Any]:
+            def request(*args: Any) -> Any:
+                self._other_side.send([kind, handle.id, *args])
+                answer = self._other_side.receive()
+                if answer[0] == "lent":
+                    return answer[1]
+                error = getattr(builtins, answer[1], None)
+                if not isinstance(error, type) or not issubclass(error, Exception):
+                    error = RuntimeError
+                raise error(answer[2])
+
+            return request
+
+        return lending.borrowed(ask("lent"), ask("lent gradients"))

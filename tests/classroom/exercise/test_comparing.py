@@ -1,0 +1,220 @@
+import math
+
+import pytest
+import torch
+
+from classroom.exercise.comparing import describe, differs, number, same, wrong_form
+
+
+def f64(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+# By hand
+
+
+def test_the_furthest_place_is_shown():
+    expected = torch.zeros(2, 3, 5)
+    seen = expected.clone()
+    seen[1, 2, 4], seen[0, 1, 3] = -0.75, 0.5
+    assert differs("output", seen, expected) == (
+        "output: wrong in 2 of 30 entries; furthest at [1, 2, 4]: seen -0.75, expected 0"
+    )
+
+
+def test_a_single_number_is_told_without_a_place():
+    assert differs("scale", 2, 3.0) == "scale is 2, expected 3"
+    assert differs("scale", math.nan, 3.0) == "scale is nan, expected 3"
+    assert differs("scale", torch.tensor([[2.0]]), 3.0) == "scale is 2, expected 3"
+    assert differs("scale", torch.tensor(2), f64(3)[0]) == "scale is 2, expected 3"
+
+
+def test_nan_is_told_as_nan():
+    seen = f64(2, math.nan, math.nan)
+    assert (
+        differs("output", seen, f64(2, 3, 5)) == "output holds NaN in 2 of 3 entries, first at [1]"
+    )
+    grid = torch.zeros(2, 3)
+    grid[1, 2] = math.nan
+    assert "1 of 6 entries, first at [1, 2]" in differs("output", grid, torch.zeros(2, 3))
+
+
+def test_numbers_that_look_alike_get_more_digits():
+    assert differs("scale", 0.12345001, 0.12345602) == ("scale is 0.12345001, expected 0.12345602")
+    assert "seen 1.00001, expected 1" in differs("output", f64(1.00001, 2), f64(1, 2))
+
+
+def test_where_both_are_infinite_nothing_is_wrong():
+    """As in masked scores: the hidden places hold -inf, one other place is wrong."""
+    inf = math.inf
+    expected = f64(-inf, 1, inf, math.nan, 2)
+    assert differs("scores", expected.clone(), expected) is None
+    seen = f64(-inf, 1, inf, math.nan, 2.5)
+    assert differs("scores", seen, expected) == (
+        "scores: wrong in 1 of 5 entries; furthest at [4]: seen 2.5, expected 2"
+    )
+
+
+def test_infinity_is_further_than_any_number():
+    told = differs("scores", f64(1e300, 3, -math.inf), f64(0, 3, 5))
+    assert told.endswith("furthest at [2]: seen -inf, expected 5")
+    told = differs("scores", f64(0, 3, 5), f64(0, 4, math.nan))
+    assert told.endswith("wrong in 2 of 3 entries; furthest at [2]: seen 5, expected nan")
+
+
+# Laws
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+def test_equal_numbers_do_not_differ(dtype):
+    numbers = torch.arange(6).reshape(2, 3).to(dtype)
+    assert differs("output", numbers, numbers.double()) is None
+    assert differs("output", torch.empty(0, 3).to(dtype), torch.empty(0, 3)) is None
+
+
+def test_rounding_is_no_difference_and_more_is():
+    expected = f64(1000.0, 1e-9, 0.0)
+    assert differs("output", expected * (1 + 1e-7) + 1e-9, expected) is None
+    assert differs("output", expected * (1 + 3e-6), expected) is not None
+    assert differs("output", expected + f64(0, 3e-8, 0), expected) is not None
+
+
+def test_nan_never_passes_for_a_number():
+    assert differs("output", f64(math.nan), f64(0)) is not None
+    assert differs("output", f64(0, math.nan), f64(0, 0)) is not None
+    assert differs("output", f64(0), f64(math.nan)) is not None
+
+
+def test_same_is_reflexive_and_symmetric_and_tells_kinds_apart():
+    things = [
+        f64(1, 2),
+        f64(1, 2)[None],
+        f64(1, 2).float(),
+        f64(1, math.nan),
+        torch.tensor([1, 2]),
+        2,
+        2.0,
+        True,
+        1e300,
+        2e300,
+        math.nan,
+        "2",
+        None,
+        [f64(1, 2)],
+        [f64(1, 3)],
+        [f64(1, 2), 2],
+        {"a": 2},
+        {"b": 2},
+        {"a": 3},
+    ]
+    for i, a in enumerate(things):
+        for j, b in enumerate(things):
+            assert same(a, b) == (i == j), (a, b)
+
+
+def test_same_ignores_rounding_and_whether_results_are_a_list_or_a_tuple():
+    assert same([2.0, f64(3)], (2.0 + 1e-12, f64(3 + 1e-12)))
+    assert not same(2.0, 2.0001)
+
+
+# The form of results
+
+
+def form(seen, expected, returns):
+    return wrong_form(seen, expected, returns, "f")
+
+
+def test_results_of_the_right_form_pass():
+    output = torch.zeros(2, 3)
+    assert form((output,), [output.double()], {"output": "batch width"}) is None
+    assert form([output, 2], (output, 0.5), {"output": "batch width", "scale": ""}) is None
+    for scalar in (2, 2.5, torch.tensor(2.0), torch.ones(1, 1)):
+        assert form((scalar,), [3.0], {"scale": ""}) is None
+    assert form((2.5,), [torch.tensor(3.0)], {"scale": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (torch.zeros(2), "`f` should return (output, scale), it returned a tensor of shape (2,)"),
+        ([torch.zeros(2, 3)], "`f` should return (output, scale), it returned a list of 1"),
+        (None, "`f` should return (output, scale), it returned None (is there a return?)"),
+        (([1], 2), "output should be a tensor, it is a list of 1"),
+        ((2.0, 2), "output should be a tensor, it is float 2.0"),
+        (
+            (torch.zeros(3, 2), 2),
+            "output has shape (3, 2), expected (2, 3) = (batch, width)",
+        ),
+        (
+            (torch.zeros(2, 3, dtype=torch.int64), 2),
+            "output has dtype torch.int64, expected torch.float64",
+        ),
+        (
+            (torch.zeros(2, 3), torch.zeros(2)),
+            "scale should be a number, it is a tensor of shape (2,)",
+        ),
+        ((torch.zeros(2, 3), "2"), "scale should be a number, it is str '2'"),
+        ((torch.zeros(2, 3), None), "scale should be a number, it is None (is there a return?)"),
+    ],
+)
+def test_a_wrong_form_is_told_by_name(seen, said):
+    expected = (torch.zeros(2, 3, dtype=torch.float64), 0.5)
+    assert form(seen, expected, {"output": "batch width", "scale": ""}) == said
+
+
+def test_a_scalar_has_no_axes_to_name():
+    assert form((torch.zeros(1),), [torch.tensor(2.0)], {"loss": ""}) == (
+        "loss has shape (1,), expected ()"
+    )
+
+
+def test_a_mask_of_numbers_is_no_mask():
+    mask = torch.ones(2, 2, dtype=torch.bool)
+    for dtype in (torch.int64, torch.float32):
+        told = form((mask.to(dtype),), [mask], {"mask": "q_len k_len"})
+        assert told == f"mask has dtype {dtype}, expected torch.bool"
+    ranks = torch.ones(2, dtype=torch.int64)
+    assert form((ranks.to(torch.int32),), [ranks], {"ranks": "k_len"}) is None
+    assert form((ranks.bool(),), [ranks], {"ranks": "k_len"}) is not None
+
+
+# Words
+
+
+def test_numbers_have_four_digits_and_whole_numbers_all_of_them():
+    assert [number(x) for x in (1 / 3, 123456.0, 123456, f64(2)[0], -0.000012345)] == [
+        "0.3333",
+        "1.235e+05",
+        "123456",
+        "2",
+        "-1.234e-05",
+    ]
+
+
+def test_a_long_result_is_described_in_a_line():
+    assert describe((1, 2)) == "a tuple of 2"
+    assert len(describe("x" * 10_000)) == 80
+    assert "\n" not in describe("a\nb")
+
+
+# Where precision is free
+
+
+def test_a_tolerance_forgives_precision_and_nothing_else():
+    exact = f64(1000, 0.5)
+    assert same(exact, exact.float() + 0.01, tolerance=0.03)
+    assert same([exact, "a"], (exact + 0.02, "a"), tolerance=0.03)
+    assert not same(exact, exact.float())
+    assert not same(exact, exact + f64(0, 0.1), tolerance=0.03)
+    assert not same(exact, exact[:1], tolerance=0.03)
+    assert not same(exact, f64(1000, math.nan), tolerance=0.03)
+    assert same({"x": 2.0}, {"x": 2.01}, tolerance=0.03)
+    assert not same({"x": 2}, {"x": 2.0}, tolerance=0.03)
+
+
+def test_what_is_off_by_less_than_the_tolerance_is_not_counted():
+    assert differs("output", f64(2.01, 3, 5), f64(2, 3, 5), tolerance=0.03) is None
+    assert differs("output", f64(2.01, 3, 6), f64(2, 3, 5), tolerance=0.03).startswith(
+        "output: wrong in 1 of 3 entries; furthest at [2]"
+    )
+    assert "NaN in 1 of 3" in differs("output", f64(2, 3, math.nan), f64(2, 3, 5), tolerance=9.0)

@@ -1,0 +1,604 @@
+import contextlib
+import itertools
+import linecache
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from classroom.calls.local import LocalSubject
+from classroom.calls.subject import NotWritten
+from classroom.exercise.answers import Answer
+from classroom.exercise.cases import Case
+from classroom.exercise.diagnosis import Crash, asks_for
+from classroom.exercise.expect import (
+    CheckFailed,
+    exercise,
+    expect,
+    expect_agrees,
+    expect_answer,
+    expect_gradients,
+    expect_inputs_unchanged,
+    expect_law,
+    expect_test_judges,
+    points,
+)
+from classroom.exercise.prepared import BrokenCheck
+from classroom.exercise.report import DIAGNOSIS
+
+PAIR = {"total": "rows", "scale": ""}
+
+
+def inputs(case):
+    return case.normal(case.size("rows", 5), case.size("width", 3)), case.integer(2, 9)
+
+
+def oracle(x, n):
+    return x.sum(dim=1), n / 2
+
+
+def failed(expectation, function, *args, mistakes=(), seconds=10.0, **kwargs):
+    """Return the failure of an expectation that should not be met."""
+    subject = LocalSubject({"f": function} if function else {}, seconds=seconds)
+    with pytest.raises(CheckFailed) as raised:
+        expectation(subject, Case("seed", mistakes), "f", *args, **kwargs)
+    return raised.value
+
+
+def passes(expectation, function, *args, **kwargs):
+    subject = LocalSubject({"f": function})
+    assert expectation(subject, Case("seed"), "f", *args, **kwargs) is None
+
+
+# Marks
+
+
+def test_a_class_and_its_tests_carry_what_is_known_about_them():
+    @exercise("f", number="1.1", title="T", asks="A.", difficulty=2, importance=3, minutes=5)
+    class TestF:
+        @points(3)
+        def test_it(self):
+            pass
+
+    about = TestF.exercise
+    assert (about.name, about.number, about.difficulty, about.optional) == ("f", "1.1", 2, False)
+    assert TestF.test_it.points == 3
+
+
+def test_an_unknown_or_missing_detail_is_refused():
+    with pytest.raises(TypeError, match="minutes"):
+        exercise("f", number="1.1", title="T", asks="A.", difficulty=2, importance=3)(object)
+    with pytest.raises(TypeError, match="length"):
+        exercise("f", length=3)(object)
+
+
+# Agreeing with an oracle
+
+
+def test_a_right_function_agrees():
+    passes(expect_agrees, lambda x, n: (x @ torch.ones(3).double(), n * 0.5), inputs, oracle, PAIR)
+    passes(expect_agrees, lambda x, n: [x.sum(1), torch.tensor(n / 2)], inputs, oracle, PAIR)
+
+
+def test_a_single_result_needs_no_tuple():
+    total = {"total": "rows"}
+    passes(expect_agrees, lambda x, n: x.sum(1), inputs, lambda x, n: x.sum(1), total)
+    failure = failed(expect_agrees, lambda x, n: x.sum(0), inputs, lambda x, n: x.sum(1), total)
+    assert failure.problem == "total has shape (3,), expected (5,) = (rows)"
+
+
+def test_what_differs_is_told():
+    failure = failed(expect_agrees, lambda x, n: (x.sum(1), n), inputs, oracle, PAIR)
+    assert failure.problem.startswith("scale is ") and ", expected " in failure.problem
+    assert str(failure) == f"{failure.problem}\n{failure.example}"
+
+
+def test_only_what_is_compared_can_be_wrong_in_its_numbers():
+    def total_wrong(x, n):
+        return 2 * x.sum(1), n / 2
+
+    passes(expect_agrees, total_wrong, inputs, oracle, PAIR, compare=["scale"])
+    assert "total: wrong" in str(
+        failed(expect_agrees, total_wrong, inputs, oracle, PAIR, compare=["total"])
+    )
+
+
+def test_every_result_is_asked_for_its_form():
+    def total_misshapen(x, n):
+        return x.sum(0), n / 2
+
+    failure = failed(expect_agrees, total_misshapen, inputs, oracle, PAIR, compare=["scale"])
+    assert failure.problem == "total has shape (3,), expected (5,) = (rows)"
+
+
+def test_a_function_that_is_missing_blank_or_endless_says_so():
+    def blank(x, n):
+        raise NotImplementedError()
+
+    def endless(x, n):
+        while True:
+            pass
+
+    missing = failed(expect_agrees, None, inputs, oracle, PAIR)
+    assert "`f` is not defined" in missing.problem
+    failure = failed(expect_agrees, blank, inputs, oracle, PAIR)
+    assert failure.problem == "`f` is not written yet"
+    assert isinstance(failure.__cause__, NotWritten)
+    assert (
+        "was stopped" in failed(expect_agrees, endless, inputs, oracle, PAIR, seconds=0.05).problem
+    )
+
+
+def test_a_check_whose_oracle_fails_blames_nobody_else():
+    def broken(x, n):
+        raise RuntimeError("shapes")
+
+    subject = LocalSubject({"f": lambda x, n: x})
+    with pytest.raises(BrokenCheck, match="its oracle raised RuntimeError: shapes"):
+        expect_agrees(subject, Case("seed"), "f", inputs, broken, {"total": "rows"})
+    with pytest.raises(ZeroDivisionError):
+        expect_agrees(subject, Case("seed"), "f", lambda case: 1 / 0, broken, {"total": "rows"})
+
+
+# Laws
+
+
+def test_a_law_that_holds_is_met_and_one_that_does_not_is_told():
+    def law(seen, x, n):
+        return None if seen == n else f"{seen} is not {n}"
+
+    passes(expect_law, lambda x, n: n, inputs, law)
+    failure = failed(expect_law, lambda x, n: 0, inputs, law)
+    assert failure.problem.startswith("0 is not ")
+    assert "you return = 0" in failure.example
+
+
+@pytest.mark.parametrize("seen", [None, "text", [2], {"a": 2}, torch.ones(7)])
+def test_a_result_that_a_law_cannot_read_has_the_wrong_form(seen):
+    def law(seen, x, n):
+        return None if seen["total"].shape == x.shape and 1 / seen["total"].sum() else "no"
+
+    failure = failed(expect_law, lambda x, n: seen, inputs, law)
+    assert failure.problem.startswith("`f` returned ")
+    assert failure.problem.endswith(", which has the wrong form")
+
+
+def test_dividing_by_what_was_returned_may_fail():
+    failure = failed(expect_law, lambda x, n: 0, inputs, lambda seen, x, n: str(1 / seen))
+    assert failure.problem == "`f` returned int 0, which has the wrong form"
+
+
+def test_a_law_is_diagnosed_too():
+    mistake = Answer("Negative", "f", "The sign is wrong.", "def f(x, n): return -x.sum().item()")
+
+    def law(seen, x, n):
+        return None if abs(seen - x.sum()) < 1e-9 else "is not the sum"
+
+    failure = failed(expect_law, lambda x, n: -x.sum(), inputs, law, mistakes=[mistake])
+    assert failure.mistakes == ()  # a tensor is not a float
+    failure = failed(expect_law, lambda x, n: float(-x.sum()), inputs, law, mistakes=[mistake])
+    assert failure.mistakes == (mistake,)
+
+
+# Gradients
+
+
+def three(case):
+    return case.normal(5, 3), case.normal(7, 3), case.normal(7, 2)
+
+
+def attention(query, key, value):
+    weights = (query @ key.T / 3**0.5).softmax(-1)
+    return weights @ value, weights.sum()
+
+
+WRT = ["query", "value"]
+
+
+def test_right_gradients_pass():
+    def by_hand(query, key, value):
+        weights = torch.exp(query @ key.T / 3**0.5)
+        weights = weights / weights.sum(-1, keepdim=True)
+        return [torch.einsum("qk,kv->qv", weights, value), weights.sum()]
+
+    passes(expect_gradients, by_hand, three, attention, WRT)
+    passes(
+        expect_gradients,
+        lambda query, key, value: by_hand(query, key, value)[0],
+        three,
+        lambda query, key, value: F.scaled_dot_product_attention(query, key, value),
+        ["key"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (
+            lambda q, k, v: (attention(q, k, v.detach())[0], attention(q, k, v)[1]),
+            "no gradient reaches `value`: part of the computation is cut off from it",
+        ),
+        (
+            lambda q, k, v: tuple(o.detach() for o in attention(q, k, v)),
+            "the result of `f` is cut off from its inputs: no gradient can flow back "
+            "(look for .detach(), .data, torch.no_grad() or a new torch.tensor(...))",
+        ),
+        (
+            lambda q, k, v: attention(q.detach() + (q - q.detach()) / 2, k, v),
+            "the gradient with respect to query: wrong in 15 of 15 entries",
+        ),
+        (lambda q, k, v: attention(q, k, v)[0], "`f` should return 2 tensors"),
+        (
+            lambda q, k, v: (attention(q, k, v)[0].T, attention(q, k, v)[1]),
+            "`f` returned a tensor of shape (2, 5), expected (5, 2)",
+        ),
+    ],
+    ids=["cut off from one", "cut off", "halved", "too few", "misshapen"],
+)
+def test_wrong_gradients_are_told_apart(function, said):
+    assert failed(expect_gradients, function, three, attention, WRT).problem.startswith(said)
+
+
+def test_gradients_of_nan_do_not_pass():
+    def nan_backward(query, key, value):
+        output, total = attention(query, key, value)
+        return output + (0 * (query - query).pow(2).sum().sqrt()), total
+
+    failure = failed(expect_gradients, nan_backward, three, attention, WRT)
+    assert failure.problem.startswith(
+        "the gradient with respect to query holds NaN in 15 of 15 entries"
+    )
+
+
+def test_a_blank_has_no_gradients():
+    def blank(query, key, value):
+        raise NotImplementedError()
+
+    failure = failed(expect_gradients, blank, three, attention, WRT)
+    assert failure.problem == "`f` is not written yet"
+    assert isinstance(failure.__cause__, NotWritten)
+
+
+def test_an_oracle_without_gradients_blames_nobody_else():
+    subject = LocalSubject({"f": attention})
+    for wrong in (lambda query, key, value: query.detach(), lambda query, key, value: 1 / 0):
+        with pytest.raises(BrokenCheck, match="its oracle has no gradients"):
+            expect_gradients(subject, Case("seed"), "f", three, wrong, ["query"])
+
+
+# Inputs
+
+
+def mixed(case):
+    return case.normal(2, 3), [case.normal(5)], torch.tensor([float("nan")]), 7
+
+
+def test_inputs_left_alone_pass():
+    passes(expect_inputs_unchanged, lambda x, ys, z, n: x + 1, mixed)
+
+
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [
+        (lambda x, ys, z, n: x.add_(1e-12), 1),
+        (lambda x, ys, z, n: x.resize_(3, 2).sum(), 1),
+        (lambda x, ys, z, n: setattr(x, "data", x.data.float()), 1),
+        (lambda x, ys, z, n: ys[0].zero_(), 2),
+        (lambda x, ys, z, n: ys.append(2), 2),
+        (lambda x, ys, z, n: z.zero_(), 3),
+    ],
+    ids=["numbers", "shape", "dtype", "in a list", "a list", "nan"],
+)
+def test_inputs_changed_in_place_are_told_by_their_number(change, number):
+    failure = failed(expect_inputs_unchanged, change, mixed)
+    assert failure.problem.startswith(f"`f` changes its argument number {number} in place")
+
+
+def test_a_mistake_that_changes_the_same_input_is_named():
+    cell = "def f(x, ys, z, n): return {}"
+    known = [
+        Answer("AddsInPlace", "f", "It adds into x.", cell.format("x.add_(1)")),
+        Answer("ClearsTheLast", "f", "It clears z.", cell.format("z.zero_()")),
+        Answer("ChangesNothing", "f", "It is slow.", cell.format("x + 1")),
+        Answer("Breaks", "f", "It crashes.", cell.format("1 / 0")),
+    ]
+    subject = LocalSubject({"f": lambda x, ys, z, n: x.mul_(2)})
+    with pytest.raises(CheckFailed) as raised:
+        expect_inputs_unchanged(subject, Case("seed", known), "f", mixed)
+    assert [mistake.name for mistake in raised.value.mistakes] == ["AddsInPlace"]
+
+
+def test_precision_may_be_left_to_the_student():
+    def single(x):
+        return x.half().sum(dim=1)
+
+    def half_off(x):
+        return single(x) / 2
+
+    def summed(x):
+        return x.sum(dim=1)
+
+    def rows(case):
+        return (inputs(case)[0],)
+
+    known = [Answer("Half", "f", "Half is missing.", "def f(x): return x.sum(dim=1) / 2")]
+    returns = {"total": "rows"}
+    passes(expect_agrees, single, rows, summed, returns, tolerance=0.02)
+    assert "wrong in" in failed(expect_agrees, single, rows, summed, returns).problem
+    failure = failed(expect_agrees, half_off, rows, summed, returns, mistakes=known)
+    assert failure.mistakes == ()
+    for tolerances in ({"tolerance": 0.02}, {"tolerance": 1e-9, "alike": 0.02}):
+        failure = failed(
+            expect_agrees, half_off, rows, summed, returns, mistakes=known, **tolerances
+        )
+        assert [mistake.name for mistake in failure.mistakes] == ["Half"]
+
+
+# Answers to requests of any kind
+
+
+KNOWN = [
+    Answer("Doubles", "f", "It doubles.", "def f(x): return 2 * x"),
+    Answer("Refuses", "f", "It refuses.", "def f(x): raise ValueError('no twos')"),
+    Answer("RefusesAll", "f", "It refuses all.", "def f(x): raise ValueError('none')"),
+]
+REQUESTS = [asks_for("f", (2,)), asks_for("f", (3,))]
+
+
+def asked(function, judge, **kwargs):
+    """Return what is wrong and the names of the mistakes that it may be."""
+    with pytest.raises(CheckFailed) as raised:
+        expect_answer(
+            LocalSubject({"f": function} if function else {}),
+            Case("seed", KNOWN),
+            REQUESTS,
+            judge,
+            **kwargs,
+        )
+    return raised.value.problem, [mistake.name for mistake in raised.value.mistakes]
+
+
+def is_two(answer):
+    return None if answer == 2 else f"it is {answer}, expected 2"
+
+
+def test_the_first_answer_decides_and_all_of_them_name_the_mistake():
+    subject = LocalSubject({"f": lambda x: 2 if x == 2 else 1 / 0})
+    assert expect_answer(subject, Case("seed", KNOWN), REQUESTS, is_two) is None
+    assert asked(lambda x: x + x, is_two) == ("it is 4, expected 2", ["Doubles"])
+    assert asked(lambda x: 4, is_two) == ("it is 4, expected 2", [])
+
+
+def test_crashes_are_told_apart_by_what_they_say():
+    def refuses(x):
+        raise ValueError("none")
+
+    said, named = asked(refuses, is_two)
+    assert said.startswith("`f` raised ValueError: none")
+    assert named == ["RefusesAll"]
+
+
+def test_an_exception_may_be_what_is_asked_for():
+    def is_refused(answer):
+        return None if isinstance(answer, Crash) else f"it is {answer}, expected a ValueError"
+
+    def refuses(x):
+        raise ValueError("no")
+
+    subject = LocalSubject({"f": refuses})
+    assert expect_answer(subject, Case("seed"), REQUESTS, is_refused, may_crash=True) is None
+    assert asked(lambda x: 2 * x, is_refused, may_crash=True)[1] == ["Doubles"]
+
+
+def test_what_is_missing_is_no_answer():
+    said, named = asked(None, is_two, may_crash=True)
+    assert "`f` is not defined" in said and named == []
+
+
+# Tests that students write
+
+
+RIGHT = {"the mean": lambda x: x.mean(), "the mean, another way": lambda x: x.sum() / len(x)}
+WRONG = {"the sum": lambda x: x.sum(), "the first": lambda x: x[0]}
+
+
+def good(mean):
+    numbers = torch.tensor([2.0, 3.0, 7.0])
+    assert abs(float(mean(numbers)) - 4) < 1e-4, "not the mean"
+
+
+def judged(test, bug, mistakes=(), case=None, right=RIGHT, wrong=WRONG):
+    subject = LocalSubject({"f": test})
+    expect_test_judges(subject, case or Case("seed", mistakes), "f", right, wrong, bug)
+
+
+def test_a_test_that_catches_the_bug_and_lets_right_ones_pass_is_good():
+    for bug in WRONG:
+        judged(good, bug)
+
+
+def test_a_bug_that_gets_past_is_named():
+    def blind_to_the_first(mean):
+        assert mean(torch.ones(3)) == 1
+
+    judged(blind_to_the_first, "the sum")
+    with pytest.raises(CheckFailed, match="your test lets a wrong implementation pass: the first"):
+        judged(blind_to_the_first, "the first")
+
+
+def test_a_false_alarm_without_words_is_told_by_its_line():
+    source = "def test(mean):\n    assert mean(1) == 2\n"
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(True), "<cell>")
+    namespace = {}
+    exec(compile(source, "<cell>", "exec"), namespace)
+    with pytest.raises(CheckFailed) as raised:
+        expect_test_judges(
+            LocalSubject(namespace),
+            Case("seed"),
+            "test",
+            {"the mean": lambda x: 3},
+            {"the sum": lambda x: 5},
+            "the sum",
+        )
+    assert raised.value.problem == (
+        "your test rejects a correct implementation (the mean). It stopped in line 2: "
+        "assert mean(1) == 2"
+    )
+
+
+def test_a_false_alarm_earns_nothing_and_is_quoted():
+    def never_content(mean):
+        if mean(torch.ones(3)) != 2:
+            raise AssertionError("I expected two")
+
+    for bug in WRONG:
+        with pytest.raises(CheckFailed) as raised:
+            judged(never_content, bug)
+        assert raised.value.problem == (
+            "your test rejects a correct implementation (the mean). It said: I expected two"
+        )
+
+
+def test_a_test_that_breaks_is_no_verdict():
+    def broken(mean):
+        raise ValueError("no idea")
+
+    with pytest.raises(CheckFailed) as raised:
+        judged(broken, "the sum")
+    assert "`f` raised ValueError: no idea" in str(raised.value)
+    assert "A test reports an error with `assert`" in str(raised.value)
+
+
+def test_a_blank_test_is_not_written_yet():
+    def blank(mean):
+        raise NotImplementedError()
+
+    with pytest.raises(CheckFailed, match="`f` is not written yet"):
+        judged(blank, "the sum")
+
+
+NOTHING = Answer("Nothing", "f", "It compares nothing.", "def f(mean): pass")
+ALSO_NOTHING = Answer("AlsoNothing", "f", "It asserts True.", "def f(mean): assert True")
+SCEPTIC = Answer("Sceptic", "f", "It believes nothing.", "def f(mean): assert False")
+SLEEPY = Answer("Sleepy", "f", "It breaks.", "def f(mean): raise ValueError")
+
+
+def test_a_way_to_judge_badly_is_named():
+    with pytest.raises(CheckFailed) as raised:
+        judged(lambda mean: None, "the sum", [SLEEPY, SCEPTIC, NOTHING])
+    assert raised.value.mistakes == (NOTHING,)
+    with pytest.raises(CheckFailed) as raised:
+        judged(lambda mean: None, "the sum", [NOTHING, ALSO_NOTHING])
+    assert raised.value.mistakes == (NOTHING, ALSO_NOTHING)
+
+
+def test_a_slow_test_is_asked_no_more_by_the_checks_after_the_first():
+    calls = []
+
+    def counted(mean):
+        calls.append(mean)
+        good(mean)
+
+    case = Case("seed")
+    judged(counted, "the sum", case=case)
+    num_calls = len(calls)
+    judged(counted, "the first", case=case)
+    assert len(calls) == num_calls
+    assert num_calls <= 4 * (len(RIGHT) + len(WRONG))
+
+
+def earned_by(test, seed):
+    """Count the bugs that a test is paid for."""
+    earned = 0
+    case = Case(seed)
+    for bug in WRONG:
+        with contextlib.suppress(CheckFailed):
+            judged(test, bug, case=case)
+            earned += 1
+    return earned
+
+
+@pytest.mark.parametrize("wrong_at", [{2, 3}, {0, 1}, {3}, {0}, set(range(2, 99)), set(range(99))])
+def test_verdicts_by_the_number_of_the_call_earn_nothing(wrong_at):
+    for seed in ("one", "two", "three", "four", "five"):
+        numbers = itertools.count()
+
+        def by_number(mean, numbers=numbers):
+            assert next(numbers) not in wrong_at
+
+        assert earned_by(by_number, seed) == 0
+
+
+def test_verdicts_played_again_earn_nothing_on_another_seed():
+    verdicts = []
+
+    def recorded(mean):
+        verdicts.append(False)
+        good(mean)
+        verdicts[-1] = True
+
+    assert earned_by(recorded, "published") == len(WRONG)
+    for seed in ("two", "three", "five"):
+        numbers = itertools.cycle(verdicts)
+
+        def again(mean, numbers=numbers):
+            assert next(numbers)
+
+        assert earned_by(again, seed) == 0
+
+
+def test_as_many_right_ones_come_as_wrong_ones_and_some_twice():
+    right = {"the mean": lambda x: x.mean()}
+    wrong = {"2 times": lambda x: x * 2, "3 times": lambda x: x * 3}
+    seen = []
+
+    def look(mean):
+        seen.append(float(mean(torch.ones(()))))
+        assert seen[-1] == 1
+
+    judged(look, "2 times", right=right, wrong=wrong)
+    assert 0.5 * len(seen) == seen.count(1.0) >= 2
+
+
+def test_implementations_are_called_by_one_signature():
+    def with_mask(x, mask=None):
+        return x.mean()
+
+    def accepts_a_mask(mean):
+        assert mean(torch.ones(3), None) == 1
+
+    with pytest.raises(CheckFailed, match="cannot compute with float32"):
+        judged(accepts_a_mask, "the sum", right={"the mean": with_mask, **RIGHT})
+
+
+def test_another_set_of_implementations_is_judged_anew():
+    case = Case("seed")
+    judged(good, "the sum", case=case)
+    judged(good, "the last", case=case, wrong={"the last": lambda x: x[-1]})
+    with pytest.raises(CheckFailed, match="rejects a correct implementation"):
+        judged(good, "the sum", case=case, right={"the middle": lambda x: x.median() * 2})
+
+
+# Words
+
+
+def test_an_expectation_that_is_not_met_says_its_sentence():
+    expect(True, "never said")
+    with pytest.raises(CheckFailed, match="^the weights sum to 2$"):
+        expect(False, "the weights sum to 2")
+
+
+def test_a_failure_reads_from_what_was_seen_to_a_case_to_try():
+    failure = CheckFailed("2 is not 3", [NOTHING], "A small case")
+    assert str(failure).split("\n") == [
+        "2 is not 3",
+        "This is the mistake “nothing”: It compares nothing.",
+        "A small case",
+    ]
+    assert isinstance(failure, AssertionError)
+
+
+def test_the_sentence_that_names_mistakes_can_be_found():
+    for mistakes in ([NOTHING], [NOTHING, ALSO_NOTHING]):
+        assert DIAGNOSIS.match(CheckFailed("problem", mistakes).diagnosis)
+    assert not DIAGNOSIS.match("This is not a mistake")

@@ -1,0 +1,20 @@
+import signal
+
+from classroom.sandbox.inside import processes
+
+
+def test_a_process_that_forks_and_ends_while_it_is_looked_for_hides_nobody(monkeypatch):
+    """The first list holds one that has ended by the time that its state is asked for."""
+    lists = iter([{1, 5}, {1, 6}, {1, 6}, {1, 6}])
+    states = {5: "X", 6: "R"}
+    stopped = []
+
+    def stop(process, number):
+        stopped.append((process, number))
+        states[process] = "T"
+
+    monkeypatch.setattr(processes, "listed", lambda: next(lists))
+    monkeypatch.setattr(processes, "_state", states.get)
+    monkeypatch.setattr(processes.os, "kill", stop)
+    processes.send_to_all_but({1}, signal.SIGSTOP, "ZXT")
+    assert stopped == [(6, signal.SIGSTOP)]

@@ -1,0 +1,521 @@
+"""Cells that run and exercises that are checked, in a sandbox, as a grader asks for it."""
+
+import time
+
+import pytest
+import torch
+
+from classroom.calls.subject import Crashed, Died, NotDefined, StudentError, TooSlow, WrongKind
+from classroom.limits import Limits
+from classroom.sandbox.job import JobDied, JobTooSlow, ProtocolError
+
+ONE = torch.tensor([1.0, 2.0, 3.0])
+
+
+@pytest.fixture
+def job(launcher):
+    with launcher.start_job() as job:
+        yield job
+
+
+def shown(outputs):
+    return "".join(output.get("text", "") for output in outputs)
+
+
+def test_a_cell_shows_what_a_notebook_shows(job):
+    run = job.run("print('one')\n'two'\n2 + 3")
+    assert not run.error
+    assert run.outputs == [
+        {"output_type": "stream", "name": "stdout", "text": "one\n"},
+        {
+            "output_type": "execute_result",
+            "data": {"text/plain": "5"},
+            "metadata": {},
+            "execution_count": None,
+        },
+    ]
+
+
+def test_cells_share_their_variables(job):
+    job.run("number = 7")
+    assert shown(job.run("print(number)").outputs) == "7\n"
+
+
+def test_a_cell_that_only_adds_leaves_what_is_defined(job):
+    job.run("written = 3")
+    assert not job.run("written = other = 5", only_adds=True).error
+    assert shown(job.run("print(written, other)").outputs) == "3 5\n"
+
+
+def test_a_cell_may_use_the_score_of_a_check_that_is_made_elsewhere(job):
+    run = job.run("from classroom import check\nprint(f'{check(\"f\") + 2:.1f}')\ncheck('g')")
+    assert shown(run.outputs) == "f is graded elsewhere\n2.0\ng is graded elsewhere\n"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import torch\ntorch.set_num_threads(2)\nx = torch.ones(700, 700)\nuse = lambda: x @ x",
+        "from concurrent.futures import ThreadPoolExecutor as P\nuse = P(1).submit(int).result",
+        "from multiprocessing import pool\np = pool.ThreadPool(2)\nuse = lambda: p.map(abs, [2])",
+        "from multiprocessing import Pool\np = Pool(1)\nuse = lambda: p.map(abs, [2, 3])",
+    ],
+)
+def test_an_answer_does_not_wait_for_threads_of_a_cell(launcher, before):
+    with launcher.start_job(Limits(seconds_per_exercise=5.0)) as job:
+        assert not job.run(f"{before}\nuse()\ndef answer():\n    use()\n    return 7").error
+        with job.serving("answer") as subject:
+            assert subject.call("answer") == 7
+
+
+def test_what_answers_print_and_warn_of_is_discarded(job):
+    job.run("import warnings\nwarnings.simplefilter('error')")
+    job.run("def answer():\n    warnings.warn('x')\n    print('x' * 10**8)\n    return 7")
+    with job.serving("answer") as subject:
+        assert subject.call("answer") == 7
+
+
+def test_a_module_that_a_cell_has_written_is_found_by_the_next(job):
+    for number in (2, 3, 5):
+        job.run(f"%%writefile part{number}.py\nnumber = {number}")
+        assert not job.run(f"import part{number}\nassert part{number}.number == {number}").error
+
+
+def test_a_plot_is_a_picture(job):
+    run = job.run("import matplotlib.pyplot as plt\nplt.plot([2, 3, 5])\nplt.show()")
+    assert [list(output["data"]) for output in run.outputs] == [["text/plain", "image/png"]]
+
+
+def test_magics_and_commands_work(job):
+    assert "loop" in shown(job.run("%timeit -n1 -r1 1").outputs)
+    assert shown(job.run("!echo $((2 * 3))").outputs).strip() == "6"
+
+
+def test_an_exception_is_an_output_and_the_job_goes_on(job):
+    run = job.run("before = 5\n1 / 0")
+    assert run.error == "ZeroDivisionError: division by zero"
+    assert run.outputs[-1]["ename"] == "ZeroDivisionError"
+    assert not job.run("assert before == 5").error
+
+
+def test_a_slow_cell_is_interrupted_and_what_it_defined_remains(launcher):
+    with launcher.start_job(Limits(seconds_per_cell=0.3)) as job:
+        run = job.run("number = 7\nwhile True: pass")
+        assert run.error == "KeyboardInterrupt"
+        assert run.seconds < 1
+        assert not job.run("assert number == 7").error
+
+
+def test_a_cell_that_heeds_no_interrupt_ends_the_job_in_time(launcher):
+    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    with launcher.start_job(Limits(seconds_per_cell=0.3)) as job:
+        started = time.monotonic()
+        with pytest.raises(JobTooSlow):
+            job.run(stubborn)
+        assert time.monotonic() - started < 0.3 + 2 + 1  # its limit, the time to heed, the machine
+        with pytest.raises(JobDied):
+            job.run("1")
+
+
+def test_cells_share_one_wall_budget(launcher):
+    with launcher.start_job(Limits(seconds_per_submission=0.8)) as job:
+        started = time.monotonic()
+        with pytest.raises(JobTooSlow):
+            for _ in range(10):
+                job.run("import time; time.sleep(0.2)")
+                job.run("try:\n  time.sleep(5)\nexcept KeyboardInterrupt: pass")
+        assert time.monotonic() - started < 0.8 + 1
+
+
+def test_a_cell_that_ends_its_process_says_how(job):
+    with pytest.raises(JobDied, match="ended its own process with the status 4"):
+        job.run("import os; os._exit(4)")
+
+
+def test_a_cell_that_crashes_its_process_says_how(job):
+    with pytest.raises(JobDied, match="SIGSEGV"):
+        job.run("import ctypes; ctypes.string_at(0)")
+
+
+def test_functions_are_called_by_name_with_copies(job):
+    job.run("def triple(x):\n  x *= 3\n  return x")
+    given = ONE.clone()
+    with job.serving("triple") as subject:
+        assert subject.call("triple", given).equal(3 * ONE)
+        result, (after,) = subject.call_and_return_inputs("triple", given)
+    assert given.equal(ONE)
+    assert after.equal(result)
+
+
+_LEAVES = """
+import os, time
+def num_processes(): return len([name for name in os.listdir("/proc") if name.isdigit()])
+def leave():
+  before = num_processes()
+  if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+      time.sleep(1000)
+    os._exit(0)
+  os.wait()
+  assert num_processes() == before + 1
+"""
+
+
+def test_no_call_finds_what_another_left(job):
+    job.run("calls = []\ndef count():\n  calls.append(1)\n  return len(calls)")
+    with job.serving("count") as subject:
+        assert [subject.call("count") for _ in range(3)] == [1, 1, 1]
+    assert not job.run("assert calls == []").error
+
+
+def test_a_process_that_a_call_leaves_is_gone_before_the_next_call(job):
+    job.run(_LEAVES)
+    with job.serving("leave") as subject:
+        before = subject.call("num_processes")
+        subject.call("leave")
+        assert subject.call("num_processes") == before
+
+
+def test_each_call_draws_random_numbers_of_its_own(job):
+    job.run("import torch\ndef draw(): return torch.rand(7)")
+    with job.serving("draw") as subject:
+        assert not subject.call("draw").equal(subject.call("draw"))
+
+
+def test_an_exercise_sees_the_variables_as_they_are_at_its_place(job):
+    job.run("def value(): return 2")
+    with job.serving("value") as subject:
+        assert subject.call("value") == 2
+    job.run("def value(): return 3")
+    with job.serving("value") as subject:
+        assert subject.call("value") == 3
+
+
+def test_errors_are_those_of_a_notebook(job):
+    job.run("def crash(x):\n  return x.nothing\ndef thing(): return object()")
+    with job.serving("crash") as subject:
+        with pytest.raises(Crashed, match="AttributeError.*in line 2: return x.nothing"):
+            subject.call("crash", 5)
+        with pytest.raises(WrongKind, match="object cannot be passed"):
+            subject.call("thing")
+        with pytest.raises(NotDefined, match="`crash`: is that its name"):
+            subject.call("crahs")
+
+
+def test_a_function_that_ends_its_process_costs_that_call_only(job):
+    job.run("import os\ndef die(): os._exit(3)\ndef live(): return 5")
+    with job.serving("die") as subject:
+        with pytest.raises(Died, match="`die` ended the process"):
+            subject.call("die")
+        assert subject.call("live") == 5
+    assert not job.run("live()").error
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while True: pass",
+        "while True:\n    try:\n      while True: pass\n    except BaseException: pass",
+        "import time\n  time.sleep(99)",
+        "import signal\n  signal.pthread_sigmask(signal.SIG_BLOCK, [14])\n  while True: pass",
+    ],
+)
+def test_an_exercise_that_does_not_end_is_stopped_in_time(launcher, loop):
+    with launcher.start_job(Limits(seconds_per_exercise=0.3)) as job:
+        job.run(f"def endless():\n  {loop}\ndef live(): return 5")
+        started = time.monotonic()
+        with job.serving("endless") as subject:
+            with pytest.raises(TooSlow, match="compute for 0.3 seconds|may take 1.8 seconds"):
+                subject.call("endless")
+            with pytest.raises(TooSlow):
+                subject.call("live")
+        assert time.monotonic() - started < 0.3 + 2 + 1  # its limit, the time to heed, the machine
+        with job.serving("live") as subject:
+            assert subject.call("live") == 5
+
+
+def test_a_lent_function_that_raises_raises_in_the_code_that_calls_it(job):
+    job.run("def use(f):\n  try:\n    return f(0)\n  except RuntimeError as e:\n    return str(e)")
+    with job.serving("use") as subject:
+        said = subject.call("use", subject.lend(lambda x: 1 // x))
+    assert said == "this function cannot compute with 0"
+
+
+_TOLD = """
+import pickle
+def told(f):
+  found = [repr(f).partition(" at ")[0], f.__name__, f.__qualname__, f.__module__, f.__doc__]
+  found += [f.__defaults__, sorted(f.__dict__), f.__code__.co_code, dir(f)]
+  for args, named in (((), {}), ((1, 2), {}), ((1,), {"zzz": 1}), (("x",), {})):
+    try:
+      found.append(f(*args, **named))
+    except Exception as e:
+      frames, trace = [], e.__traceback__.tb_next
+      while trace:
+        frames.append(trace.tb_frame.f_code.co_qualname)
+        trace = trace.tb_next
+      found += [type(e), str(e), frames, e.__cause__, e.__context__]
+  try:
+    pickle.dumps(f)
+  except Exception as e:
+    found.append(str(e).partition(" at ")[0])
+  return repr(found)
+"""
+
+
+def test_two_lent_functions_that_fail_alike_cannot_be_told_apart(job):
+    def right_attention(x, mask=None):
+        return x.softmax(dim=-1)
+
+    def wrong_attention(x):
+        raise KeyError("the wrong one")
+
+    job.run(_TOLD)
+    with job.serving("told") as subject:
+        told = [subject.call("told", subject.lend(f)) for f in (right_attention, wrong_attention)]
+    assert told[0] == told[1]
+    assert "attention" not in told[0] and "cannot compute" in told[0]
+
+
+def test_jobs_draw_different_random_numbers(launcher):
+    draws = []
+    for _ in range(2):
+        with launcher.start_job() as job:
+            job.run("import torch, numpy, random")
+            draws.append(
+                shown(job.run("print(torch.rand(1), numpy.random.rand(), random.random())").outputs)
+            )
+    assert draws[0] != draws[1]
+
+
+IMPORTS = """\
+import groundup
+from groundup.core.masks import (
+    causal_mask,
+)
+%time number = 5
+def triple(x):
+    return 3 * x
+def line(): raise ValueError
+"""
+NOT_HERE = "the course's library is not there when grades count"
+
+
+def test_an_import_of_the_course_s_library_costs_no_line_below_it(job):
+    run = job.run(IMPORTS)
+    assert run.error.count(NOT_HERE) == 1
+    assert run.error.endswith("; the rest of the cell ran without it")
+    assert "number" in shown(run.outputs) or "Wall time" in shown(run.outputs)
+    assert not job.run("assert triple(number) == 15").error
+    with job.serving("line") as subject, pytest.raises(Crashed, match="in line 8"):
+        subject.call("line")
+
+
+@pytest.mark.parametrize(
+    ("cell", "then"),
+    [
+        ("import groundup\ngroundup.load()", "; NameError: name 'groundup' is not defined"),
+        ("if True:\n    import groundup\nnumber = 5", ""),
+        ("def f(): import groundup\nf()\nnumber = 5", ""),
+        ("import groundup", ""),
+    ],
+)
+def test_who_needs_the_course_s_library_is_told_that_it_is_not_there(job, cell, then):
+    assert job.run(cell).error.endswith(NOT_HERE + then)
+    assert job.run("number").error.startswith("NameError")
+
+
+def test_who_can_do_without_the_course_s_library_does(job):
+    assert not job.run(
+        "import importlib.util\n"
+        "assert importlib.util.find_spec('groundup') is None\n"
+        "try:\n    import groundup\nexcept ImportError:\n    groundup = None"
+    ).error
+
+
+FORGED = """
+import os, struct, sys
+from classroom.calls.wire import pack
+def look():
+    frame = sys._getframe()
+    while frame and "token" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["token"] if frame else ""
+def forge():
+    message = pack(MESSAGE)
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.write(int(name), struct.pack(">Q", len(message)) + message)
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "['ran', look(), 'nothing', '', False]",
+        "['ran', look(), [], 5, False]",
+        "['ran', look(), [], '', 5]",
+        "['ran', look(), [{'output_type': 'stream', 'name': 'no', 'text': ''}], '', False]",
+        "['ran', look(), [{'output_type': 'script'}], '', False]",
+        "['ran', 'unknown', [], '', False]",
+        "{'scores': 198}",
+        "198",
+    ],
+)
+def test_an_account_of_a_cell_that_is_forged_ends_the_job(job, message):
+    with pytest.raises(ProtocolError):
+        job.run(FORGED.replace("MESSAGE", message) + "\nforge()\nimport time; time.sleep(9)")
+    assert not job.is_alive
+
+
+def test_a_cell_that_knows_what_to_forge_hurts_itself_alone(job):
+    """The test above would pass for any message if no forged one could be taken for a real one."""
+    forged = FORGED.replace("MESSAGE", "['ran', look(), [], 'forged', False]")
+    assert job.run(forged + "\nforge()").error == "forged"
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["['raised', 'Crashed', 2]", "['returned']", "198", "['lent']", "['lent', 'x', [], {}]"],
+)
+def test_an_answer_that_is_none_ends_the_exercise_only(job, message):
+    job.run(FORGED.replace("MESSAGE", message) + "\ndef live(): return 5")
+    with job.serving("forge") as subject:
+        with pytest.raises(StudentError, match="wrote to the grader"):
+            subject.call("forge")
+        with pytest.raises(StudentError, match="wrote to the grader"):
+            subject.call("live")
+        assert subject.broken
+    with job.serving("live") as subject:
+        assert subject.call("live") == 5
+
+
+def test_text_that_no_file_takes_becomes_text(job):
+    run = job.run("print('\\ud800')\nraise ValueError('\\ud800')")
+    assert str(run).encode()
+
+
+def test_a_function_of_ours_is_not_computed_for_inputs_of_any_size(job):
+    job.run("import torch\ndef use(f): return f(torch.zeros(2**20))")
+    with job.serving("use") as subject, pytest.raises(Crashed, match="at most"):
+        subject.call("use", subject.lend(lambda x: x))
+
+
+def test_memory_is_counted_over_all_processes(launcher):
+    hoard = """
+import os, time
+for _ in range(6):
+    if os.fork() == 0:
+        block = bytearray(2**27)
+        time.sleep(99)
+time.sleep(99)
+"""
+    with launcher.start_job(Limits(memory_bytes=2**28)) as job:
+        with pytest.raises(JobDied, match="used more than 256 MiB"):
+            job.run(hoard)
+
+
+def test_pending_signals_are_limited_for_each_job(job):
+    flood = "import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [40])\n"
+    flood += "for _ in range(1000):\n  os.kill(os.getpid(), 40)\n"
+    status = "[line.split()[1] for line in open('/proc/self/status') if line.startswith('SigQ')]"
+    pending, most = shown(job.run(f"{flood}print(*{status})").outputs).split("/")
+    assert int(pending) <= int(most) == 128
+
+
+def test_sockets_count_as_memory(launcher):
+    fill = """
+import os, socket
+for _ in range(30):
+    if os.fork() == 0:
+        pairs = []
+        while True:
+            try:
+                pairs.append(socket.socketpair())
+                for end in pairs[-1]:
+                    end.setblocking(False)
+                    end.send(bytes(2**20))
+            except OSError:
+                pass
+import time
+time.sleep(10)
+"""
+    with launcher.start_job(Limits(memory_bytes=2**27)) as job:
+        assert not job.run("import socket\na, b = socket.socketpair()\na.send(b'1')").error
+        with pytest.raises(JobDied, match="used more than 128 MiB"):
+            job.run(fill)
+
+
+def test_a_new_session_and_larger_buffers_are_only_pretended_or_refused(job):
+    assert not job.run("import os\nbefore = os.getsid(0)\nif os.fork() == 0:\n  os._exit(0)").error
+    told = job.run(
+        "import subprocess, sys\n"
+        "code = 'import os; print(os.getsid(0), os.getpid())'\n"
+        "argv = [sys.executable, '-c', code]\n"
+        "out = subprocess.run(argv, start_new_session=True, capture_output=True).stdout\n"
+        "session, process = map(int, out.split())\n"
+        "print(session == before, session == process)"
+    )
+    assert shown(told.outputs) == "True False\n", told.error
+    larger = "import socket\na, b = socket.socketpair()\n"
+    larger += "a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**22)"
+    assert job.run(larger).error.startswith("PermissionError")
+
+
+def test_processes_that_compute_side_by_side_lower_their_priority_together(job):
+    assert shown(job.run("import os\nprint(os.nice(0))").outputs) == "0\n"
+    many = """
+import os, time
+children = []
+for _ in range(10):
+    children.append(os.fork())
+    if children[-1] == 0:
+        while True:
+            pass
+time.sleep(2)
+print(*sorted({os.getpriority(os.PRIO_PROCESS, child) for child in children}))
+"""
+    levels = [int(level) for level in shown(job.run(many).outputs).split()]
+    assert min(levels) >= 8  # ten weigh as one at 1.25 to the power of -10.3
+
+
+def test_what_computes_little_and_waits_long_is_not_too_slow(launcher):
+    with launcher.start_job(Limits(seconds_per_exercise=0.3)) as job:
+        job.run("import time\ndef waits():\n  time.sleep(0.8)\n  return 5")
+        with job.serving("waits") as subject:
+            assert subject.call("waits") == 5
+
+
+def test_a_lent_function_is_held_to_the_time_of_the_exercise(launcher):
+    def endless(x):
+        while True:
+            pass
+
+    with launcher.start_job(Limits(seconds_per_exercise=0.3)) as job:
+        job.run("def use(f): return f(2)")
+        with job.serving("use") as subject:
+            started = time.process_time()
+            with pytest.raises(TooSlow, match="compute for 0.3 seconds"):
+                subject.call("use", subject.lend(endless))
+            assert time.process_time() - started < 1.5
+
+
+def test_a_lent_function_takes_no_long_input_in_whatever_bytes(job):
+    job.run("import torch\ndef use(f, n): return f({'x': [torch.zeros(n, dtype=torch.uint8)]})")
+    with job.serving("use") as subject:
+        lent = subject.lend(lambda inputs: len(inputs["x"][0]))
+        assert subject.call("use", lent, 256) == 256
+        with pytest.raises(Crashed, match="this function takes lengths of at most 256"):
+            subject.call("use", lent, 257)
+
+
+def test_outputs_count_with_their_keys_and_names(job):
+    keys = "from IPython.display import display\n"
+    keys += "display({f'{n} {1000 * \"k\"}': '' for n in range(500)}, raw=True)"
+    run = job.run(keys, most_bytes=10_000)
+    assert run.num_bytes < 14_000 and "left out" in str(run.outputs)
+    named = job.run("raise type(10**6 * 'N', (Exception,), {})()", most_bytes=10_000)
+    assert named.num_bytes < 14_000
