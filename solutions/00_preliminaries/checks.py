@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from classroom.checks import (
+from classroom.exercise.expect import (
     CheckFailed,
     exercise,
     expect_agrees,
@@ -20,7 +20,7 @@ from classroom.checks import (
     expect_test_judges,
     points,
 )
-from classroom.subjects import LocalSubject
+from classroom.exercise.prepared import known, oracle
 
 INFINITY = float("inf")
 
@@ -29,11 +29,10 @@ def expect_named_gradients(subject, case, name, inputs, oracle, wrt):
     """Expect the gradients of `oracle`; name the mistakes whose gradients are wrong alike."""
     problem = gradient_problem(subject, case, name, inputs, oracle, wrt)
     if problem:
-        known = [(m, LocalSubject(m.namespace, seconds=2)) for m in case.mistakes]
         alike = [
             mistake
-            for mistake, code in known
-            if gradient_problem(code, case, name, inputs, oracle, wrt) == problem
+            for mistake in case.mistakes
+            if gradient_problem(known(mistake), case, name, inputs, oracle, wrt) == problem
         ]
         raise CheckFailed(problem, alike)
 
@@ -70,10 +69,11 @@ class TestMeanOfRows:
         def inputs(case):
             return (case.normal(case.size("rows", 3), case.size("columns", 5)),)
 
-        def oracle(x):
+        @oracle
+        def right(x):
             return torch.mean(x, dim=1)
 
-        expect_agrees(subject, case, "mean_of_rows", inputs, oracle, {"means": "rows"})
+        expect_agrees(subject, case, "mean_of_rows", inputs, right, {"means": "rows"})
 
 
 # 0.1 ------------------------------------------------------------------------------------------
@@ -83,15 +83,18 @@ def only_minus_infinity(scores, dim):
     return (scores == -INFINITY).all(dim=dim, keepdim=True)
 
 
+@oracle
 def softmax_oracle(scores, dim):
-    return torch.where(only_minus_infinity(scores, dim), 0.0, torch.softmax(scores, dim))
+    return softmax_or_zeros(scores, dim)
 
 
+@oracle
 def log_softmax_oracle(scores, dim):
     result = torch.log_softmax(scores, dim)
     return torch.where(only_minus_infinity(scores, dim), -INFINITY, result)
 
 
+@oracle
 def logsumexp_oracle(scores, dim):
     return torch.logsumexp(scores, dim)
 
@@ -153,7 +156,7 @@ class TestStableSoftmax:
                 subject, case, "stable_softmax", block_along(dim), softmax_oracle, WEIGHTS
             )
 
-    @points(1)
+    @points(1, only_with="test_weights_sum_to_one_along_the_dimension_asked_for")
     def test_scores_around_1000_and_minus_1000_give_no_nan(self, subject, case):
         for inputs in (far_inputs, spread_inputs):
             expect_agrees(subject, case, "stable_softmax", inputs, softmax_oracle, ROW_WEIGHTS)
@@ -185,14 +188,15 @@ class TestStableSoftmax:
             "log_softmax": log_softmax_oracle,
             "logsumexp": logsumexp_oracle,
         }
-        for name, oracle in functions.items():
+        for name, right in functions.items():
             expect_inputs_unchanged(subject, case, name, block_along(1))
-            expect_gradients(subject, case, name, block_along(1), oracle, wrt=["scores"])
+            expect_gradients(subject, case, name, block_along(1), right, wrt=["scores"])
 
 
 # 0.2 ------------------------------------------------------------------------------------------
 
 
+@oracle
 def loss_oracle(logits, targets, ignore_index):
     rows, flat = logits.flatten(0, 1), targets.flatten()
     if (flat == ignore_index).all():
@@ -200,6 +204,7 @@ def loss_oracle(logits, targets, ignore_index):
     return F.cross_entropy(rows, flat, ignore_index=ignore_index)
 
 
+@oracle
 def sequence_oracle(logits, targets, ignore_index):
     pairs = zip(logits, targets, strict=True)
     return torch.stack([loss_oracle(x[None], t[None], ignore_index) for x, t in pairs])
@@ -280,26 +285,30 @@ class TestCrossEntropy:
             "cross_entropy": (padded_inputs, loss_oracle),
             "sequence_losses": (with_an_empty_sequence, sequence_oracle),
         }
-        for name, (inputs, oracle) in functions.items():
-            expect_named_gradients(subject, case, name, inputs, oracle, wrt=["logits"])
+        for name, (inputs, right) in functions.items():
+            expect_named_gradients(subject, case, name, inputs, right, wrt=["logits"])
 
 
 # 0.3 ------------------------------------------------------------------------------------------
 
 
+@oracle
 def split_oracle(x, num_heads):
     """Cut every token into equal pieces, and stack the pieces."""
     return torch.stack(x.chunk(num_heads, dim=-1), dim=1)
 
 
+@oracle
 def merge_oracle(heads):
     return torch.cat(heads.unbind(dim=1), dim=-1)
 
 
+@oracle
 def transposed_oracle(x):
     return torch.stack(x.unbind(dim=1))
 
 
+@oracle
 def scores_oracle(query, key):
     return torch.matmul(query, key.mT)
 
@@ -373,6 +382,7 @@ def training_inputs(case):
     return documents, vocab, case.integer(2, 9) / 4
 
 
+@oracle
 def bigram_oracle(documents, vocab_size, smoothing):
     counts = torch.full((vocab_size, vocab_size), smoothing, dtype=torch.float64)
     for document in documents:
@@ -386,6 +396,7 @@ def held_out_inputs(case):
     return case.normal(vocab, vocab, std=1.5).log_softmax(dim=-1), drawn_documents(case, vocab)
 
 
+@oracle
 def held_out_oracle(log_probs, documents):
     rows = torch.cat([log_probs[document[:-1]] for document in documents])
     return F.nll_loss(rows, torch.cat([document[1:] for document in documents]))
@@ -422,31 +433,37 @@ class TestBigram:
         def inputs(case):
             return (case.integer(3, 60_000),)
 
-        def oracle(vocab_size):
+        @oracle
+        def right(vocab_size):
             return F.cross_entropy(torch.zeros(1, vocab_size).double(), torch.tensor([0]))
 
-        expect_agrees(subject, case, "first_loss", inputs, oracle, LOSS)
+        expect_agrees(subject, case, "first_loss", inputs, right, LOSS)
 
 
 # 0.5 ------------------------------------------------------------------------------------------
 
 
+@oracle
 def tanh_oracle(x):
     return torch.tanh(x)
 
 
+@oracle
 def silu_oracle(x):
     return F.silu(x)
 
 
+@oracle
 def softplus_oracle(x):
     return torch.logaddexp(x, torch.zeros_like(x))
 
 
+@oracle
 def gelu_oracle(x):
     return F.gelu(x)
 
 
+@oracle
 def gelu_tanh_oracle(x):
     return F.gelu(x, approximate="tanh")
 
@@ -507,8 +524,8 @@ class TestActivations:
             "gelu": gelu_oracle,
             "gelu_tanh": gelu_tanh_oracle,
         }
-        for name, oracle in functions.items():
-            expect_agrees(subject, case, name, extreme_features, oracle, {"y": "width"})
+        for name, right in functions.items():
+            expect_agrees(subject, case, name, extreme_features, right, {"y": "width"})
 
 
 # 0.6 ------------------------------------------------------------------------------------------
@@ -522,6 +539,7 @@ def stepped(parameters, loss, learning_rate):
     return tuple(parameter - learning_rate * gradient for parameter, gradient in pairs)
 
 
+@oracle
 def logistic_oracle(weights, bias, x, labels, learning_rate):
     def loss(weights, bias):
         return F.binary_cross_entropy_with_logits(x @ weights + bias, labels.double())
@@ -529,6 +547,7 @@ def logistic_oracle(weights, bias, x, labels, learning_rate):
     return stepped((weights, bias), loss, learning_rate)
 
 
+@oracle
 def classifier_oracle(weights, bias, x, labels, learning_rate):
     def loss(weights, bias):
         return F.cross_entropy(x @ weights + bias, labels)
@@ -623,7 +642,7 @@ class TestGradientStep:
             subject, case, "classifier_step", classifier_inputs, classifier_oracle, CLASSIFIER
         )
 
-    @points(1)
+    @points(1, only_with=("test_so_does_its_bias", "test_so_do_its_biases"))
     def test_the_old_parameters_stay_as_they_were(self, subject, case):
         expect_inputs_unchanged(subject, case, "gradient_step", logistic_inputs)
         expect_inputs_unchanged(subject, case, "classifier_step", classifier_inputs)
@@ -650,6 +669,7 @@ def ones_and_even_noise(case):
     return torch.ones(width).double(), (order.double() + 0.5) / width, uneven_rate(case), True
 
 
+@oracle
 def dropout_oracle(x, noise, rate, training):
     if not training:
         return x
@@ -667,7 +687,7 @@ def dropout_oracle(x, noise, rate, training):
     minutes=15,
 )
 class TestMendedDropout:
-    @points(1)
+    @points(1, only_with="test_the_noise_decides_feature_by_feature")
     def test_the_rate_is_the_share_that_is_dropped(self, subject, case):
         def law(output, x, noise, rate, training):
             if output.shape != x.shape:
@@ -682,7 +702,7 @@ class TestMendedDropout:
 
         expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
 
-    @points(1)
+    @points(1, only_with="test_the_noise_decides_feature_by_feature")
     def test_the_expected_value_stays_what_it_was(self, subject, case):
         def law(output, x, noise, rate, training):
             mean = float(output.mean())
@@ -703,11 +723,11 @@ class TestMendedDropout:
             {"output": "length d_model"},
         )
 
-    @points(1)
+    @points(1, only_with="test_the_noise_decides_feature_by_feature")
     def test_the_features_of_whoever_called_stay_as_they_were(self, subject, case):
         expect_inputs_unchanged(subject, case, "mended_dropout", dropout_inputs)
 
-    @points(1)
+    @points(1, only_with="test_the_noise_decides_feature_by_feature")
     def test_in_evaluation_nothing_happens(self, subject, case):
         def inputs(case):
             return dropout_inputs(case, training=False)
@@ -718,6 +738,12 @@ class TestMendedDropout:
 
 
 # 0.8 ------------------------------------------------------------------------------------------
+
+
+### BEGIN PACKED
+def softmax_or_zeros(scores, dim):
+    empty = (scores == -INFINITY).all(dim=dim, keepdim=True)
+    return torch.where(empty, 0.0, torch.softmax(scores, dim))
 
 
 def through_float32(scores, dim):
@@ -732,7 +758,7 @@ def shifted(scores, dim, top):
 
 RIGHT = {
     "torch's softmax": torch.softmax,
-    "softmax as in 0.1": softmax_oracle,
+    "softmax as in 0.1": softmax_or_zeros,
     "through the logarithm": lambda scores, dim: torch.log_softmax(scores, dim).exp(),
     "computed in single precision": through_float32,
 }
@@ -747,8 +773,10 @@ WRONG = {
         scores * math.log(2), dim
     ),
 }
+### END PACKED
 
 
+@oracle
 def agreement(seen, expected):
     if seen.shape != expected.shape:
         return False
@@ -817,8 +845,11 @@ class TestCheckSoftmax:
     def test_rounding_is_forgiven_and_a_wrong_number_is_not(self, subject, case):
         for inputs in (*map(off_by, (5e-6, 1e-4, 0.01, -0.01)), large_and_off):
             self.judge_agreement(subject, case, inputs)
+        # In an order that is drawn, so that answers which do not look at the numbers are wrong.
+        for inputs in case.shuffled(5 * [off_by(5e-6), off_by(0.01)]):
+            self.judge_agreement(subject, case, inputs)
 
-    @points(1)
+    @points(1, only_with="test_rounding_is_forgiven_and_a_wrong_number_is_not")
     def test_nan_and_another_shape_never_agree(self, subject, case):
         self.judge_agreement(subject, case, off_by(float("nan")))
         # Whoever comes this far has said no to a single NaN.

@@ -5,146 +5,38 @@ import math
 import torch
 import torch.nn.functional as F
 
-from classroom.answers import Mistake
+from classroom.exercise.answers import Correct
+
 
 # 0.0 ------------------------------------------------------------------------------------------
+class MeanOfRows(Correct, exercise="mean_of_rows"): ...
 
 
-class MeanOfColumns(Mistake, exercise="mean_of_rows"):
-    """This is the mean of each column: the axis that is averaged away must be that of the
-    columns (dim=1), so that one number per row is left."""
+MeanOfColumns = MeanOfRows.but("dim=1", "dim=0")
+"""This is the mean of each column: the axis that is averaged away must be that of the columns
+(dim=1), so that one number per row is left."""
 
-    def mean_of_rows(x):
-        return x.mean(dim=0)
+MeanOfEverything = MeanOfRows.but("mean(dim=1)", "mean()")
+"""This is one mean over all numbers; each row has its own."""
 
+SumOfRows = MeanOfRows.but("x.mean", "x.sum")
+"""These are the sums: a mean is divided by how many numbers the row has."""
 
-class MeanOfEverything(Mistake, exercise="mean_of_rows"):
-    """This is one mean over all numbers; each row has its own."""
+DividedByTheRows = MeanOfRows.but("mean(dim=1)", "sum(dim=1) / len(x)")
+"""The sum of a row is divided by the number of rows; a row has as many numbers as there are
+columns."""
 
-    def mean_of_rows(x):
-        return x.mean()
-
-
-class SumOfRows(Mistake, exercise="mean_of_rows"):
-    """These are the sums: a mean is divided by how many numbers the row has."""
-
-    def mean_of_rows(x):
-        return x.sum(dim=1)
-
-
-class DividedByTheRows(Mistake, exercise="mean_of_rows"):
-    """The sum of a row is divided by the number of rows; a row has as many numbers as there are
-    columns."""
-
-    def mean_of_rows(x):
-        return x.sum(dim=1) / len(x)
-
-
-class AxisLeftOver(Mistake, exercise="mean_of_rows"):
-    """The means are right, but an axis of size 1 is left over (keepdim=True): one number per row
-    has the shape (rows,)."""
-
-    def mean_of_rows(x):
-        return x.mean(dim=1, keepdim=True)
+AxisLeftOver = MeanOfRows.but("dim=1", "dim=1, keepdim=True")
+"""The means are right, but an axis of size 1 is left over (keepdim=True): one number per row has
+the shape (rows,)."""
 
 
 # 0.1 ------------------------------------------------------------------------------------------
-
-
-class NoShift(Mistake, exercise="stable_softmax"):
-    """exp() of 1000 is infinite and exp() of -1000 is 0, and neither inf/inf nor 0/0 is a number:
-    subtract the largest score of the row first."""
-
-    def stable_softmax(scores, dim):
-        exponentials = scores.exp()
-        weights = exponentials / exponentials.sum(dim=dim, keepdim=True)
-        return weights.masked_fill(scores == -math.inf, 0.0)
-
-    def log_softmax(scores, dim):
-        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
-
-    logsumexp = torch.logsumexp
-
-
-class LargestOfAll(Mistake, exercise="stable_softmax"):
-    """One shift for all rows, by the largest score of all: rows that lie far below it underflow
-    to 0/0. Every row needs its own shift."""
-
-    def stable_softmax(scores, dim):
-        exponentials = (scores - scores.max()).exp()
-        weights = exponentials / exponentials.sum(dim=dim, keepdim=True)
-        return weights.masked_fill(scores == -math.inf, 0.0)
-
-    def log_softmax(scores, dim):
-        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
-
-    logsumexp = torch.logsumexp
-
-
-class ShiftByTheMean(Mistake, exercise="stable_softmax"):
-    """The mean of the row is subtracted: with scores far apart, the largest still overflows. Only
-    below the largest score is every exponential at most 1."""
-
-    def stable_softmax(scores, dim):
-        exponentials = (scores - scores.mean(dim=dim, keepdim=True)).exp()
-        weights = exponentials / exponentials.sum(dim=dim, keepdim=True)
-        return weights.masked_fill(scores == -math.inf, 0.0)
-
-    def log_softmax(scores, dim):
-        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
-
-    logsumexp = torch.logsumexp
-
-
-class NormalisedOverEverything(Mistake, exercise="stable_softmax"):
-    """The total runs over the whole tensor; it must run along dim only."""
-
-    def stable_softmax(scores, dim):
-        exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp().nan_to_num(0.0)
-        return exponentials / exponentials.sum()
-
-    def log_softmax(scores, dim):
-        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
-
-    logsumexp = torch.logsumexp
-
-
-class AlwaysTheLastDimension(Mistake, exercise="stable_softmax"):
-    """The argument dim is ignored: the softmax always runs along the last dimension."""
-
-    def softmax_of(scores, dim):
-        return torch.softmax(scores, dim).masked_fill(torch.isneginf(scores), 0.0)
-
-    def stable_softmax(scores, dim):
-        return softmax_of(scores, -1)
-
-    def log_softmax(scores, dim):
-        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
-
-    logsumexp = torch.logsumexp
-
-
-class AxisNotKept(Mistake, exercise="stable_softmax"):
-    """Without keepdim=True the largest scores lose their axis, and are then lined up with another
-    one: an error if you are lucky, wrong weights if the sizes happen to be equal."""
-
-    def stable_softmax(scores, dim):
-        exponentials = (scores - scores.amax(dim=dim)).exp()
-        return exponentials / exponentials.sum(dim=dim)
-
-    def log_softmax(scores, dim):
-        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
-
-    logsumexp = torch.logsumexp
-
-
-class TotalNotKept(Mistake, exercise="stable_softmax"):
-    """The largest score keeps its axis and the total does not, so the total is lined up with
-    another axis: it needs keepdim=True as well."""
-
+class Softmax(Correct, exercise="stable_softmax"):
     def stable_softmax(scores, dim):
         exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp()
-        return exponentials / exponentials.sum(dim=dim)
+        weights = exponentials / exponentials.sum(dim=dim, keepdim=True)
+        return weights.masked_fill(scores == -math.inf, 0.0)
 
     def log_softmax(scores, dim):
         return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
@@ -152,37 +44,62 @@ class TotalNotKept(Mistake, exercise="stable_softmax"):
     logsumexp = torch.logsumexp
 
 
-class LogarithmOfTheSoftmax(Mistake, exercise="stable_softmax"):
-    """The logarithm is taken after the softmax has rounded small weights to 0, and ln 0 is minus
-    infinity: subtract the logarithm of the total from the scores."""
+NoShift = Softmax.but("(scores - scores.amax(dim=dim, keepdim=True))", "scores")
+"""exp() of 1000 is infinite and exp() of -1000 is 0, and neither inf/inf nor 0/0 is a number:
+subtract the largest score of the row first."""
 
-    def softmax_of(scores, dim):
-        return torch.softmax(scores, dim).masked_fill(torch.isneginf(scores), 0.0)
+LargestOfAll = Softmax.but("amax(dim=dim, keepdim=True)", "max()")
+"""One shift for all rows, by the largest score of all: rows that lie far below it underflow to 0/0.
+Every row needs its own shift."""
 
-    stable_softmax = softmax_of
+ShiftByTheMean = Softmax.but("scores.amax", "scores.mean")
+"""The mean of the row is subtracted: with scores far apart, the largest still overflows. Only below
+the largest score is every exponential at most 1."""
 
-    def log_softmax(scores, dim):
-        return softmax_of(scores, dim).log()
+NormalisedOverEverything = Softmax.but(
+    "exponentials = …\nreturn …",
+    "exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp().nan_to_num(0.0)\n"
+    "return exponentials / exponentials.sum()",
+)
+"""The total runs over the whole tensor; it must run along dim only."""
 
-    logsumexp = torch.logsumexp
+AlwaysTheLastDimension = Softmax.but(
+    "exponentials = …\nreturn …",
+    "return torch.softmax(scores, -1).masked_fill(torch.isneginf(scores), 0.0)",
+)
+"""The argument dim is ignored: the softmax always runs along the last dimension."""
+
+AxisNotKept = Softmax.but(
+    "exponentials = …\nreturn …",
+    "exponentials = (scores - scores.amax(dim=dim)).exp()\n"
+    "return exponentials / exponentials.sum(dim=dim)",
+)
+"""Without keepdim=True the largest scores lose their axis, and are then lined up with another one:
+an error if you are lucky, wrong weights if the sizes happen to be equal."""
+
+TotalNotKept = Softmax.but(
+    "weights = …\nreturn …", "return exponentials / exponentials.sum(dim=dim)"
+)
+"""The largest score keeps its axis and the total does not, so the total is lined up with another
+axis: it needs keepdim=True as well."""
+
+LogarithmOfTheSoftmax = Softmax.but(
+    "return torch.log_softmax(scores, …", "return stable_softmax(scores, dim).log()"
+)
+"""The logarithm is taken after the softmax has rounded small weights to 0, and ln 0 is minus
+infinity: subtract the logarithm of the total from the scores."""
+
+LargestNotAddedBack = Softmax.but(
+    "logsumexp = …",
+    "def logsumexp(scores, dim):\n"
+    "    largest = scores.amax(dim=dim, keepdim=True).nan_to_num(neginf=0.0)\n"
+    "    return (scores - largest).exp().sum(dim=dim).log()",
+)
+"""The shift is taken out of the exponentials and never added again: ln Σ exp(s) is m plus ln Σ
+exp(s - m)."""
 
 
-class LargestNotAddedBack(Mistake, exercise="stable_softmax"):
-    """The shift is taken out of the exponentials and never added again: ln Σ exp(s) is m plus
-    ln Σ exp(s - m)."""
-
-    def stable_softmax(scores, dim):
-        return torch.softmax(scores, dim).masked_fill(torch.isneginf(scores), 0.0)
-
-    def log_softmax(scores, dim):
-        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
-
-    def logsumexp(scores, dim):
-        largest = scores.amax(dim=dim, keepdim=True).nan_to_num(neginf=0.0)
-        return (scores - largest).exp().sum(dim=dim).log()
-
-
-class NothingOverNothing(Mistake, exercise="stable_softmax"):
+class NothingOverNothing(Softmax):
     """A row of minus infinities gives NaN: its largest score is minus infinity as well, and
     -inf - (-inf) is no number. Such a row needs a shift that is finite, and then a total that is
     not divided by while it is 0."""
@@ -201,42 +118,25 @@ class NothingOverNothing(Mistake, exercise="stable_softmax"):
         return ((scores - largest).exp().sum(dim=dim, keepdim=True).log() + largest).squeeze(dim)
 
 
-class EvenShareOfNothing(Mistake, exercise="stable_softmax"):
-    """A row of minus infinities gets even weights. It forbids every place, so no place may get
-    anything: its weights are 0."""
+EvenShareOfNothing = Softmax.but(
+    "exponentials = …\nreturn …", "return torch.softmax(scores.clamp(min=-1e9), dim)"
+)
+"""A row of minus infinities gets even weights. It forbids every place, so no place may get
+anything: its weights are 0."""
 
-    def stable_softmax(scores, dim):
-        return torch.softmax(scores.clamp(min=-1e9), dim)
-
-    def log_softmax(scores, dim):
-        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
-
-    logsumexp = torch.logsumexp
-
-
-class ShiftedInPlace(Mistake, exercise="stable_softmax"):
-    """The shift is written into the scores of whoever called: `scores -= …` changes their tensor,
-    `scores - …` makes a new one."""
-
-    def stable_softmax(scores, dim):
-        largest = scores.max(dim=dim, keepdim=True).values
-        scores -= largest.masked_fill(largest == -math.inf, 0.0)
-        exponentials = scores.exp()
-        return exponentials / exponentials.sum(dim=dim, keepdim=True).clamp(min=1e-300)
-
-    def log_softmax(scores, dim):
-        return torch.log_softmax(scores, dim).masked_fill(torch.isneginf(scores), -math.inf)
-
-    logsumexp = torch.logsumexp
+ShiftedInPlace = Softmax.but(
+    "exponentials = …\nreturn …",
+    "largest = scores.max(dim=dim, keepdim=True).values\n"
+    "scores -= largest.masked_fill(largest == -math.inf, 0.0)\n"
+    "exponentials = scores.exp()\n"
+    "return exponentials / exponentials.sum(dim=dim, keepdim=True).clamp(min=1e-300)",
+)
+"""The shift is written into the scores of whoever called: `scores -= …` changes their tensor,
+`scores - …` makes a new one."""
 
 
 # 0.2 ------------------------------------------------------------------------------------------
-
-
-class SoftmaxTwice(Mistake, exercise="cross_entropy"):
-    """The logits go through a softmax before the log-softmax, which has one inside: cross-entropy
-    starts from logits, not from probabilities."""
-
+class CrossEntropy(Correct, exercise="cross_entropy"):
     def loss_of(logits, targets, ignore_index):
         counted = targets != ignore_index
         total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
@@ -247,235 +147,121 @@ class SoftmaxTwice(Mistake, exercise="cross_entropy"):
         return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
 
     def cross_entropy(logits, targets, ignore_index):
-        return loss_of(logits.softmax(dim=-1), targets, ignore_index)
+        return loss_of(logits, targets, ignore_index)
 
     def sequence_losses(logits, targets, ignore_index):
-        return losses_of(logits.softmax(dim=-1), targets, ignore_index)
+        return losses_of(logits, targets, ignore_index)
 
 
-class EpsilonInTheLogarithm(Mistake, exercise="cross_entropy"):
-    """A small number is added inside the logarithm, so no surprise is larger than about 20 nats,
-    and being sure and wrong teaches nothing: take the log-softmax of the logits instead."""
+SoftmaxTwice = CrossEntropy.but(
+    "return loss_of(logits", "return loss_of(logits.softmax(dim=-1)"
+).but("return losses_of(logits", "return losses_of(logits.softmax(dim=-1)")
+"""The logits go through a softmax before the log-softmax, which has one inside: cross-entropy
+starts from logits, not from probabilities."""
 
-    def loss_of(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        return total / counted.sum().clamp(min=1)
+EpsilonInTheLogarithm = CrossEntropy.but(
+    "return loss_of(logits, …",
+    "counted = targets != ignore_index\n"
+    "probabilities = logits.softmax(dim=-1)[counted]\n"
+    "right = probabilities.gather(1, targets[counted][:, None])\n"
+    "return -(right + 1e-9).log().sum() / counted.sum().clamp(min=1)",
+)
+"""A small number is added inside the logarithm, so no surprise is larger than about 20 nats, and
+being sure and wrong teaches nothing: take the log-softmax of the logits instead."""
 
-    def cross_entropy(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        probabilities = logits.softmax(dim=-1)[counted]
-        right = probabilities.gather(1, targets[counted][:, None])
-        return -(right + 1e-9).log().sum() / counted.sum().clamp(min=1)
-
-    def sequence_losses(logits, targets, ignore_index):
-        pairs = zip(logits, targets, strict=True)
-        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
-
-
-class MinusForgotten(Mistake, exercise="cross_entropy"):
-    """The minus is missing: ln p is never positive, and a surprise is never negative."""
-
-    def loss_of(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        return total / counted.sum().clamp(min=1)
-
-    def losses_of(logits, targets, ignore_index):
-        pairs = zip(logits, targets, strict=True)
-        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
-
-    def cross_entropy(logits, targets, ignore_index):
-        return -loss_of(logits, targets, ignore_index)
-
-    def sequence_losses(logits, targets, ignore_index):
-        return -losses_of(logits, targets, ignore_index)
+MinusForgotten = CrossEntropy.but("return loss_of", "return -loss_of").but(
+    "return losses_of", "return -losses_of"
+)
+"""The minus is missing: ln p is never positive, and a surprise is never negative."""
 
 
-class TimesCompete(Mistake, exercise="cross_entropy"):
+class TimesCompete(CrossEntropy):
     """The softmax runs along the length (dim=1), so that places compete; at each place it is the
     tokens of the vocabulary that do, along the last axis."""
 
-    def terms(logits, targets, ignore_index):
+    def cross_entropy(logits, targets, ignore_index):
         counted = targets != ignore_index
         index = targets.masked_fill(~counted, 0).unsqueeze(-1)
-        return -logits.log_softmax(dim=1).gather(-1, index).squeeze(-1) * counted, counted
-
-    def cross_entropy(logits, targets, ignore_index):
-        losses, counted = terms(logits, targets, ignore_index)
+        losses = -logits.log_softmax(dim=1).gather(-1, index).squeeze(-1) * counted
         return losses.sum() / counted.sum().clamp(min=1)
 
     def sequence_losses(logits, targets, ignore_index):
-        losses, counted = terms(logits, targets, ignore_index)
+        counted = targets != ignore_index
+        index = targets.masked_fill(~counted, 0).unsqueeze(-1)
+        losses = -logits.log_softmax(dim=1).gather(-1, index).squeeze(-1) * counted
         return losses.sum(dim=1) / counted.sum(dim=1).clamp(min=1)
 
 
-class MeanOverIgnoredToo(Mistake, exercise="cross_entropy"):
-    """The sum leaves the ignored targets out, but it is divided by the number of all targets:
-    the more padding, the smaller the loss. Divide by how many count."""
+MeanOverIgnoredToo = CrossEntropy.but("counted.sum().clamp(min=1)", "targets.numel()")
+"""The sum leaves the ignored targets out, but it is divided by the number of all targets: the more
+padding, the smaller the loss. Divide by how many count."""
 
-    def cross_entropy(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        return total / targets.numel()
+IgnoredTermsStay = CrossEntropy.but(
+    "counted = …\nreturn …",
+    "right = logits.log_softmax(dim=-1).gather(-1, targets.clamp(min=0)[..., None])\n"
+    "return -right.sum() / (targets != ignore_index).sum().clamp(min=1)",
+)
+"""The ignored targets are turned into an index that exists, so that nothing crashes, and then their
+terms stay in the sum: set those terms to 0."""
 
-    def sequence_losses(logits, targets, ignore_index):
-        return torch.stack(
-            [cross_entropy(x, t, ignore_index) for x, t in zip(logits, targets, strict=True)]
-        )
+VocabularyOnTheWrongAxis = CrossEntropy.but(
+    "return loss_of(…", "return F.cross_entropy(logits, targets, ignore_index=ignore_index)"
+)
+"""torch's cross_entropy looks for the vocabulary on axis 1, and here it is the last: join batch and
+length to one axis first. With equal sizes there would be no error, just a wrong loss."""
 
+MeanOfMeans = CrossEntropy.but(
+    "return loss_of(…", "return losses_of(logits, targets, ignore_index).mean()"
+)
+"""The means of the sequences are averaged, so a token of a short sequence counts more than one of a
+long sequence: add up everything first, and divide once."""
 
-class IgnoredTermsStay(Mistake, exercise="cross_entropy"):
-    """The ignored targets are turned into an index that exists, so that nothing crashes, and then
-    their terms stay in the sum: set those terms to 0."""
+AddedUpOverTime = CrossEntropy.but(
+    "return loss_of(…",
+    "counted = targets != ignore_index\n"
+    'total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")\n'
+    "return total / len(logits)",
+)
+"""The loss is divided by the number of sequences only, so it grows with their length: divide by the
+number of targets that count."""
 
-    def cross_entropy(logits, targets, ignore_index):
-        right = logits.log_softmax(dim=-1).gather(-1, targets.clamp(min=0)[..., None])
-        return -right.sum() / (targets != ignore_index).sum().clamp(min=1)
+OnlyMinusHundred = CrossEntropy.but(
+    "return loss_of(…", "return loss_of(logits, targets, -100)"
+).but("return losses_of(…", "return losses_of(logits, targets, -100)")
+"""Only -100 is ignored, whatever ignore_index says; it is an argument because others ignore, for
+instance, the number of their padding token."""
 
-    def sequence_losses(logits, targets, ignore_index):
-        return torch.stack(
-            [cross_entropy(x, t, ignore_index) for x, t in zip(logits, targets, strict=True)]
-        )
+ZeroOverZero = CrossEntropy.but(
+    "counted = …\nreturn …",
+    "return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)",
+)
+"""A sequence without a target divides 0 by 0, and one NaN spoils every average it gets into: its
+loss is 0 here."""
 
+DividedAndThenReplaced = CrossEntropy.but(
+    "return losses_of(…",
+    "counted = targets != ignore_index\n"
+    "index = targets.masked_fill(~counted, 0).unsqueeze(-1)\n"
+    "right = logits.log_softmax(dim=-1).gather(-1, index).squeeze(-1) * counted\n"
+    "number = counted.sum(dim=1)\n"
+    "return torch.where(number == 0, 0.0, -right.sum(dim=1) / number)",
+)
+"""The 0/0 is replaced after it has happened, and its gradient stays NaN: 0 times infinity. Divide
+by at least 1, so that it never happens."""
 
-class VocabularyOnTheWrongAxis(Mistake, exercise="cross_entropy"):
-    """torch's cross_entropy looks for the vocabulary on axis 1, and here it is the last: join
-    batch and length to one axis first. With equal sizes there would be no error, just a wrong
-    loss."""
-
-    def loss_of(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        return total / counted.sum().clamp(min=1)
-
-    def cross_entropy(logits, targets, ignore_index):
-        return F.cross_entropy(logits, targets, ignore_index=ignore_index)
-
-    def sequence_losses(logits, targets, ignore_index):
-        pairs = zip(logits, targets, strict=True)
-        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
-
-
-class MeanOfMeans(Mistake, exercise="cross_entropy"):
-    """The means of the sequences are averaged, so a token of a short sequence counts more than
-    one of a long sequence: add up everything first, and divide once."""
-
-    def loss_of(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        return total / counted.sum().clamp(min=1)
-
-    def losses_of(logits, targets, ignore_index):
-        pairs = zip(logits, targets, strict=True)
-        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
-
-    def cross_entropy(logits, targets, ignore_index):
-        return losses_of(logits, targets, ignore_index).mean()
-
-    sequence_losses = losses_of
-
-
-class AddedUpOverTime(Mistake, exercise="cross_entropy"):
-    """The loss is divided by the number of sequences only, so it grows with their length: divide
-    by the number of targets that count."""
-
-    def loss_of(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        return total / counted.sum().clamp(min=1)
-
-    def cross_entropy(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        return total / len(logits)
-
-    def sequence_losses(logits, targets, ignore_index):
-        pairs = zip(logits, targets, strict=True)
-        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
-
-
-class OnlyMinusHundred(Mistake, exercise="cross_entropy"):
-    """Only -100 is ignored, whatever ignore_index says; it is an argument because others ignore,
-    for instance, the number of their padding token."""
-
-    def loss_of(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        return total / counted.sum().clamp(min=1)
-
-    def losses_of(logits, targets, ignore_index):
-        pairs = zip(logits, targets, strict=True)
-        return torch.stack([loss_of(x, t, ignore_index) for x, t in pairs])
-
-    def cross_entropy(logits, targets, ignore_index):
-        return loss_of(logits, targets, -100)
-
-    def sequence_losses(logits, targets, ignore_index):
-        return losses_of(logits, targets, -100)
-
-
-class ZeroOverZero(Mistake, exercise="cross_entropy"):
-    """A sequence without a target divides 0 by 0, and one NaN spoils every average it gets into:
-    its loss is 0 here."""
-
-    def cross_entropy(logits, targets, ignore_index):
-        return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)
-
-    def sequence_losses(logits, targets, ignore_index):
-        return torch.stack(
-            [cross_entropy(x, t, ignore_index) for x, t in zip(logits, targets, strict=True)]
-        )
-
-
-class DividedAndThenReplaced(Mistake, exercise="cross_entropy"):
-    """The 0/0 is replaced after it has happened, and its gradient stays NaN: 0 times infinity.
-    Divide by at least 1, so that it never happens."""
-
-    def loss_of(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        return total / counted.sum().clamp(min=1)
-
-    def cross_entropy(logits, targets, ignore_index):
-        return loss_of(logits, targets, ignore_index)
-
-    def sequence_losses(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        index = targets.masked_fill(~counted, 0).unsqueeze(-1)
-        right = logits.log_softmax(dim=-1).gather(-1, index).squeeze(-1) * counted
-        number = counted.sum(dim=1)
-        return torch.where(number == 0, 0.0, -right.sum(dim=1) / number)
-
-
-class TakenOutAsNumbers(Mistake, exercise="cross_entropy"):
-    """The losses of the sequences are copied as plain numbers, and nothing can be learned from
-    those: torch.stack joins tensors and keeps their gradients."""
-
-    def loss_of(logits, targets, ignore_index):
-        counted = targets != ignore_index
-        total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")
-        return total / counted.sum().clamp(min=1)
-
-    def cross_entropy(logits, targets, ignore_index):
-        return loss_of(logits, targets, ignore_index)
-
-    def sequence_losses(logits, targets, ignore_index):
-        pairs = zip(logits, targets, strict=True)
-        losses = [loss_of(x, t, ignore_index).item() for x, t in pairs]
-        return torch.tensor(losses, dtype=logits.dtype)
+TakenOutAsNumbers = CrossEntropy.but(
+    "return torch.stack(…",
+    "losses = [loss_of(x, t, ignore_index).item() for x, t in pairs]\n"
+    "return torch.tensor(losses, dtype=logits.dtype)",
+)
+"""The losses of the sequences are copied as plain numbers, and nothing can be learned from those:
+torch.stack joins tensors and keeps their gradients."""
 
 
 # 0.3 ------------------------------------------------------------------------------------------
-
-
-class ViewWithoutTranspose(Mistake, exercise="split_heads"):
-    """The shape is right and the numbers are not: a view only cuts the row of numbers anew, so a
-    head gets neighbouring tokens whole. Cut d_model into heads first, then exchange axes."""
-
+class SplitHeads(Correct, exercise="split_heads"):
     def split_heads(x, num_heads):
-        batch, length, d_model = x.shape
-        return x.reshape(batch, num_heads, length, d_model // num_heads)
+        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
 
     def merge_heads(heads):
         return torch.cat(list(heads.unbind(dim=1)), dim=2)
@@ -487,383 +273,65 @@ class ViewWithoutTranspose(Mistake, exercise="split_heads"):
         return query @ key.transpose(2, 3)
 
 
-class WidthBeforeHeads(Mistake, exercise="split_heads"):
-    """Each head takes every num_heads-th feature; head 0 should get the first d_head features,
-    side by side. In the cut, num_heads comes before d_head."""
+ViewWithoutTranspose = SplitHeads.but(
+    "return torch.stack(x.chunk(num_heads, dim=2), dim=1)",
+    "batch, length, d_model = x.shape\n"
+    "return x.reshape(batch, num_heads, length, d_model // num_heads)",
+)
+"""The shape is right and the numbers are not: a view only cuts the row of numbers anew, so a head
+gets neighbouring tokens whole. Cut d_model into heads first, then exchange axes."""
 
-    def split_heads(x, num_heads):
-        batch, length, d_model = x.shape
-        return x.reshape(batch, length, d_model // num_heads, num_heads).permute(0, 3, 1, 2)
+WidthBeforeHeads = SplitHeads.but(
+    "return torch.stack(x.chunk(num_heads, dim=2), dim=1)",
+    "batch, length, d_model = x.shape\n"
+    "return x.reshape(batch, length, d_model // num_heads, num_heads).permute(0, 3, 1, 2)",
+)
+"""Each head takes every num_heads-th feature; head 0 should get the first d_head features, side by
+side. In the cut, num_heads comes before d_head."""
 
-    def merge_heads(heads):
-        return torch.cat(list(heads.unbind(dim=1)), dim=2)
+HeadsBeforeBatch = SplitHeads.but("chunk(num_heads, dim=2), dim=1", "chunk(num_heads, dim=-1)")
+"""The heads are the first axis; batch stays the first, heads are the second."""
 
-    def time_first(x):
-        return torch.stack(list(x.unbind(dim=1)))
+MergedWithoutTranspose = SplitHeads.but(
+    "return torch.cat(list(heads.unbind(dim=1)), dim=2)",
+    "batch, num_heads, length, d_head = heads.shape\n"
+    "return heads.reshape(batch, length, num_heads * d_head)",
+)
+"""The heads are glued together as they lie in memory, so a token gets pieces of other tokens:
+exchange the axes of heads and length before you flatten."""
 
-    def head_scores(query, key):
-        return query @ key.transpose(2, 3)
+MergedInterleaved = SplitHeads.but(
+    "torch.cat(list(heads.unbind(dim=1)), dim=2)", "heads.permute(0, 2, 3, 1).flatten(2)"
+)
+"""The heads' features are shuffled like cards: all of head 0 comes first, then all of head 1."""
 
+HeadsAddedUp = SplitHeads.but("torch.cat(list(heads.unbind(dim=1)), dim=2)", "heads.sum(dim=1)")
+"""The heads are added up; merging puts them side by side, so that d_model is num_heads times d_head
+again."""
 
-class HeadsBeforeBatch(Mistake, exercise="split_heads"):
-    """The heads are the first axis; batch stays the first, heads are the second."""
+TimeByView = SplitHeads.but(
+    "return torch.stack(list(x.unbind(dim=1)))",
+    "batch, length, d_model = x.shape\nreturn x.reshape(length, batch, d_model)",
+)
+"""A view with the two sizes exchanged moves no number, so tokens of one sequence land in another:
+exchange the axes (transpose), not the sizes."""
 
-    def split_heads(x, num_heads):
-        return torch.stack(x.chunk(num_heads, dim=-1))
+KeysInRows = SplitHeads.but("return query …", 'return torch.einsum("bhqd,bhkd->bhkq", query, key)')
+"""Rows hold keys and columns hold queries: each row should belong to a query."""
 
-    def merge_heads(heads):
-        return torch.cat(list(heads.unbind(dim=1)), dim=2)
+AllAxesReversed = SplitHeads.but("transpose(2, 3)", "permute(3, 2, 1, 0)")
+"""All axes of the keys are turned round, batch and heads too (.T does that): exchange only the last
+two."""
 
-    def time_first(x):
-        return torch.stack(list(x.unbind(dim=1)))
-
-    def head_scores(query, key):
-        return query @ key.transpose(2, 3)
-
-
-class MergedWithoutTranspose(Mistake, exercise="split_heads"):
-    """The heads are glued together as they lie in memory, so a token gets pieces of other tokens:
-    exchange the axes of heads and length before you flatten."""
-
-    def split_heads(x, num_heads):
-        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
-
-    def merge_heads(heads):
-        batch, num_heads, length, d_head = heads.shape
-        return heads.reshape(batch, length, num_heads * d_head)
-
-    def time_first(x):
-        return torch.stack(list(x.unbind(dim=1)))
-
-    def head_scores(query, key):
-        return query @ key.transpose(2, 3)
-
-
-class MergedInterleaved(Mistake, exercise="split_heads"):
-    """The heads' features are shuffled like cards: all of head 0 comes first, then all of
-    head 1."""
-
-    def split_heads(x, num_heads):
-        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
-
-    def merge_heads(heads):
-        return heads.permute(0, 2, 3, 1).flatten(2)
-
-    def time_first(x):
-        return torch.stack(list(x.unbind(dim=1)))
-
-    def head_scores(query, key):
-        return query @ key.transpose(2, 3)
-
-
-class HeadsAddedUp(Mistake, exercise="split_heads"):
-    """The heads are added up; merging puts them side by side, so that d_model is num_heads times
-    d_head again."""
-
-    def split_heads(x, num_heads):
-        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
-
-    def merge_heads(heads):
-        return heads.sum(dim=1)
-
-    def time_first(x):
-        return torch.stack(list(x.unbind(dim=1)))
-
-    def head_scores(query, key):
-        return query @ key.transpose(2, 3)
-
-
-class TimeByView(Mistake, exercise="split_heads"):
-    """A view with the two sizes exchanged moves no number, so tokens of one sequence land in
-    another: exchange the axes (transpose), not the sizes."""
-
-    def split_heads(x, num_heads):
-        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
-
-    def merge_heads(heads):
-        return torch.cat(list(heads.unbind(dim=1)), dim=2)
-
-    def time_first(x):
-        batch, length, d_model = x.shape
-        return x.reshape(length, batch, d_model)
-
-    def head_scores(query, key):
-        return query @ key.transpose(2, 3)
-
-
-class KeysInRows(Mistake, exercise="split_heads"):
-    """Rows hold keys and columns hold queries: each row should belong to a query."""
-
-    def split_heads(x, num_heads):
-        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
-
-    def merge_heads(heads):
-        return torch.cat(list(heads.unbind(dim=1)), dim=2)
-
-    def time_first(x):
-        return torch.stack(list(x.unbind(dim=1)))
-
-    def head_scores(query, key):
-        return torch.einsum("bhqd,bhkd->bhkq", query, key)
-
-
-class AllAxesReversed(Mistake, exercise="split_heads"):
-    """All axes of the keys are turned round, batch and heads too (.T does that): exchange only
-    the last two."""
-
-    def split_heads(x, num_heads):
-        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
-
-    def merge_heads(heads):
-        return torch.cat(list(heads.unbind(dim=1)), dim=2)
-
-    def time_first(x):
-        return torch.stack(list(x.unbind(dim=1)))
-
-    def head_scores(query, key):
-        return query @ key.permute(3, 2, 1, 0)
-
-
-class KeysOfAllHeads(Mistake, exercise="split_heads"):
-    """The letter of the heads differs between the two inputs, so einsum adds up the keys of all
-    heads: a letter that is in one input only, and not in the output, is summed over."""
-
-    def split_heads(x, num_heads):
-        return torch.stack(x.chunk(num_heads, dim=2), dim=1)
-
-    def merge_heads(heads):
-        return torch.cat(list(heads.unbind(dim=1)), dim=2)
-
-    def time_first(x):
-        return torch.stack(list(x.unbind(dim=1)))
-
-    def head_scores(query, key):
-        return torch.einsum("bhqd,bgkd->bhqk", query, key)
+KeysOfAllHeads = SplitHeads.but(
+    "query @ key.transpose(2, 3)", 'torch.einsum("bhqd,bgkd->bhqk", query, key)'
+)
+"""The letter of the heads differs between the two inputs, so einsum adds up the keys of all heads:
+a letter that is in one input only, and not in the output, is summed over."""
 
 
 # 0.4 ------------------------------------------------------------------------------------------
-
-
-class CountsTransposed(Mistake, exercise="bigram"):
-    """A row belongs to the token that follows; it should belong to the token before, so that each
-    row is one forecast."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size).T + smoothing
-        return (counts / counts.sum(dim=1, keepdim=True)).log()
-
-    def bigram_loss(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    first_loss = math.log
-
-
-class NormalisedOverThePrevious(Mistake, exercise="bigram"):
-    """The columns sum to 1: that says which token came before. Given the token before, the
-    probabilities of what follows must sum to 1, and they are a row."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return (counts / counts.sum(dim=0, keepdim=True)).log()
-
-    def bigram_loss(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    first_loss = math.log
-
-
-class SumsLaidAlongTheColumns(Mistake, exercise="bigram"):
-    """The sums of the rows have lost their axis, and each column is divided by one of them: with
-    keepdim=True each row is."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return (counts / counts.sum(dim=1)).log()
-
-    def bigram_loss(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    first_loss = math.log
-
-
-class PairsOfAllRows(Mistake, exercise="bigram"):
-    """All counts together are made to sum to 1, which gives the probability of the pair; each row
-    needs its own total, to give that of the next token."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return (counts / counts.sum()).log()
-
-    def bigram_loss(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    first_loss = math.log
-
-
-class RepeatedPairsCountOnce(Mistake, exercise="bigram"):
-    """`counts[rows, columns] += 1` adds 1 to a pair once, however often it stands among the
-    indices: count pair by pair, or with bincount or index_put_(accumulate=True)."""
-
-    def bigram(documents, vocab_size, smoothing):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            counts[document[:-1], document[1:]] += 1
-        counts = counts + smoothing
-        return (counts / counts.sum(dim=1, keepdim=True)).log()
-
-    def bigram_loss(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    first_loss = math.log
-
-
-class AcrossTheEnds(Mistake, exercise="bigram"):
-    """The documents are joined first, so the last token of one and the first of the next make a
-    pair that nobody wrote: count inside each document."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def model_of(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return (counts / counts.sum(dim=1, keepdim=True)).log()
-
-    def mean_surprise(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    def bigram(documents, vocab_size, smoothing):
-        return model_of([torch.cat(documents)], vocab_size, smoothing)
-
-    def bigram_loss(log_probs, documents):
-        return mean_surprise(log_probs, [torch.cat(documents)])
-
-    first_loss = math.log
-
-
-class LastPairLost(Mistake, exercise="bigram"):
-    """The last pair of each document is missing: n tokens make n - 1 pairs."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def model_of(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return (counts / counts.sum(dim=1, keepdim=True)).log()
-
-    def bigram(documents, vocab_size, smoothing):
-        return model_of([document[:-1] for document in documents], vocab_size, smoothing)
-
-    def bigram_loss(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    first_loss = math.log
-
-
-class LogarithmForgotten(Mistake, exercise="bigram"):
-    """These are the probabilities; asked for are their logarithms."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return counts / counts.sum(dim=1, keepdim=True)
-
-    def bigram_loss(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    first_loss = math.log
-
-
-class NotSmoothed(Mistake, exercise="bigram"):
-    """The smoothing is not used: a pair that was never seen gets probability 0, and costs an
-    infinite loss when it turns up."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size)
-        return (counts / counts.sum(dim=1, keepdim=True)).log()
-
-    def bigram_loss(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    first_loss = math.log
-
-
-class SmoothedAboveTheLineOnly(Mistake, exercise="bigram"):
-    """The smoothing is added to the counts and not to what they are divided by, so a row sums to
-    more than 1: divide by the sum of the smoothed counts."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size)
-        totals = counts.sum(dim=1, keepdim=True).clamp(min=1)
-        return ((counts + smoothing) / totals).log()
-
-    def bigram_loss(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    first_loss = math.log
-
-
-class BitsForNats(Mistake, exercise="bigram"):
-    """The losses are in bits: nats use the natural logarithm."""
-
-    def mean_surprise(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
+class Bigram(Correct, exercise="bigram"):
     def pair_counts(documents, vocab_size):
         counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
         for document in documents:
@@ -874,776 +342,300 @@ class BitsForNats(Mistake, exercise="bigram"):
     def bigram(documents, vocab_size, smoothing):
         counts = pair_counts(documents, vocab_size) + smoothing
         return (counts / counts.sum(dim=1, keepdim=True)).log()
-
-    def bigram_loss(log_probs, documents):
-        return mean_surprise(log_probs, documents) / math.log(2)
-
-    def first_loss(vocab_size):
-        return math.log2(vocab_size)
-
-
-class SignForgotten(Mistake, exercise="bigram"):
-    """The sign is missing: logarithms of probabilities are negative, a surprise is positive."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
 
     def surprises(log_probs, documents):
         return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
 
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return (counts / counts.sum(dim=1, keepdim=True)).log()
-
     def bigram_loss(log_probs, documents):
-        return surprises(log_probs, documents).mean()
+        return -surprises(log_probs, documents).mean()
 
     first_loss = math.log
 
 
-class PairsAddedUp(Mistake, exercise="bigram"):
-    """The surprises are added up, so a longer text has a larger loss: take their mean."""
+CountsTransposed = Bigram.but(
+    "(documents, vocab_size) + smoothing", "(documents, vocab_size).T + smoothing"
+)
+"""A row belongs to the token that follows; it should belong to the token before, so that each row
+is one forecast."""
 
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
+NormalisedOverThePrevious = Bigram.but("dim=1", "dim=0")
+"""The columns sum to 1: that says which token came before. Given the token before, the
+probabilities of what follows must sum to 1, and they are a row."""
 
-    def surprises(log_probs, documents):
-        return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
+SumsLaidAlongTheColumns = Bigram.but("1, keepdim=True", "1")
+"""The sums of the rows have lost their axis, and each column is divided by one of them: with
+keepdim=True each row is."""
 
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return (counts / counts.sum(dim=1, keepdim=True)).log()
+PairsOfAllRows = Bigram.but("sum(dim=1, keepdim=True)", "sum()")
+"""All counts together are made to sum to 1, which gives the probability of the pair; each row needs
+its own total, to give that of the next token."""
 
-    def bigram_loss(log_probs, documents):
-        return -surprises(log_probs, documents).sum()
+RepeatedPairsCountOnce = Bigram.but(
+    "for previous, …\n    counts[previous, …", "counts[document[:-1], document[1:]] += 1"
+)
+"""`counts[rows, columns] += 1` adds 1 to a pair once, however often it stands among the indices:
+count pair by pair, or with bincount or index_put_(accumulate=True)."""
 
-    first_loss = math.log
+AcrossTheEnds = Bigram.but("in documents", "in [torch.cat(documents)]", times=2)
+"""The documents are joined first, so the last token of one and the first of the next make a pair
+that nobody wrote: count inside each document."""
 
+LastPairLost = Bigram.but(
+    "pair_counts(documents, vocab_size) +", "pair_counts([d[:-1] for d in documents], vocab_size) +"
+)
+"""The last pair of each document is missing: n tokens make n - 1 pairs."""
 
-class AverageOfAverages(Mistake, exercise="bigram"):
-    """The documents' means are averaged, so pairs of short documents count more: take one mean
-    over all pairs."""
+LogarithmForgotten = Bigram.but(
+    "(counts / counts.sum(dim=1, keepdim=True)).log()", "counts / counts.sum(dim=1, keepdim=True)"
+)
+"""These are the probabilities; asked for are their logarithms."""
 
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
+NotSmoothed = Bigram.but("(documents, vocab_size) + smoothing", "(documents, vocab_size)")
+"""The smoothing is not used: a pair that was never seen gets probability 0, and costs an infinite
+loss when it turns up."""
 
-    def surprises(log_probs, documents):
-        return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
+SmoothedAboveTheLineOnly = Bigram.but(
+    "counts = pair_counts(documents, …\nreturn …",
+    "counts = pair_counts(documents, vocab_size)\n"
+    "totals = counts.sum(dim=1, keepdim=True).clamp(min=1)\n"
+    "return ((counts + smoothing) / totals).log()",
+)
+"""The smoothing is added to the counts and not to what they are divided by, so a row sums to more
+than 1: divide by the sum of the smoothed counts."""
 
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return (counts / counts.sum(dim=1, keepdim=True)).log()
+BitsForNats = Bigram.but(").mean()", ").mean() / math.log(2)").but("math.log\n", "math.log2\n")
+"""The losses are in bits: nats use the natural logarithm."""
 
-    def bigram_loss(log_probs, documents):
-        return -torch.stack([surprises(log_probs, [d]).mean() for d in documents]).mean()
+SignForgotten = Bigram.but("-surprises", "surprises")
+"""The sign is missing: logarithms of probabilities are negative, a surprise is positive."""
 
-    first_loss = math.log
+PairsAddedUp = Bigram.but("documents).mean()", "documents).sum()")
+"""The surprises are added up, so a longer text has a larger loss: take their mean."""
 
+AverageOfAverages = Bigram.but(
+    "-surprises(…", "-torch.stack([surprises(log_probs, [d]).mean() for d in documents]).mean()"
+)
+"""The documents' means are averaged, so pairs of short documents count more: take one mean over all
+pairs."""
 
-class LogarithmOfTheMean(Mistake, exercise="bigram"):
-    """The probabilities are averaged and the logarithm taken of that; the loss is the mean of the
-    logarithms, and one bad forecast then shows."""
+LogarithmOfTheMean = Bigram.but("documents).mean()", "documents).exp().mean().log()")
+"""The probabilities are averaged and the logarithm taken of that; the loss is the mean of the
+logarithms, and one bad forecast then shows."""
 
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def surprises(log_probs, documents):
-        return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
-
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return (counts / counts.sum(dim=1, keepdim=True)).log()
-
-    def bigram_loss(log_probs, documents):
-        return -surprises(log_probs, documents).exp().mean().log()
-
-    first_loss = math.log
-
-
-class ProbabilityForLoss(Mistake, exercise="bigram"):
-    """This is the probability of the right token for a model that knows nothing, 1/V; the loss is
-    minus its logarithm."""
-
-    def pair_counts(documents, vocab_size):
-        counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-        for document in documents:
-            for previous, following in zip(document[:-1], document[1:], strict=True):
-                counts[previous, following] += 1
-        return counts
-
-    def bigram(documents, vocab_size, smoothing):
-        counts = pair_counts(documents, vocab_size) + smoothing
-        return (counts / counts.sum(dim=1, keepdim=True)).log()
-
-    def bigram_loss(log_probs, documents):
-        return -torch.cat([log_probs[d[:-1], d[1:]] for d in documents]).mean()
-
-    def first_loss(vocab_size):
-        return 1 / vocab_size
+ProbabilityForLoss = Bigram.but("math.log\n", "lambda vocab_size: 1 / vocab_size\n")
+"""This is the probability of the right token for a model that knows nothing, 1/V; the loss is minus
+its logarithm."""
 
 
 # 0.5 ------------------------------------------------------------------------------------------
-
-
-class HalfTheArgument(Mistake, exercise="activations"):
-    """2σ(x) - 1 is tanh(x/2), although it has been printed as tanh(x): double x inside the
-    sigmoid."""
-
+class Activations(Correct, exercise="activations"):
     def tanh_by_sigmoid(x):
-        return 2 * torch.sigmoid(x) - 1
-
-    silu = F.silu
-    softplus = F.softplus
-    gelu = F.gelu
-
-    def gelu_tanh(x):
-        return F.gelu(x, approximate="tanh")
-
-
-class TanhByExponentials(Mistake, exercise="activations"):
-    """Far out the exponentials are infinite, and inf/inf is NaN: a sigmoid that is computed with
-    care does not have that trouble."""
-
-    def tanh_by_sigmoid(x):
-        return (x.exp() - (-x).exp()) / (x.exp() + (-x).exp())
-
-    silu = F.silu
-    softplus = F.softplus
-    gelu = F.gelu
-
-    def gelu_tanh(x):
-        return F.gelu(x, approximate="tanh")
-
-
-class SiluForSoftplus(Mistake, exercise="activations"):
-    """x·σ(x) is SiLU, which dips below zero; softplus is ln(1 + e^x), which never does."""
-
-    tanh_by_sigmoid = torch.tanh
-    silu = F.silu
-
-    def softplus(x):
-        return x * torch.sigmoid(x)
-
-    gelu = F.gelu
-
-    def gelu_tanh(x):
-        return F.gelu(x, approximate="tanh")
-
-
-class SoftplusForSilu(Mistake, exercise="activations"):
-    """This is softplus, a smooth ReLU that is positive everywhere; SiLU is x·σ(x)."""
-
-    tanh_by_sigmoid = torch.tanh
+        return torch.tanh(x)
 
     def silu(x):
+        return F.silu(x)
+
+    def softplus(x):
         return F.softplus(x)
 
-    softplus = F.softplus
-    gelu = F.gelu
-
-    def gelu_tanh(x):
-        return F.gelu(x, approximate="tanh")
-
-
-class SoftplusOverflows(Mistake, exercise="activations"):
-    """e^1000 is infinite, so ln(1 + e^x) is too, and should be 1000: it is the logarithm of a sum
-    of exponentials, of x and 0."""
-
-    tanh_by_sigmoid = torch.tanh
-    silu = F.silu
-
-    def softplus(x):
-        return torch.log(1 + torch.exp(x))
-
-    gelu = F.gelu
-
-    def gelu_tanh(x):
-        return F.gelu(x, approximate="tanh")
-
-
-class SiluOverflows(Mistake, exercise="activations"):
-    """e^x / (1 + e^x) is inf/inf for large x: use 1 / (1 + e^-x), or torch.sigmoid."""
-
-    tanh_by_sigmoid = torch.tanh
-
-    def silu(x):
-        return x * (x.exp() / (1 + x.exp()))
-
-    softplus = F.softplus
-    gelu = F.gelu
-
-    def gelu_tanh(x):
-        return F.gelu(x, approximate="tanh")
-
-
-class RootOfTwoForgotten(Mistake, exercise="activations"):
-    """The normal distribution function is (1 + erf(x/√2)) / 2: the root is missing."""
-
-    tanh_by_sigmoid = torch.tanh
-    silu = F.silu
-    softplus = F.softplus
-
     def gelu(x):
-        return x * (1 + torch.erf(x)) / 2
-
-    def gelu_tanh(x):
-        return F.gelu(x, approximate="tanh")
-
-
-class ApproximationForTheExact(Mistake, exercise="activations"):
-    """gelu uses an approximation; it differs in the third digit from the one with erf."""
-
-    tanh_by_sigmoid = torch.tanh
-    silu = F.silu
-    softplus = F.softplus
-
-    def gelu(x):
-        return F.gelu(x, approximate="tanh")
-
-    def gelu_tanh(x):
-        return F.gelu(x, approximate="tanh")
-
-
-class ExactForTheApproximation(Mistake, exercise="activations"):
-    """gelu_tanh is the exact function; models that were trained with the approximation want the
-    approximation."""
-
-    tanh_by_sigmoid = torch.tanh
-    silu = F.silu
-    softplus = F.softplus
-    gelu = F.gelu
-
-    def gelu_tanh(x):
         return F.gelu(x)
 
-
-class CubeForgotten(Mistake, exercise="activations"):
-    """The cubic term 0.044715·x³ inside the tanh is missing."""
-
-    tanh_by_sigmoid = torch.tanh
-    silu = F.silu
-    softplus = F.softplus
-    gelu = F.gelu
-
     def gelu_tanh(x):
-        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x))
+        return F.gelu(x, approximate="tanh")
 
 
-class RootOnXAlone(Mistake, exercise="activations"):
-    """Inside the tanh, √(2/π) multiplies x only; it multiplies the cubic term as well: mind the
-    bracket."""
+HalfTheArgument = Activations.but("torch.tanh(x)", "2 * torch.sigmoid(x) - 1")
+"""2σ(x) - 1 is tanh(x/2), although it has been printed as tanh(x): double x inside the sigmoid."""
 
-    tanh_by_sigmoid = torch.tanh
-    silu = F.silu
-    softplus = F.softplus
-    gelu = F.gelu
+TanhByExponentials = Activations.but(
+    "torch.tanh(x)", "(x.exp() - (-x).exp()) / (x.exp() + (-x).exp())"
+)
+"""Far out the exponentials are infinite, and inf/inf is NaN: a sigmoid that is computed with care
+does not have that trouble."""
 
-    def gelu_tanh(x):
-        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x + 0.044715 * x**3))
+SiluForSoftplus = Activations.but("F.softplus(x)", "x * torch.sigmoid(x)")
+"""x·σ(x) is SiLU, which dips below zero; softplus is ln(1 + e^x), which never does."""
 
+SoftplusForSilu = Activations.but("F.silu(x)", "F.softplus(x)")
+"""This is softplus, a smooth ReLU that is positive everywhere; SiLU is x·σ(x)."""
 
-class SigmoidApproximation(Mistake, exercise="activations"):
-    """x·σ(1.702x) is another approximation of GELU; asked for is the one by tanh."""
+SoftplusOverflows = Activations.but("F.softplus(x)", "torch.log(1 + torch.exp(x))")
+"""e^1000 is infinite, so ln(1 + e^x) is too, and should be 1000: it is the logarithm of a sum of
+exponentials, of x and 0."""
 
-    tanh_by_sigmoid = torch.tanh
-    silu = F.silu
-    softplus = F.softplus
-    gelu = F.gelu
+SiluOverflows = Activations.but("F.silu(x)", "x * (x.exp() / (1 + x.exp()))")
+"""e^x / (1 + e^x) is inf/inf for large x: use 1 / (1 + e^-x), or torch.sigmoid."""
 
-    def gelu_tanh(x):
-        return x * torch.sigmoid(1.702 * x)
+RootOfTwoForgotten = Activations.but("F.gelu(x)", "x * (1 + torch.erf(x)) / 2")
+"""The normal distribution function is (1 + erf(x/√2)) / 2: the root is missing."""
+
+ApproximationForTheExact = Activations.but("F.gelu(x)", 'F.gelu(x, approximate="tanh")')
+"""gelu uses an approximation; it differs in the third digit from the one with erf."""
+
+ExactForTheApproximation = Activations.but(', approximate="tanh"', "")
+"""gelu_tanh is the exact function; models that were trained with the approximation want the
+approximation."""
+
+CubeForgotten = Activations.but(
+    "F.gelu(x, …", "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x))"
+)
+"""The cubic term 0.044715·x³ inside the tanh is missing."""
+
+RootOnXAlone = Activations.but(
+    "F.gelu(x, …", "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x + 0.044715 * x**3))"
+)
+"""Inside the tanh, √(2/π) multiplies x only; it multiplies the cubic term as well: mind the
+bracket."""
+
+SigmoidApproximation = Activations.but("F.gelu(x, …", "x * torch.sigmoid(1.702 * x)")
+"""x·σ(1.702x) is another approximation of GELU; asked for is the one by tanh."""
 
 
 # 0.6 ------------------------------------------------------------------------------------------
-
-
-class Uphill(Mistake, exercise="gradient_step"):
-    """The step goes along the gradient, which is the way up: subtract it."""
-
-    def one_step(weights, bias, x, labels, learning_rate):
+class Step(Correct, exercise="gradient_step"):
+    def gradient_step(weights, bias, x, labels, learning_rate):
         error = torch.sigmoid(x @ weights + bias) - labels
         n = len(labels)
         return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
 
-    def class_error(weights, bias, x, labels):
-        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
-
-    def one_classifier_step(weights, bias, x, labels, learning_rate):
-        error = class_error(weights, bias, x, labels)
-        n = len(labels)
-        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        return one_step(weights, bias, x, labels, -learning_rate)
-
     def classifier_step(weights, bias, x, labels, learning_rate):
-        return one_classifier_step(weights, bias, x, labels, -learning_rate)
-
-
-class SumForMean(Mistake, exercise="gradient_step"):
-    """The gradient is added up over the batch: the loss is a mean, so divide by the number of
-    examples, or the step grows with the batch."""
-
-    def one_step(weights, bias, x, labels, learning_rate):
-        error = torch.sigmoid(x @ weights + bias) - labels
-        n = len(labels)
-        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
-
-    def class_error(weights, bias, x, labels):
-        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
-
-    def one_classifier_step(weights, bias, x, labels, learning_rate):
-        error = class_error(weights, bias, x, labels)
-        n = len(labels)
-        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        return one_step(weights, bias, x, labels, learning_rate * len(x))
-
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        return one_classifier_step(weights, bias, x, labels, learning_rate * len(x))
-
-
-class BiasLeftAlone(Mistake, exercise="gradient_step"):
-    """The bias comes back as it was. It is a parameter and has a gradient too: the mean of the
-    errors over the examples. (Over the classes, the errors of an example sum to 0.)"""
-
-    def one_step(weights, bias, x, labels, learning_rate):
-        error = torch.sigmoid(x @ weights + bias) - labels
-        n = len(labels)
-        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
-
-    def class_error(weights, bias, x, labels):
-        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
-
-    def one_classifier_step(weights, bias, x, labels, learning_rate):
-        error = class_error(weights, bias, x, labels)
-        n = len(labels)
-        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        return one_step(weights, bias, x, labels, learning_rate)[0], bias
-
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        return one_classifier_step(weights, bias, x, labels, learning_rate)[0], bias
-
-
-class BiasSeesNewWeights(Mistake, exercise="gradient_step"):
-    """The errors are computed anew between the two updates, so the bias steps from another point:
-    find both gradients first, then change the parameters."""
-
-    def one_step(weights, bias, x, labels, learning_rate):
-        error = torch.sigmoid(x @ weights + bias) - labels
-        n = len(labels)
-        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
-
-    def class_error(weights, bias, x, labels):
-        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
-
-    def one_classifier_step(weights, bias, x, labels, learning_rate):
-        error = class_error(weights, bias, x, labels)
-        n = len(labels)
-        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        weights = one_step(weights, bias, x, labels, learning_rate)[0]
-        return weights, one_step(weights, bias, x, labels, learning_rate)[1]
-
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        weights = one_classifier_step(weights, bias, x, labels, learning_rate)[0]
-        return weights, one_classifier_step(weights, bias, x, labels, learning_rate)[1]
-
-
-class OneBiasPerExample(Mistake, exercise="gradient_step"):
-    """The bias gets one error per example; it is a single number, and its gradient is the mean of
-    the errors."""
-
-    def class_error(weights, bias, x, labels):
-        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        error = torch.sigmoid(x @ weights + bias) - labels
-        return weights - learning_rate * x.T @ error / len(x), bias - learning_rate * error
-
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        error = class_error(weights, bias, x, labels)
-        return weights - learning_rate * x.T @ error / len(x), bias - learning_rate * error
-
-
-class SquaredError(Mistake, exercise="gradient_step"):
-    """This is half the gradient of the squared error, p - y times the slope of the sigmoid. With
-    cross-entropy that slope cancels, and the error is p - y."""
-
-    def class_error(weights, bias, x, labels):
-        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        p = torch.sigmoid(x @ weights + bias)
-        error = (p - labels) * p * (1 - p) / len(labels)
-        return weights - learning_rate * x.T @ error, bias - learning_rate * error.sum()
-
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        error = class_error(weights, bias, x, labels)
+        error = (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
         n = len(labels)
         return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
 
 
-class LabelsAsNumbers(Mistake, exercise="gradient_step"):
-    """The number of the class is subtracted from all its probabilities; the label has to be
-    one-hot, so that 1 is subtracted from the right one."""
+Uphill = Step.but("- learning_rate", "+ learning_rate", times=4)
+"""The step goes along the gradient, which is the way up: subtract it."""
 
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        error = torch.sigmoid(x @ weights + bias) - labels
-        n = len(labels)
-        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
+SumForMean = Step.but(" / n", "", times=4)
+"""The gradient is added up over the batch: the loss is a mean, so divide by the number of examples,
+or the step grows with the batch."""
 
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        error = (x @ weights + bias).softmax(dim=1) - labels[:, None]
-        step = learning_rate / len(labels)
-        return weights - step * x.T @ error, bias - step * error.sum(dim=0)
+BiasLeftAlone = Step.but(", bias - …", ", bias", times=2)
+"""The bias comes back as it was. It is a parameter and has a gradient too: the mean of the errors
+over the examples. (Over the classes, the errors of an example sum to 0.)"""
 
+BiasSeesNewWeights = Step.but(
+    "return weights - learning_rate * (error @ x) / n, …",
+    "weights = weights - learning_rate * (error @ x) / n\n"
+    "error = torch.sigmoid(x @ weights + bias) - labels\n"
+    "return weights, bias - learning_rate * error.sum() / n",
+).but(
+    "return weights - learning_rate * (x.T @ error) / n, …",
+    "weights = weights - learning_rate * (x.T @ error) / n\n"
+    "error = (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))\n"
+    "return weights, bias - learning_rate * error.sum(0) / n",
+)
+"""The errors are computed anew between the two updates, so the bias steps from another point: find
+both gradients first, then change the parameters."""
 
-class EveryLabelForEveryExample(Mistake, exercise="gradient_step"):
-    """`p[:, labels]` picks the columns of all labels in every row; one label belongs to one row:
-    `p[torch.arange(n), labels]`, or a one-hot matrix."""
+OneBiasPerExample = Step.but("error.sum() / n", "error").but("error.sum(0) / n", "error")
+"""The bias gets one error per example; it is a single number, and its gradient is the mean of the
+errors."""
 
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        error = torch.sigmoid(x @ weights + bias) - labels
-        n = len(labels)
-        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
+SquaredError = Step.but(
+    "error = torch.sigmoid(…",
+    "p = torch.sigmoid(x @ weights + bias)\nerror = (p - labels) * p * (1 - p)",
+)
+"""This is half the gradient of the squared error, p - y times the slope of the sigmoid. With
+cross-entropy that slope cancels, and the error is p - y."""
 
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        error = (x @ weights + bias).softmax(dim=1)
-        error[:, labels] -= 1
-        step = learning_rate / len(labels)
-        return weights - step * x.T @ error, bias - step * error.sum(dim=0)
+LabelsAsNumbers = Step.but("F.one_hot(labels, len(bias))", "labels[:, None]")
+"""The number of the class is subtracted from all its probabilities; the label has to be one-hot, so
+that 1 is subtracted from the right one."""
 
+EveryLabelForEveryExample = Step.but(
+    "error = (x …", "error = (x @ weights + bias).softmax(dim=1)\nerror[:, labels] -= 1"
+)
+"""`p[:, labels]` picks the columns of all labels in every row; one label belongs to one row:
+`p[torch.arange(n), labels]`, or a one-hot matrix."""
 
-class ClassesCountedFromTheLabels(Mistake, exercise="gradient_step"):
-    """`F.one_hot(labels)` takes the largest label of the batch for the last class: a batch need
-    not hold every class, so say how many there are."""
+ClassesCountedFromTheLabels = Step.but("labels, len(bias)", "labels")
+"""`F.one_hot(labels)` takes the largest label of the batch for the last class: a batch need not
+hold every class, so say how many there are."""
 
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        error = torch.sigmoid(x @ weights + bias) - labels
-        n = len(labels)
-        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
+ExamplesCompete = Step.but("dim=1", "dim=0")
+"""The softmax runs over the examples (dim=0); for one example the classes compete."""
 
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        error = (x @ weights + bias).softmax(dim=1) - F.one_hot(labels)
-        step = learning_rate / len(labels)
-        return weights - step * x.T @ error, bias - step * error.sum(dim=0)
+DividedByTheClassesToo = Step.but(
+    "len(bias))\nn = len(labels)", "len(bias))\nn = len(labels) * len(bias)"
+)
+"""The gradient is divided by the number of classes as well: the loss is a mean over examples, and
+each has one loss, not one per class."""
 
+GradientTransposed = Step.but("x.T @ error", "error.T @ x")
+"""The gradient is transposed: it has the shape of the weights, (d_in, classes), because each input
+meets each error."""
 
-class ExamplesCompete(Mistake, exercise="gradient_step"):
-    """The softmax runs over the examples (dim=0); for one example the classes compete."""
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        error = torch.sigmoid(x @ weights + bias) - labels
-        n = len(labels)
-        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
-
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        error = (x @ weights + bias).softmax(dim=0) - F.one_hot(labels, len(bias))
-        step = learning_rate / len(labels)
-        return weights - step * x.T @ error, bias - step * error.sum(dim=0)
-
-
-class DividedByTheClassesToo(Mistake, exercise="gradient_step"):
-    """The gradient is divided by the number of classes as well: the loss is a mean over examples,
-    and each has one loss, not one per class."""
-
-    def class_error(weights, bias, x, labels):
-        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
-
-    def one_classifier_step(weights, bias, x, labels, learning_rate):
-        error = class_error(weights, bias, x, labels)
-        n = len(labels)
-        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        error = torch.sigmoid(x @ weights + bias) - labels
-        n = len(labels)
-        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
-
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        return one_classifier_step(weights, bias, x, labels, learning_rate / len(bias))
-
-
-class GradientTransposed(Mistake, exercise="gradient_step"):
-    """The gradient is transposed: it has the shape of the weights, (d_in, classes), because
-    each input meets each error."""
-
-    def class_error(weights, bias, x, labels):
-        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        error = torch.sigmoid(x @ weights + bias) - labels
-        n = len(labels)
-        return weights - learning_rate * (error @ x) / n, bias - learning_rate * error.sum() / n
-
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        error = class_error(weights, bias, x, labels)
-        step = learning_rate / len(labels)
-        return weights - step * error.T @ x, bias - step * error.sum(dim=0)
-
-
-class UpdatedInPlace(Mistake, exercise="gradient_step"):
-    """The parameters of whoever called are changed (`weights -= …`): return new ones."""
-
-    def class_error(weights, bias, x, labels):
-        return (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        error = (torch.sigmoid(x @ weights + bias) - labels) / len(labels)
-        weights -= learning_rate * x.T @ error
-        bias -= learning_rate * error.sum()
-        return weights, bias
-
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        error = class_error(weights, bias, x, labels)
-        n = len(labels)
-        return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
+UpdatedInPlace = Step.but(
+    "return weights - learning_rate * (error @ x) / n, …",
+    "weights -= learning_rate * (error @ x) / n\n"
+    "bias -= learning_rate * error.sum() / n\n"
+    "return weights, bias",
+)
+"""The parameters of whoever called are changed (`weights -= …`): return new ones."""
 
 
 # 0.7 ------------------------------------------------------------------------------------------
-
-
-class ScaledByTheRate(Mistake, exercise="mended_dropout"):
-    """What is left is divided by the rate, as in the published function: that is the share that
-    was dropped. Divide by the share that is kept, 1 - rate."""
-
+class Dropout(Correct, exercise="mended_dropout"):
     def mended_dropout(x, noise, rate, training):
-        if not training:
-            return x
-        return x * (noise >= rate) / rate
+        return x * (noise >= rate) / (1 - rate) if training else x
 
 
-class RateIsTheShareKept(Mistake, exercise="mended_dropout"):
-    """Both places now agree, but on the other meaning: the rate is the share to drop, and this
-    keeps that share."""
+ScaledByTheRate = Dropout.but(
+    "return …", "if not training:\n    return x\nreturn x * (noise >= rate) / rate"
+)
+"""What is left is divided by the rate, as in the published function: that is the share that was
+dropped. Divide by the share that is kept, 1 - rate."""
 
-    def mended_dropout(x, noise, rate, training):
-        return x * (noise < rate) / rate if training else x
+RateIsTheShareKept = Dropout.but("(noise >= rate) / (1 - rate)", "(noise < rate) / rate")
+"""Both places now agree, but on the other meaning: the rate is the share to drop, and this keeps
+that share."""
 
+BelowTheRateIsKept = Dropout.but("noise >= rate", "noise < rate")
+"""The scale is right, and the wrong features are kept: where the noise is below the rate, a feature
+is dropped."""
 
-class BelowTheRateIsKept(Mistake, exercise="mended_dropout"):
-    """The scale is right, and the wrong features are kept: where the noise is below the rate, a
-    feature is dropped."""
+NotRescaled = Dropout.but("return …", "return x * (noise >= rate) if training else x")
+"""What is left is not scaled up, so sums shrink in training and jump back in evaluation: divide by
+the share that is kept."""
 
-    def mended_dropout(x, noise, rate, training):
-        return x * (noise < rate) / (1 - rate) if training else x
+ActiveInEvaluation = Dropout.but("(1 - rate) if training else x", "(1 - rate)")
+"""Features are dropped in evaluation too, and a forecast becomes a matter of luck: there x is
+returned as it is."""
 
+ScaledInEvaluationToo = Dropout.but(
+    "(1 - rate) if training else x", "(1 - rate) if training else x * (1 - rate)"
+)
+"""Evaluation scales down what training had scaled up already: one of the two is enough, and here it
+is training that scales."""
 
-class NotRescaled(Mistake, exercise="mended_dropout"):
-    """What is left is not scaled up, so sums shrink in training and jump back in evaluation:
-    divide by the share that is kept."""
+DividedByTheShareFound = Dropout.but(
+    "return x * (noise >= rate) / (1 - rate) if training else x",
+    "if not training:\n"
+    "    return x\n"
+    "keep = (noise >= rate).to(x.dtype)\n"
+    "return x * keep / keep.mean().clamp(min=1e-9)",
+)
+"""The scale is the share that happened to be kept, so each feature depends on the luck of the
+others: divide by the share expected, 1 - rate."""
 
-    def mended_dropout(x, noise, rate, training):
-        return x * (noise >= rate) if training else x
-
-
-class ActiveInEvaluation(Mistake, exercise="mended_dropout"):
-    """Features are dropped in evaluation too, and a forecast becomes a matter of luck: there x is
-    returned as it is."""
-
-    def mended_dropout(x, noise, rate, training):
-        return x * (noise >= rate) / (1 - rate)
-
-
-class ScaledInEvaluationToo(Mistake, exercise="mended_dropout"):
-    """Evaluation scales down what training had scaled up already: one of the two is enough, and
-    here it is training that scales."""
-
-    def mended_dropout(x, noise, rate, training):
-        return x * (noise >= rate) / (1 - rate) if training else x * (1 - rate)
-
-
-class DividedByTheShareFound(Mistake, exercise="mended_dropout"):
-    """The scale is the share that happened to be kept, so each feature depends on the luck of the
-    others: divide by the share expected, 1 - rate."""
-
-    def mended_dropout(x, noise, rate, training):
-        if not training:
-            return x
-        keep = (noise >= rate).to(x.dtype)
-        return x * keep / keep.mean().clamp(min=1e-9)
-
-
-class DroppedInPlace(Mistake, exercise="mended_dropout"):
-    """The features of whoever called are overwritten (`x[...] = 0`, `x /= …`): return a new
-    tensor."""
-
-    def mended_dropout(x, noise, rate, training):
-        if training:
-            x[noise < rate] = 0
-            x /= 1 - rate
-        return x
+DroppedInPlace = Dropout.but(
+    "return …", "if training:\n    x[noise < rate] = 0\n    x /= 1 - rate\nreturn x"
+)
+"""The features of whoever called are overwritten (`x[...] = 0`, `x /= …`): return a new tensor."""
 
 
 # 0.8 ------------------------------------------------------------------------------------------
-
-
-class NothingAsserted(Mistake, exercise="check_softmax"):
-    """Something is computed and printed, and nothing is asserted: no softmax can fail this."""
-
+class CheckSoftmax(Correct, exercise="check_softmax"):
     def agree(seen, expected):
         if seen.shape != expected.shape:
             return False
         return bool(((seen - expected).abs() <= 1e-5).all())
-
-    def check_softmax(softmax):
-        weights = softmax(torch.randn(3, 4), -1)
-        torch.allclose(weights.sum(-1), torch.ones(3))
-        print("shape:", weights.shape)
-
-
-class OnlyTheSum(Mistake, exercise="check_softmax"):
-    """Only the sums are looked at, and many wrong weights sum to 1: compare the weights with ones
-    you know."""
-
-    def agree(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
-
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(2)
-        scores = torch.randn(5, 7, generator=generator)
-        scores = torch.cat([scores, scores + 1000, scores - 1000])
-        for dim in (0, 1):
-            total = softmax(scores, dim).sum(dim)
-            assert agree(total, torch.ones_like(total))
-
-
-class OnlyOneDimension(Mistake, exercise="check_softmax"):
-    """Only one dimension is ever asked for, so an argument that is ignored goes unnoticed."""
-
-    def agree(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
-
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(3)
-        scores = torch.randn(5, 7, generator=generator)
-        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-        assert agree(softmax(scores, -1), torch.softmax(scores, -1))
-
-
-class OnlyHarmlessScores(Mistake, exercise="check_softmax"):
-    """All scores are between -3 and 3, where nothing overflows and nothing is cut off: try scores
-    around 1000 and around -1000 too."""
-
-    def agree(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
-
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(4)
-        scores = torch.randn(5, 7, generator=generator)
-        for dim in (0, 1):
-            assert agree(softmax(scores, dim), torch.softmax(scores, dim))
-
-
-class NoNumberGetsPast(Mistake, exercise="check_softmax"):
-    """NaN > tolerance is False, so a softmax full of NaN passes: ask whether every difference is
-    small, not whether one is large."""
-
-    def agree(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
-
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(5)
-        scores = torch.randn(5, 7, generator=generator)
-        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-        for dim in (0, 1):
-            difference = (softmax(scores, dim) - torch.softmax(scores, dim)).abs()
-            assert not (difference > 1e-4).any()
-
-
-class RoundingForbidden(Mistake, exercise="check_softmax"):
-    """Floats are compared with ==, which condemns right answers for their rounding: leave a
-    tolerance."""
-
-    def agree(seen, expected):
-        return seen.shape == expected.shape and bool((seen == expected).all())
-
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(6)
-        scores = torch.randn(50, 7, generator=generator)
-        for dim in (0, 1):
-            assert torch.equal(softmax(scores, dim), torch.softmax(scores, dim))
-
-
-class SumsExactlyOne(Mistake, exercise="check_softmax"):
-    """The sums are asked to be 1 exactly, and after rounding they rarely are: leave a
-    tolerance."""
-
-    def agree(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
-
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(7)
-        scores = torch.randn(100, 7, generator=generator)
-        assert (softmax(scores, -1).sum(-1) == 1).all()
-
-
-class AsksForMoreThanWasAgreed(Mistake, exercise="check_softmax"):
-    """It demands a certain answer for a row of minus infinities, on which right implementations
-    differ: torch's returns NaN there."""
-
-    def agree(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
-
-    def compare_with_torch(softmax):
-        generator = torch.Generator().manual_seed(1)
-        scores = torch.randn(3, 4, generator=generator)
-        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-        for dim in (0, 1):
-            assert agree(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
-
-    def check_softmax(softmax):
-        compare_with_torch(softmax)
-        weights = softmax(torch.full((2, 3), -math.inf), -1)
-        assert agree(weights, torch.zeros(2, 3))
-
-
-class NoNumberAgrees(Mistake, exercise="check_softmax"):
-    """Comparing NaN with anything gives False, so a search for large differences finds none: ask
-    whether every difference is small."""
 
     def alike(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
-
-    def agree(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return not bool(((seen - expected).abs() > 1e-5).any())
+        return seen.shape == expected.shape and bool(((seen - expected).abs() <= 1e-5).all())
 
     def check_softmax(softmax):
         generator = torch.Generator().manual_seed(1)
@@ -1653,103 +645,88 @@ class NoNumberAgrees(Mistake, exercise="check_softmax"):
             assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
 
 
-class TooSmallIsFine(Mistake, exercise="check_softmax"):
-    """The sign of the difference is kept, so numbers that are too small always agree: take the
-    absolute value."""
+NothingAsserted = CheckSoftmax.but(
+    "generator = …\n    assert …",
+    "weights = softmax(torch.randn(3, 4), -1)\n"
+    "torch.allclose(weights.sum(-1), torch.ones(3))\n"
+    'print("shape:", weights.shape)',
+)
+"""Something is computed and printed, and nothing is asserted: no softmax can fail this."""
 
-    def alike(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
+OnlyTheSum = CheckSoftmax.but("40 * scores, ", "").but(
+    "assert …",
+    "total = softmax(scores, dim).sum(dim)\nassert alike(total, torch.ones_like(total))",
+)
+"""Only the sums are looked at, and many wrong weights sum to 1: compare the weights with ones you
+know."""
 
-    def agree(seen, expected):
-        return seen.shape == expected.shape and bool(((seen - expected) <= 1e-5).all())
+OnlyOneDimension = CheckSoftmax.but(
+    "for …\n    assert …", "assert alike(softmax(scores, -1), torch.softmax(scores, -1))"
+)
+"""Only one dimension is ever asked for, so an argument that is ignored goes unnoticed."""
 
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(1)
-        scores = torch.randn(3, 4, generator=generator)
-        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-        for dim in (0, 1):
-            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
+OnlyHarmlessScores = CheckSoftmax.but("scores = torch.cat(…", "")
+"""All scores are between -3 and 3, where nothing overflows and nothing is cut off: try scores
+around 1000 and around -1000 too."""
 
+NoNumberGetsPast = CheckSoftmax.but(
+    "assert …",
+    "difference = (softmax(scores, dim) - torch.softmax(scores, dim)).abs()\n"
+    "assert not (difference > 1e-4).any()",
+)
+"""NaN > tolerance is False, so a softmax full of NaN passes: ask whether every difference is small,
+not whether one is large."""
 
-class ShapesStretched(Mistake, exercise="check_softmax"):
-    """A subtraction stretches one shape to fit the other, so a single number can agree with a
-    whole table: compare the shapes first."""
+RoundingForbidden = (
+    CheckSoftmax.but("return bool(…", "return bool((seen == expected).all())")
+    .but("assert alike", "assert torch.equal")
+    .but("randn(3, 4", "randn(50, 7")
+)
+"""Floats are compared with ==, which condemns right answers for their rounding: leave a
+tolerance."""
 
-    def alike(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
+SumsExactlyOne = CheckSoftmax.but("randn(3, 4", "randn(100, 7").but(
+    "scores = torch.cat(…\n    assert …", "assert (softmax(scores, -1).sum(-1) == 1).all()"
+)
+"""The sums are asked to be 1 exactly, and after rounding they rarely are: leave a tolerance."""
 
-    def agree(seen, expected):
-        return bool(((seen - expected).abs() <= 1e-5).all())
+AsksForMoreThanWasAgreed = CheckSoftmax.but(
+    "generator = …",
+    "weights = softmax(torch.full((2, 3), -math.inf), -1)\n"
+    "assert alike(weights, torch.zeros(2, 3))\n"
+    "generator = torch.Generator().manual_seed(1)",
+)
+"""It demands a certain answer for a row of minus infinities, on which right implementations differ:
+torch's returns NaN there."""
 
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(1)
-        scores = torch.randn(3, 4, generator=generator)
-        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-        for dim in (0, 1):
-            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
+NoNumberAgrees = CheckSoftmax.but(
+    "return bool(…", "return not bool(((seen - expected).abs() > 1e-5).any())"
+)
+"""Comparing NaN with anything gives False, so a search for large differences finds none: ask
+whether every difference is small."""
 
+TooSmallIsFine = CheckSoftmax.but("return bool(…", "return bool(((seen - expected) <= 1e-5).all())")
+"""The sign of the difference is kept, so numbers that are too small always agree: take the absolute
+value."""
 
-class NoNumberEqualsItself(Mistake, exercise="check_softmax"):
-    """NaN is taken to equal NaN: a softmax that returns it would then pass against another that does.
-    It agrees with nothing (leave out equal_nan=True)."""
+ShapesStretched = CheckSoftmax.but("if …\n    return False", "")
+"""A subtraction stretches one shape to fit the other, so a single number can agree with a whole
+table: compare the shapes first."""
 
-    def alike(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
+NoNumberEqualsItself = CheckSoftmax.but(
+    "return bool(…", "return torch.allclose(seen, expected, rtol=0, atol=1e-5, equal_nan=True)"
+)
+"""NaN is taken to equal NaN: a softmax that returns it would then pass against another that does.
+It agrees with nothing (leave out equal_nan=True)."""
 
-    def agree(seen, expected):
-        return seen.shape == expected.shape and torch.allclose(
-            seen, expected, rtol=0, atol=1e-5, equal_nan=True
-        )
+RelativeToleranceLeft = CheckSoftmax.but(
+    "return bool(…", "return torch.allclose(seen, expected, atol=1e-5)"
+)
+"""torch.allclose adds to atol a share of the expected number, rtol, which is not 0 unless you say
+so: large numbers may then differ by more."""
 
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(1)
-        scores = torch.randn(3, 4, generator=generator)
-        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-        for dim in (0, 1):
-            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
-
-
-class RelativeToleranceLeft(Mistake, exercise="check_softmax"):
-    """torch.allclose adds to atol a share of the expected number, rtol, which is not 0 unless you
-    say so: large numbers may then differ by more."""
-
-    def alike(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
-
-    def agree(seen, expected):
-        return seen.shape == expected.shape and torch.allclose(seen, expected, atol=1e-5)
-
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(1)
-        scores = torch.randn(3, 4, generator=generator)
-        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-        for dim in (0, 1):
-            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
-
-
-class TooMuchIsForgiven(Mistake, exercise="check_softmax"):
-    """Too much is forgiven: each single number has to be right to within 0.00001, and in an average
-    a wrong one hides."""
-
-    def alike(seen, expected):
-        if seen.shape != expected.shape:
-            return False
-        return bool(((seen - expected).abs() <= 1e-5).all())
-
-    def agree(seen, expected):
-        return seen.shape == expected.shape and bool(((seen - expected).abs() <= 1e-3).all())
-
-    def check_softmax(softmax):
-        generator = torch.Generator().manual_seed(1)
-        scores = torch.randn(3, 4, generator=generator)
-        scores = torch.cat([scores, 40 * scores, scores + 1000, scores - 1000])
-        for dim in (0, 1):
-            assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
+TooMuchIsForgiven = CheckSoftmax.but(
+    "return bool(…", "return bool(((seen - expected).abs() <= 1e-3).all())"
+)
+"""Too much is forgiven: each single number has to be right to within 0.00001, and in an average a
+wrong one hides."""

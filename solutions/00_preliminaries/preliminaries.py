@@ -29,7 +29,7 @@ from classroom import check
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "mean_of_rows", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mean_of_rows"
 def mean_of_rows(x: torch.Tensor) -> torch.Tensor:
     """Average each row.
 
@@ -39,9 +39,6 @@ def mean_of_rows(x: torch.Tensor) -> torch.Tensor:
     return x.mean(dim=1)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "mean_of_rows-check", "locked": true, "points": 1, "schema_version": 3, "solution": false, "task": false}
-check("mean_of_rows")
 
 # %% [markdown]
 # {{exercise stable_softmax}}
@@ -81,7 +78,7 @@ print("its logarithm\n", naive.log())
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "stable_softmax", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="stable_softmax"
 def stable_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
     """Turn scores of any size into weights that sum to 1 along `dim`.
 
@@ -121,9 +118,6 @@ def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "stable_softmax-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("stable_softmax")
-
 # %% [markdown]
 # {{exercise cross_entropy}}
 #
@@ -143,7 +137,7 @@ check("stable_softmax")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "cross_entropy", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="cross_entropy"
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
     """Return the mean surprise, in nats, over all targets that are not `ignore_index`.
 
@@ -169,9 +163,6 @@ def sequence_losses(logits: torch.Tensor, targets: torch.Tensor, ignore_index: i
     return torch.stack([cross_entropy(x, t, ignore_index) for x, t in sequences])
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "cross_entropy-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("cross_entropy")
 
 # %% [markdown]
 # {{exercise split_heads}}
@@ -206,7 +197,7 @@ for name, y in {"transpose": x.transpose(0, 1), "reshape": x.reshape(3, 2)}.item
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "split_heads", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="split_heads"
 def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
     """Cut every token into heads, and put the heads in front of the tokens.
 
@@ -251,9 +242,6 @@ def head_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "split_heads-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
-check("split_heads")
-
 # %% [markdown]
 # {{exercise bigram}}
 #
@@ -275,7 +263,7 @@ check("split_heads")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "bigram", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="bigram"
 def bigram(documents: list[torch.Tensor], vocab_size: int, smoothing: float) -> torch.Tensor:
     """Return ln p(next | previous), from smoothed counts.
 
@@ -309,9 +297,6 @@ def first_loss(vocab_size: int) -> float:
     return math.log(vocab_size)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "bigram-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("bigram")
 
 # %% [markdown]
 # {{exercise activations}}
@@ -359,7 +344,7 @@ plt.show()
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "activations", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="activations"
 def tanh_by_sigmoid(x: torch.Tensor) -> torch.Tensor:
     """Return tanh(x), for x of any shape."""
     ### BEGIN SOLUTION
@@ -396,9 +381,6 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "activations-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
-check("activations")
-
 # %% [markdown]
 # {{exercise gradient_step}}
 #
@@ -420,7 +402,7 @@ check("activations")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "gradient_step", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="gradient_step"
 def gradient_step(
     weights: torch.Tensor,
     bias: torch.Tensor,
@@ -460,9 +442,6 @@ def classifier_step(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "gradient_step-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
-check("gradient_step")
-
 # %% [markdown]
 # {{exercise mended_dropout}}
 #
@@ -498,7 +477,7 @@ for rate in (0.1, 0.5, 0.8):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_dropout", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_dropout"
 def mended_dropout(
     x: torch.Tensor, noise: torch.Tensor, rate: float, training: bool
 ) -> torch.Tensor:
@@ -514,9 +493,6 @@ def mended_dropout(
     return x * keep / (1 - rate)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "mended_dropout-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("mended_dropout")
 
 # %% [markdown]
 # {{exercise check_softmax}}
@@ -554,7 +530,7 @@ published_test(lambda scores, dim: 0 * scores)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "check_softmax", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="check_softmax"
 def agree(seen: torch.Tensor, expected: torch.Tensor) -> bool:
     """Say whether two tensors of floats have the same shape and, up to 0.00001, the same numbers."""
     ### BEGIN SOLUTION
@@ -579,16 +555,13 @@ def check_softmax(softmax) -> None:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "check_softmax-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
-check("check_softmax")
-
 # %% [markdown]
 # ## Look at what you built
 #
 # Your bigram on a real text: the reference manual of Python, paragraph by paragraph, character by character. The dotted line is where a model that knows nothing starts; the loss on held-out paragraphs is what one character of context is worth. Below the figure the model writes. (This cell is not graded.)
 
 # %%
-from groundup.data import python_reference
+from groundup.data.texts import python_reference
 
 text = python_reference()
 read, unread = text.train[:20_000], text.validation[:5_000]
@@ -618,3 +591,17 @@ for _ in range(200):
     token = int(torch.multinomial(probabilities[token], 1, generator=generator))
     written += characters[token]
 print(written)
+
+# %% [markdown]
+# {{question why_subtract_the_maximum}}
+#
+# In exact arithmetic, the softmax of some scores stays the same when you subtract the largest score from all of them. Why? And why does every implementation subtract it all the same? Name a list of scores on which it makes a difference, and say what comes out without it. Answer in three to five sentences.
+
+# %% [markdown] written="why_subtract_the_maximum" points=3
+# **What earns the points**, one each:
+#
+# 1. Subtracting a constant divides numerator and denominator by the same factor, e to that constant, which cancels.
+# 2. Without it, large scores overflow: the exponential is infinite, and infinity divided by infinity is NaN. (Or: very negative scores all become 0, and 0 divided by 0 is NaN.) After it, the largest exponential is 1.
+# 3. An example that does overflow in the dtype named, such as 1000 and 0 in float32 (e to the 89 is already too large), or all scores at -1000.
+#
+# **Often seen, and wrong:** “It makes the numbers smaller” without saying that the result stays the same; an example such as 10 and 20, on which nothing happens; the claim that it makes the softmax flatter, which is what dividing by a temperature does.

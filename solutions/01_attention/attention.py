@@ -39,7 +39,7 @@ from classroom import check
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "kernel_regression", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="kernel_regression"
 def kernel_regression(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bandwidth: float
 ) -> torch.Tensor:
@@ -64,9 +64,6 @@ def scale_for(bandwidth: float) -> float:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "kernel_regression-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
-check("kernel_regression")
-
 # %% [markdown]
 # {{exercise soft_lookup}}
 #
@@ -82,7 +79,7 @@ check("kernel_regression")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "soft_lookup", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="soft_lookup"
 def soft_lookup(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, temperature: float
 ) -> torch.Tensor:
@@ -101,9 +98,6 @@ def soft_lookup(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "soft_lookup-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("soft_lookup")
-
 # %% [markdown]
 # {{exercise raw_scores}}
 #
@@ -119,7 +113,7 @@ check("soft_lookup")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "raw_scores", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="raw_scores"
 def raw_scores(x: torch.Tensor, w_query: torch.Tensor, w_key: torch.Tensor) -> torch.Tensor:
     """Score every token as a query against every token as a key.
 
@@ -145,9 +139,6 @@ def asymmetry(scores: torch.Tensor) -> torch.Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "raw_scores-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
-check("raw_scores")
-
 # %% [markdown]
 # {{exercise scaled_dot_product_attention}}
 #
@@ -169,7 +160,7 @@ check("raw_scores")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "scaled_dot_product_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="scaled_dot_product_attention"
 def scaled_dot_product_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,9 +176,6 @@ def scaled_dot_product_attention(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "scaled_dot_product_attention-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("scaled_dot_product_attention")
-
 # %% [markdown]
 # {{exercise logit_std}}
 #
@@ -196,7 +184,7 @@ check("scaled_dot_product_attention")
 # %%
 generator = torch.Generator().manual_seed(0)
 for d_head in (1, 4, 16, 64, 256):
-    query, key = torch.randn(2, 4_000_000 // d_head, d_head, generator=generator)
+    query, key = torch.randn(2, 1_000_000 // d_head, d_head, generator=generator)
     dots = (query * key).sum(dim=-1)
     kurtosis = ((dots / dots.std()) ** 4).mean() - 3
     print(
@@ -220,7 +208,7 @@ for d_head in (1, 4, 16, 64, 256):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "logit_std", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="logit_std"
 def logit_std(d_head: int, scale: float) -> float:
     """Return the standard deviation of scale * (query · key)."""
     ### BEGIN SOLUTION
@@ -241,9 +229,6 @@ def entropy(weights: torch.Tensor) -> torch.Tensor:
     return -torch.xlogy(weights, weights).sum(dim=-1)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "logit_std-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
-check("logit_std")
 
 # %% [markdown]
 # {{exercise worked_row}}
@@ -286,7 +271,7 @@ values = torch.tensor(
 )
 
 
-# %% nbgrader={"grade": false, "grade_id": "worked_row", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="worked_row"
 def worked_row(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -311,9 +296,6 @@ def rankings(query: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, tor
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "worked_row-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("worked_row")
-
 # %% [markdown]
 # {{exercise check_convex_hull}}
 #
@@ -334,7 +316,7 @@ check("worked_row")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "check_convex_hull", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="check_convex_hull"
 def check_convex_hull(attention) -> None:
     """Raise AssertionError if some output of attention lies outside what its values span."""
     ### BEGIN SOLUTION
@@ -364,9 +346,6 @@ def check_value_map_commutes(attention) -> None:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "check_convex_hull-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("check_convex_hull")
-
 # %% [markdown]
 # {{exercise attention_backward}}
 #
@@ -388,7 +367,7 @@ check("check_convex_hull")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "attention_backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="attention_backward"
 def attention_backward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grad_output: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -422,9 +401,6 @@ def output_jacobian(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "attention_backward-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
-check("attention_backward")
-
 # %% [markdown]
 # {{exercise mended_attention}}
 #
@@ -450,7 +426,7 @@ for d_head in (4, 64, 1024):
     print(f"d_head {d_head:4}: the favourite of 32 keys gets {largest:.2f} of the weight")
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_attention"
 def mended_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Return the output of scaled dot-product attention.
 
@@ -464,9 +440,6 @@ def mended_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     return weights @ value
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "mended_attention-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-check("mended_attention")
 
 # %% [markdown]
 # {{exercise project_after_mixing}}
@@ -487,7 +460,7 @@ def projected_last(weights, tokens, w_value, b_value):
     return (weights @ tokens) @ w_value + b_value
 
 
-# %% nbgrader={"grade": false, "grade_id": "project_after_mixing", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="project_after_mixing"
 def project_after_mixing(
     weights: torch.Tensor, tokens: torch.Tensor, w_value: torch.Tensor, b_value: torch.Tensor
 ) -> torch.Tensor:
@@ -501,9 +474,6 @@ def project_after_mixing(
     return (weights @ tokens) @ w_value + row_sums * b_value
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "project_after_mixing-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-check("project_after_mixing")
 
 # %% [markdown]
 # ## Look at what you built
@@ -529,3 +499,17 @@ for bandwidth in (0.1, 0.4, 2.0):
     right.plot(grid.flatten(), curve.flatten(), label=f"bandwidth {bandwidth}")
 right.legend()
 plt.show()
+
+# %% [markdown]
+# {{question why_scale}}
+#
+# Scores are divided by the square root of d_head before the softmax. Suppose you forget this in a model with d_head = 64, whose queries and keys have independent entries of mean 0 and variance 1. What happens to the scores, to the attention weights, and to the gradients? Why the square root, and not d_head itself? Answer in three to five sentences.
+
+# %% [markdown] written="why_scale" points=3
+# **What earns the points**, one each:
+#
+# 1. The score is a sum of d_head products of variance 1, so its variance is d_head and its standard deviation 8.
+# 2. Differences of this size put nearly all weight on one key: the softmax saturates.
+# 3. Where the softmax saturates its derivative is nearly 0, so queries and keys hardly learn; the square root, because it makes the standard deviation 1; dividing by d_head would make it 1/8, and the weights nearly equal.
+#
+# **Often seen, and wrong:** “To avoid overflow” (scores of 8 overflow nowhere); “so that the weights sum to 1” (they do in any case); variance and standard deviation confused.

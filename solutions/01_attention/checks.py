@@ -8,7 +8,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from classroom.checks import (
+from classroom.exercise.expect import (
     exercise,
     expect_agrees,
     expect_gradients,
@@ -17,8 +17,10 @@ from classroom.checks import (
     expect_test_judges,
     points,
 )
+from classroom.exercise.prepared import oracle
 
 
+@oracle
 def output_oracle(query, key, value):
     return F.scaled_dot_product_attention(query, key, value)
 
@@ -36,6 +38,7 @@ OUTPUT = {"output": "batch q_len d_value"}
 # 1.1 ------------------------------------------------------------------------------------------
 
 
+@oracle
 def gaussian_oracle(query, key, value, bandwidth):
     """Torch's attention, with minus half the squared distance as an additive mask."""
     distance = torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist")
@@ -76,16 +79,19 @@ class TestKernelRegression:
     @points(1)
     def test_the_scale_makes_dot_products_agree_when_keys_are_equally_long(self, subject, case):
         def inputs(case):
-            return (0.5 + case.integer(1, 40) / 10,)
+            return (0.5 + float(case.uniform(high=4.0)),)
 
-        expect_agrees(
-            subject, case, "scale_for", inputs, lambda bandwidth: bandwidth**-2, {"scale": ""}
-        )
+        @oracle
+        def right_scale(bandwidth):
+            return bandwidth**-2
+
+        expect_agrees(subject, case, "scale_for", inputs, right_scale, {"scale": ""})
 
 
 # 1.2 ------------------------------------------------------------------------------------------
 
 
+@oracle
 def lookup_oracle(query, key, value, temperature):
     if temperature == 0:
         # In the limit only the best key counts: an arbitrarily large scale gives just that.
@@ -162,16 +168,18 @@ def score_inputs(case):
 class TestRawScores:
     @points(2)
     def test_rows_are_queries_and_columns_are_keys(self, subject, case):
-        def oracle(x, w_query, w_key):
+        @oracle
+        def right(x, w_query, w_key):
             return torch.einsum("btd,dh,eh,bse->bts", x, w_query, w_key, x)
 
         expect_agrees(
-            subject, case, "raw_scores", score_inputs, oracle, {"scores": "batch length length"}
+            subject, case, "raw_scores", score_inputs, right, {"scores": "batch length length"}
         )
 
     @points(1)
     def test_one_matrix_holds_all_there_is_to_a_score(self, subject, case):
-        def oracle(w_query, w_key):
+        @oracle
+        def right(w_query, w_key):
             return torch.einsum("dh,eh->de", w_query, w_key)
 
         expect_agrees(
@@ -179,7 +187,7 @@ class TestRawScores:
             case,
             "mixing_matrix",
             lambda case: score_inputs(case)[1:],
-            oracle,
+            right,
             {"matrix": "d_model d_model"},
         )
 
@@ -189,15 +197,17 @@ class TestRawScores:
             length = case.size("length", 5, smallest=2)
             return (3.0 * case.normal(length, length),)
 
-        def oracle(scores):
+        @oracle
+        def right(scores):
             return torch.dist(scores, scores.T) / torch.linalg.matrix_norm(scores)
 
-        expect_agrees(subject, case, "asymmetry", inputs, oracle, {"asymmetry": ""})
+        expect_agrees(subject, case, "asymmetry", inputs, right, {"asymmetry": ""})
 
 
 # 1.4 ------------------------------------------------------------------------------------------
 
 
+@oracle
 def attention_oracle(query, key, value):
     """Torch's attention; the weights are what it does to the identity matrix."""
     identity = torch.eye(key.shape[-2], dtype=key.dtype).expand(*key.shape[:-1], key.shape[-2])
@@ -293,6 +303,7 @@ def weight_rows(case):
     return case.normal(rows, k_len, std=2.0).softmax(dim=-1)
 
 
+@oracle
 def entropy_oracle(weights):
     return torch.special.entr(weights).sum(dim=-1)
 
@@ -314,19 +325,22 @@ class TestLogitStd:
             tenths = case.integer(1, 29)
             return case.integer(2, 200), (tenths + (tenths >= 10)) / 10  # of 1 nobody sees anything
 
-        def oracle(d_head, scale):
+        @oracle
+        def right(d_head, scale):
             return math.sqrt(d_head) * scale
 
-        expect_agrees(subject, case, "logit_std", inputs, oracle, {"standard deviation": ""})
+        expect_agrees(subject, case, "logit_std", inputs, right, {"standard deviation": ""})
 
     @points(1)
     def test_the_tails_are_heavier_than_those_of_a_normal(self, subject, case):
         def inputs(case):
             return (case.integer(1, 200),)
 
-        expect_agrees(
-            subject, case, "excess_kurtosis", inputs, lambda d_head: 6 / d_head, {"kurtosis": ""}
-        )
+        @oracle
+        def right_kurtosis(d_head):
+            return 6 / d_head
+
+        expect_agrees(subject, case, "excess_kurtosis", inputs, right_kurtosis, {"kurtosis": ""})
 
     @points(1)
     def test_entropy_is_counted_in_nats_row_by_row(self, subject, case):
@@ -373,12 +387,14 @@ PRINTED_VALUES = [
 ]
 
 
+@oracle
 def row_oracle(query, keys, values):
     output, weights = attention_oracle(query[None], keys, values)
     scores = torch.mv(keys, query) / math.sqrt(len(query))
     return scores, weights[0], output[0]
 
 
+@oracle
 def rankings_oracle(query, keys):
     similarity = F.cosine_similarity(keys, query[None], dim=-1)
     return torch.mv(keys, query).argsort(descending=True), similarity.argsort(descending=True)
@@ -398,7 +414,7 @@ ROW = {"scores": "k_len", "weights": "k_len", "output": "d_value"}
     minutes=20,
 )
 class TestWorkedRow:
-    @points(2)
+    @points(2, only_with="test_any_other_row_is_right_too")
     def test_the_printed_row_is_right_to_four_digits(self, subject, case):
         def inputs(case):
             return tuple(
@@ -430,6 +446,7 @@ class TestWorkedRow:
 # 1.7 ------------------------------------------------------------------------------------------
 
 
+### BEGIN PACKED
 def averaging(weights_of):
     """Return an attention function whose weights are made from the scores by `weights_of`."""
 
@@ -471,6 +488,7 @@ NOT_LINEAR = {
     "every value is stretched to length 1": around(before=lambda v: F.normalize(v, dim=-1)),
     "a constant is added to the output": around(after=lambda output: output + 0.5),
 }
+### END PACKED
 
 
 @exercise(
@@ -523,12 +541,14 @@ def backward_inputs(case):
     return query, key, value, case.normal(*query.shape[:-1], value.shape[-1])
 
 
+@oracle
 def backward_oracle(query, key, value, grad_output):
     leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
     output = F.scaled_dot_product_attention(*leaves)
     return torch.autograd.grad(output, leaves, grad_output)
 
 
+@oracle
 def jacobian_oracle(query, key, value):
     def output(query):
         return F.scaled_dot_product_attention(query[None, :], key, value)[0]
@@ -625,7 +645,7 @@ class TestMendedAttention:
             )
 
         def law(output, query, key, value):
-            expected = F.scaled_dot_product_attention(query, key, value)
+            expected = output_oracle(query, key, value)
             if output.shape != expected.shape:
                 return f"output has shape {tuple(output.shape)}, expected {tuple(expected.shape)}"
             largest, right = float(output.max()), float(expected.max())
@@ -651,6 +671,7 @@ def mixing_inputs(case):
     )
 
 
+@oracle
 def mixing_oracle(weights, tokens, w_value, b_value):
     """What the function computed before it was made fast: project first, then average."""
     return torch.einsum("qk,kv->qv", weights, torch.addmm(b_value, tokens, w_value))

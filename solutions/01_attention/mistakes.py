@@ -5,367 +5,198 @@ import math
 import torch
 import torch.nn.functional as F
 
-from classroom.answers import Mistake
+from classroom.exercise.answers import Correct
+
 
 # 1.1 ------------------------------------------------------------------------------------------
-
-
-class DistanceNotSquared(Mistake, exercise="kernel_regression"):
-    """A Gaussian falls with the square of the distance, not with the distance."""
-
-    def kernel_regression(query, key, value, bandwidth):
-        distance = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1).sqrt()
-        return (-distance / (2 * bandwidth**2)).softmax(dim=-1) @ value
-
-    def scale_for(bandwidth):
-        return 1 / bandwidth**2
-
-
-class FactorTwoForgotten(Mistake, exercise="kernel_regression"):
-    """The exponent of a Gaussian is the squared distance over twice the squared bandwidth."""
-
-    def kernel_regression(query, key, value, bandwidth):
-        squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)
-        return (-squared / bandwidth**2).softmax(dim=-1) @ value
-
-    def scale_for(bandwidth):
-        return 1 / bandwidth**2
-
-
-class BandwidthNotSquared(Mistake, exercise="kernel_regression"):
-    """The squared distance is divided by the bandwidth, not by its square."""
-
-    def kernel_regression(query, key, value, bandwidth):
-        squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)
-        return (-squared / (2 * bandwidth)).softmax(dim=-1) @ value
-
-    def scale_for(bandwidth):
-        return 1 / bandwidth**2
-
-
-class NeverDividedByTheTotal(Mistake, exercise="kernel_regression"):
-    """The kernel weights are used as they are: they must be divided by their sum over the keys."""
-
-    def kernel_regression(query, key, value, bandwidth):
-        squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)
-        return (-squared / (2 * bandwidth**2)).exp() @ value
-
-    def scale_for(bandwidth):
-        return 1 / bandwidth**2
-
-
-class TotalOverQueries(Mistake, exercise="kernel_regression"):
-    """The weights are divided by their sum over the queries; each query needs its own total."""
-
-    def kernel_regression(query, key, value, bandwidth):
-        squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)
-        return (-squared / (2 * bandwidth**2)).softmax(dim=-2) @ value
-
-    def scale_for(bandwidth):
-        return 1 / bandwidth**2
-
-
-class UnderflowFarAway(Mistake, exercise="kernel_regression"):
-    """Far from every key all weights underflow to 0, and 0/0 is NaN: take the softmax of the
-    exponents instead of dividing exponentials."""
-
-    def kernel_regression(query, key, value, bandwidth):
-        squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)
-        weights = (-squared / (2 * bandwidth**2)).exp()
-        return (weights / weights.sum(dim=-1, keepdim=True)) @ value
-
-    def scale_for(bandwidth):
-        return 1 / bandwidth**2
-
-
-class ScaleWithFactorTwo(Mistake, exercise="kernel_regression"):
-    """Expand the square: the 2 in front of query · key cancels the 2 under the distance."""
-
+class Kernel(Correct, exercise="kernel_regression"):
     def kernel_regression(query, key, value, bandwidth):
         squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)
         return (-squared / (2 * bandwidth**2)).softmax(dim=-1) @ value
 
     def scale_for(bandwidth):
-        return 1 / (2 * bandwidth**2)
+        return 1 / bandwidth**2
+
+
+DistanceNotSquared = Kernel.but(
+    "squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)",
+    "distance = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1).sqrt()",
+).but("-squared", "-distance")
+"""A Gaussian falls with the square of the distance, not with the distance."""
+
+FactorTwoForgotten = Kernel.but("(2 * bandwidth**2)", "bandwidth**2")
+"""The exponent of a Gaussian is the squared distance over twice the squared bandwidth."""
+
+BandwidthNotSquared = Kernel.but("* bandwidth**2", "* bandwidth")
+"""The squared distance is divided by the bandwidth, not by its square."""
+
+NeverDividedByTheTotal = Kernel.but("softmax(dim=-1)", "exp()")
+"""The kernel weights are used as they are: they must be divided by their sum over the keys."""
+
+TotalOverQueries = Kernel.but("softmax(dim=-1)", "softmax(dim=-2)")
+"""The weights are divided by their sum over the queries; each query needs its own total."""
+
+UnderflowFarAway = Kernel.but(
+    "return (-squared / (2 * bandwidth**2)).softmax(dim=-1) @ value",
+    "weights = (-squared / (2 * bandwidth**2)).exp()\n"
+    "return (weights / weights.sum(dim=-1, keepdim=True)) @ value",
+)
+"""Far from every key all weights underflow to 0, and 0/0 is NaN: take the softmax of the exponents
+instead of dividing exponentials."""
+
+ScaleWithFactorTwo = Kernel.but("1 / bandwidth**2", "1 / (2 * bandwidth**2)")
+"""Expand the square: the 2 in front of query · key cancels the 2 under the distance."""
 
 
 # 1.2 ------------------------------------------------------------------------------------------
-
-
-class TimesTemperature(Mistake, exercise="soft_lookup"):
-    """The scores are multiplied by the temperature; a hot lookup then gets sharper."""
-
+class Lookup(Correct, exercise="soft_lookup"):
     def soft_lookup(query, key, value, temperature):
         scores = query @ key.transpose(-2, -1)
         if temperature == 0:
             return torch.stack([v[i] for v, i in zip(value, scores.argmax(dim=-1), strict=True)])
-        return (scores * temperature).softmax(dim=-1) @ value
-
-
-class TemperatureAfterSoftmax(Mistake, exercise="soft_lookup"):
-    """The weights are divided by the temperature, after the softmax: they no longer sum to 1."""
-
-    def soft_lookup(query, key, value, temperature):
-        scores = query @ key.transpose(-2, -1)
-        if temperature == 0:
-            return torch.stack([v[i] for v, i in zip(value, scores.argmax(dim=-1), strict=True)])
-        return (scores.softmax(dim=-1) / temperature) @ value
-
-
-class SoftmaxOverQueries(Mistake, exercise="soft_lookup"):
-    """The softmax runs over the queries (dim=-2); each query chooses among keys (dim=-1)."""
-
-    def soft_lookup(query, key, value, temperature):
-        scores = query @ key.transpose(-2, -1)
-        if temperature == 0:
-            return torch.stack([v[i] for v, i in zip(value, scores.argmax(dim=-1), strict=True)])
-        return (scores / temperature).softmax(dim=-2) @ value
-
-
-class OverflowWhenCold(Mistake, exercise="soft_lookup"):
-    """exp() of a large score is infinite, and inf/inf is NaN: subtract the largest score first,
-    as softmax does."""
-
-    def soft_lookup(query, key, value, temperature):
-        scores = query @ key.transpose(-2, -1)
-        if temperature == 0:
-            return torch.stack([v[i] for v, i in zip(value, scores.argmax(dim=-1), strict=True)])
-        weights = (scores / temperature).exp()
-        return (weights / weights.sum(dim=-1, keepdim=True)) @ value
-
-
-class WorstMatchWins(Mistake, exercise="soft_lookup"):
-    """At temperature 0 the key with the smallest score is taken instead of the largest."""
-
-    def soft_lookup(query, key, value, temperature):
-        scores = query @ key.transpose(-2, -1)
-        if temperature == 0:
-            return torch.stack([v[i] for v, i in zip(value, scores.argmin(dim=-1), strict=True)])
         return (scores / temperature).softmax(dim=-1) @ value
 
 
-class ZeroMeansNoTemperature(Mistake, exercise="soft_lookup"):
-    """Temperature 0 is taken to mean “leave the scores alone”; it is the limit in which the best
-    key takes all."""
+TimesTemperature = Lookup.but("scores / temperature", "scores * temperature")
+"""The scores are multiplied by the temperature; a hot lookup then gets sharper."""
 
-    def soft_lookup(query, key, value, temperature):
-        scores = query @ key.transpose(-2, -1)
-        if temperature:
-            scores = scores / temperature
-        return scores.softmax(dim=-1) @ value
+TemperatureAfterSoftmax = Lookup.but(
+    "scores / temperature).softmax(dim=-1", "scores.softmax(dim=-1) / temperature"
+)
+"""The weights are divided by the temperature, after the softmax: they no longer sum to 1."""
+
+SoftmaxOverQueries = Lookup.but("softmax(dim=-1)", "softmax(dim=-2)")
+"""The softmax runs over the queries (dim=-2); each query chooses among keys (dim=-1)."""
+
+OverflowWhenCold = Lookup.but(
+    "return (scores / temperature).softmax(dim=-1) @ value",
+    "weights = (scores / temperature).exp()\n"
+    "return (weights / weights.sum(dim=-1, keepdim=True)) @ value",
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: subtract the largest score first, as
+softmax does."""
+
+WorstMatchWins = Lookup.but("argmax", "argmin")
+"""At temperature 0 the key with the smallest score is taken instead of the largest."""
+
+ZeroMeansNoTemperature = Lookup.but(
+    "if temperature == 0:…\nreturn …",
+    "if temperature:\n    scores = scores / temperature\nreturn scores.softmax(dim=-1) @ value",
+)
+"""Temperature 0 is taken to mean “leave the scores alone”; it is the limit in which the best key
+takes all."""
 
 
 # 1.3 ------------------------------------------------------------------------------------------
+class Scores(Correct, exercise="raw_scores"): ...
 
 
-class KeysAsRows(Mistake, exercise="raw_scores"):
-    """Rows hold keys and columns hold queries: the matrix is transposed."""
+KeysAsRows = Scores.but(
+    "return (x @ w_query) …", "return (x @ w_key) @ (x @ w_query).transpose(-2, -1)"
+)
+"""Rows hold keys and columns hold queries: the matrix is transposed."""
 
-    def raw_scores(x, w_query, w_key):
-        return (x @ w_key) @ (x @ w_query).transpose(-2, -1)
+QueryMapUsedTwice = Scores.but("x @ w_key)", "x @ w_query)")
+"""Queries and keys come from the same map, so the scores stay symmetric."""
 
-    def mixing_matrix(w_query, w_key):
-        return w_query @ w_key.T
+MadeSymmetric = Scores.but(
+    "return (x @ w_query) …",
+    "scores = (x @ w_query) @ (x @ w_key).transpose(-2, -1)\nreturn (scores + scores.transpose(-2, -1)) / 2",
+)
+"""The scores are averaged with their transpose; the asymmetry is wanted."""
 
-    def asymmetry(scores):
-        return (scores - scores.T).norm() / scores.norm()
+MapsForgotten = Scores.but("(x @ w_query) @ (x @ w_key)", "x @ x")
+"""The tokens are compared as they are; neither map is used."""
 
+MixingMatrixBackwards = Scores.but("w_query @ w_key.T", "w_key @ w_query.T")
+"""The mixing matrix is transposed: for row vectors it is w_query times w_key transposed."""
 
-class QueryMapUsedTwice(Mistake, exercise="raw_scores"):
-    """Queries and keys come from the same map, so the scores stay symmetric."""
+MixingMatrixInHeadSpace = Scores.but("w_query @ w_key.T", "w_query.T @ w_key")
+"""The product is taken the other way round and has the width of a head: the matrix between two
+tokens is d_model by d_model."""
 
-    def raw_scores(x, w_query, w_key):
-        query = x @ w_query
-        return query @ query.transpose(-2, -1)
-
-    def mixing_matrix(w_query, w_key):
-        return w_query @ w_key.T
-
-    def asymmetry(scores):
-        return (scores - scores.T).norm() / scores.norm()
-
-
-class MadeSymmetric(Mistake, exercise="raw_scores"):
-    """The scores are averaged with their transpose; the asymmetry is wanted."""
-
-    def raw_scores(x, w_query, w_key):
-        scores = (x @ w_query) @ (x @ w_key).transpose(-2, -1)
-        return (scores + scores.transpose(-2, -1)) / 2
-
-    def mixing_matrix(w_query, w_key):
-        return w_query @ w_key.T
-
-    def asymmetry(scores):
-        return (scores - scores.T).norm() / scores.norm()
-
-
-class MapsForgotten(Mistake, exercise="raw_scores"):
-    """The tokens are compared as they are; neither map is used."""
-
-    def raw_scores(x, w_query, w_key):
-        return x @ x.transpose(-2, -1)
-
-    def mixing_matrix(w_query, w_key):
-        return w_query @ w_key.T
-
-    def asymmetry(scores):
-        return (scores - scores.T).norm() / scores.norm()
-
-
-class MixingMatrixBackwards(Mistake, exercise="raw_scores"):
-    """The mixing matrix is transposed: for row vectors it is w_query times w_key transposed."""
-
-    def raw_scores(x, w_query, w_key):
-        return (x @ w_query) @ (x @ w_key).transpose(-2, -1)
-
-    def mixing_matrix(w_query, w_key):
-        return w_key @ w_query.T
-
-    def asymmetry(scores):
-        return (scores - scores.T).norm() / scores.norm()
-
-
-class MixingMatrixInHeadSpace(Mistake, exercise="raw_scores"):
-    """The product is taken the other way round and has the width of a head: the matrix between
-    two tokens is d_model by d_model."""
-
-    def raw_scores(x, w_query, w_key):
-        return (x @ w_query) @ (x @ w_key).transpose(-2, -1)
-
-    def mixing_matrix(w_query, w_key):
-        return w_query.T @ w_key
-
-    def asymmetry(scores):
-        return (scores - scores.T).norm() / scores.norm()
-
-
-class AsymmetryNotRelative(Mistake, exercise="raw_scores"):
-    """The difference is not divided by the size of the scores, so doubling them doubles it."""
-
-    def raw_scores(x, w_query, w_key):
-        return (x @ w_query) @ (x @ w_key).transpose(-2, -1)
-
-    def mixing_matrix(w_query, w_key):
-        return w_query @ w_key.T
-
-    def asymmetry(scores):
-        return (scores - scores.T).norm()
+AsymmetryNotRelative = Scores.but(" / scores.norm()", "")
+"""The difference is not divided by the size of the scores, so doubling them doubles it."""
 
 
 # 1.4 ------------------------------------------------------------------------------------------
-
-
-class NoScale(Mistake, exercise="scaled_dot_product_attention"):
-    """The scores are never divided by the square root of d_head."""
-
+class Attention(Correct, exercise="scaled_dot_product_attention"):
     def scaled_dot_product_attention(query, key, value):
-        weights = (query @ key.transpose(-2, -1)).softmax(dim=-1)
+        weights = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1)
         return weights @ value, weights
 
 
-class DividedByWidth(Mistake, exercise="scaled_dot_product_attention"):
-    """The scores are divided by d_head itself: the square root is missing."""
+NoScale = Attention.but("(-2, -1) / math.sqrt(query.shape[-1])", "(-2, -1)")
+"""The scores are never divided by the square root of d_head."""
 
-    def scaled_dot_product_attention(query, key, value):
-        weights = (query @ key.transpose(-2, -1) / query.shape[-1]).softmax(dim=-1)
-        return weights @ value, weights
+DividedByWidth = Attention.but("math.sqrt(query.shape[-1])", "query.shape[-1]")
+"""The scores are divided by d_head itself: the square root is missing."""
 
+ScaledByModelWidth = Attention.but(
+    "weights = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1)",
+    "d_model = query.shape[-1] * query.shape[-3] if query.dim() > 2 else query.shape[-1]\n"
+    "weights = (query @ key.transpose(-2, -1) / math.sqrt(d_model)).softmax(dim=-1)",
+)
+"""The scale uses the width of all heads together (d_model); it is that of one head."""
 
-class ScaledByModelWidth(Mistake, exercise="scaled_dot_product_attention"):
-    """The scale uses the width of all heads together (d_model); it is that of one head."""
+ScaledByValueWidth = Attention.but("query.shape", "value.shape")
+"""The scale uses the width of the values; the dot product runs over that of the keys."""
 
-    def scaled_dot_product_attention(query, key, value):
-        d_model = query.shape[-1] * query.shape[-3] if query.dim() > 2 else query.shape[-1]
-        weights = (query @ key.transpose(-2, -1) / math.sqrt(d_model)).softmax(dim=-1)
-        return weights @ value, weights
+ScaledByLength = Attention.but("query.shape[-1]", "key.shape[-2]")
+"""The scale uses the number of keys; it is the width of a key that makes scores grow."""
 
+ScaledAfterSoftmax = Attention.but(
+    "(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1",
+    "(-2, -1)).softmax(dim=-1) / math.sqrt(query.shape[-1]",
+)
+"""The weights are divided after the softmax: they no longer sum to 1."""
 
-class ScaledByValueWidth(Mistake, exercise="scaled_dot_product_attention"):
-    """The scale uses the width of the values; the dot product runs over that of the keys."""
+NormalisedOverQueries = Attention.but(
+    "weights = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1)",
+    "scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])\n"
+    "weights = scores.softmax(dim=-2)",
+)
+"""The softmax runs over the queries (dim=-2): the columns sum to 1 instead of the rows."""
 
-    def scaled_dot_product_attention(query, key, value):
-        weights = (query @ key.transpose(-2, -1) / math.sqrt(value.shape[-1])).softmax(dim=-1)
-        return weights @ value, weights
+QueryAndKeyExchanged = Attention.but(
+    "weights = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1)",
+    "scores = key @ query.transpose(-2, -1) / math.sqrt(query.shape[-1])\n"
+    "weights = scores.softmax(dim=-1)",
+)
+"""Queries and keys have changed places: a row of the weights must belong to a query."""
 
+KeysAveraged = Attention.but(
+    "weights = …\nreturn …",
+    "scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])\n"
+    "weights = scores.softmax(dim=-1)\n"
+    "return weights @ key, weights",
+)
+"""The weights average the keys; what is handed over are the values."""
 
-class ScaledByLength(Mistake, exercise="scaled_dot_product_attention"):
-    """The scale uses the number of keys; it is the width of a key that makes scores grow."""
+FeaturesAttendToFeatures = Attention.but(
+    "weights = …\nreturn …",
+    "scores = query.transpose(-2, -1) @ key / math.sqrt(query.shape[-1])\n"
+    "weights = scores.softmax(dim=-1)\n"
+    "return value @ weights.transpose(-2, -1), weights",
+)
+"""The product compares features with features: transpose the keys, not the queries."""
 
-    def scaled_dot_product_attention(query, key, value):
-        weights = (query @ key.transpose(-2, -1) / math.sqrt(key.shape[-2])).softmax(dim=-1)
-        return weights @ value, weights
+TransposeForgotten = Attention.but("key.transpose(-2, -1)", "key")
+"""Nothing is transposed, so rows of queries meet columns of keys, which are features."""
 
-
-class ScaledAfterSoftmax(Mistake, exercise="scaled_dot_product_attention"):
-    """The weights are divided after the softmax: they no longer sum to 1."""
-
-    def scaled_dot_product_attention(query, key, value):
-        weights = (query @ key.transpose(-2, -1)).softmax(dim=-1) / math.sqrt(query.shape[-1])
-        return weights @ value, weights
-
-
-class NormalisedOverQueries(Mistake, exercise="scaled_dot_product_attention"):
-    """The softmax runs over the queries (dim=-2): the columns sum to 1 instead of the rows."""
-
-    def scaled_dot_product_attention(query, key, value):
-        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-        weights = scores.softmax(dim=-2)
-        return weights @ value, weights
-
-
-class QueryAndKeyExchanged(Mistake, exercise="scaled_dot_product_attention"):
-    """Queries and keys have changed places: a row of the weights must belong to a query."""
-
-    def scaled_dot_product_attention(query, key, value):
-        scores = key @ query.transpose(-2, -1) / math.sqrt(query.shape[-1])
-        weights = scores.softmax(dim=-1)
-        return weights @ value, weights
-
-
-class KeysAveraged(Mistake, exercise="scaled_dot_product_attention"):
-    """The weights average the keys; what is handed over are the values."""
-
-    def scaled_dot_product_attention(query, key, value):
-        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-        weights = scores.softmax(dim=-1)
-        return weights @ key, weights
-
-
-class FeaturesAttendToFeatures(Mistake, exercise="scaled_dot_product_attention"):
-    """The product compares features with features: transpose the keys, not the queries."""
-
-    def scaled_dot_product_attention(query, key, value):
-        scores = query.transpose(-2, -1) @ key / math.sqrt(query.shape[-1])
-        weights = scores.softmax(dim=-1)
-        return value @ weights.transpose(-2, -1), weights
-
-
-class TransposeForgotten(Mistake, exercise="scaled_dot_product_attention"):
-    """Nothing is transposed, so rows of queries meet columns of keys, which are features."""
-
-    def scaled_dot_product_attention(query, key, value):
-        weights = (query @ key / math.sqrt(query.shape[-1])).softmax(dim=-1)
-        return weights @ value, weights
-
-
-class ExponentialsOverflow(Mistake, exercise="scaled_dot_product_attention"):
-    """exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the
-    largest score first."""
-
-    def scaled_dot_product_attention(query, key, value):
-        scores = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).exp()
-        weights = scores / scores.sum(dim=-1, keepdim=True)
-        return weights @ value, weights
+ExponentialsOverflow = Attention.but(
+    "weights = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1)",
+    "scores = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).exp()\n"
+    "weights = scores / scores.sum(dim=-1, keepdim=True)",
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest
+score first."""
 
 
 # 1.5 ------------------------------------------------------------------------------------------
-
-
-class VarianceInsteadOfSpread(Mistake, exercise="logit_std"):
-    """This is the variance; the standard deviation is its square root."""
-
+class LogitStd(Correct, exercise="logit_std"):
     def logit_std(d_head, scale):
-        return d_head * scale**2
+        return math.sqrt(d_head) * scale
 
     def excess_kurtosis(d_head):
         return 6 / d_head
@@ -374,106 +205,36 @@ class VarianceInsteadOfSpread(Mistake, exercise="logit_std"):
         return torch.special.entr(weights).sum(dim=-1)
 
 
-class SpreadsAdded(Mistake, exercise="logit_std"):
-    """Of independent terms the variances add, not the standard deviations."""
+VarianceInsteadOfSpread = LogitStd.but("math.sqrt(d_head) * scale", "d_head * scale**2")
+"""This is the variance; the standard deviation is its square root."""
 
-    def logit_std(d_head, scale):
-        return d_head * scale
+SpreadsAdded = LogitStd.but("math.sqrt(d_head)", "d_head")
+"""Of independent terms the variances add, not the standard deviations."""
 
-    def excess_kurtosis(d_head):
-        return 6 / d_head
+ScaleIgnored = LogitStd.but("(d_head) * scale", "(d_head)")
+"""The scale is not applied."""
 
-    def entropy(weights):
-        return torch.special.entr(weights).sum(dim=-1)
+CalledNormal = LogitStd.but("6 / d_head", "0.0")
+"""A sum of products is not normal: each product has excess kurtosis 6, and d_head of them still
+have 6 / d_head."""
 
+KurtosisWithoutExcess = LogitStd.but("return 6", "return 3 + 6")
+"""This is the kurtosis; its excess is what is above the 3 of a normal."""
 
-class ScaleIgnored(Mistake, exercise="logit_std"):
-    """The scale is not applied."""
+EntropyInBits = LogitStd.but("sum(dim=-1)", "sum(dim=-1) / math.log(2)")
+"""The entropy is counted in bits; nats use the natural logarithm."""
 
-    def logit_std(d_head, scale):
-        return math.sqrt(d_head)
+ZeroTimesMinusInfinity = LogitStd.but("torch.special.entr(weights)", "-(weights * weights.log())")
+"""The logarithm of a weight of 0 is minus infinity, and 0 times that is NaN; its limit is 0."""
 
-    def excess_kurtosis(d_head):
-        return 6 / d_head
-
-    def entropy(weights):
-        return torch.special.entr(weights).sum(dim=-1)
-
-
-class CalledNormal(Mistake, exercise="logit_std"):
-    """A sum of products is not normal: each product has excess kurtosis 6, and d_head of them
-    still have 6 / d_head."""
-
-    def logit_std(d_head, scale):
-        return math.sqrt(d_head) * scale
-
-    def excess_kurtosis(d_head):
-        return 0.0
-
-    def entropy(weights):
-        return torch.special.entr(weights).sum(dim=-1)
-
-
-class KurtosisWithoutExcess(Mistake, exercise="logit_std"):
-    """This is the kurtosis; its excess is what is above the 3 of a normal."""
-
-    def logit_std(d_head, scale):
-        return math.sqrt(d_head) * scale
-
-    def excess_kurtosis(d_head):
-        return 3 + 6 / d_head
-
-    def entropy(weights):
-        return torch.special.entr(weights).sum(dim=-1)
-
-
-class EntropyInBits(Mistake, exercise="logit_std"):
-    """The entropy is counted in bits; nats use the natural logarithm."""
-
-    def logit_std(d_head, scale):
-        return math.sqrt(d_head) * scale
-
-    def excess_kurtosis(d_head):
-        return 6 / d_head
-
-    def entropy(weights):
-        return torch.special.entr(weights).sum(dim=-1) / math.log(2)
-
-
-class ZeroTimesMinusInfinity(Mistake, exercise="logit_std"):
-    """The logarithm of a weight of 0 is minus infinity, and 0 times that is NaN; its limit is 0."""
-
-    def logit_std(d_head, scale):
-        return math.sqrt(d_head) * scale
-
-    def excess_kurtosis(d_head):
-        return 6 / d_head
-
-    def entropy(weights):
-        return -(weights * weights.log()).sum(dim=-1)
-
-
-class AllRowsTogether(Mistake, exercise="logit_std"):
-    """The entropies of all rows are added up; each query has its own."""
-
-    def logit_std(d_head, scale):
-        return math.sqrt(d_head) * scale
-
-    def excess_kurtosis(d_head):
-        return 6 / d_head
-
-    def entropy(weights):
-        return torch.special.entr(weights).sum()
+AllRowsTogether = LogitStd.but("sum(dim=-1)", "sum()")
+"""The entropies of all rows are added up; each query has its own."""
 
 
 # 1.6 ------------------------------------------------------------------------------------------
-
-
-class ScaleLeftOut(Mistake, exercise="worked_row"):
-    """The scale is left out of scores and weights, as in the printed example."""
-
+class WorkedRow(Correct, exercise="worked_row"):
     def worked_row(query, keys, values):
-        scores = keys @ query
+        scores = keys @ query / math.sqrt(len(query))
         weights = scores.softmax(dim=-1)
         return scores, weights, weights @ values
 
@@ -482,76 +243,53 @@ class ScaleLeftOut(Mistake, exercise="worked_row"):
         return dot.argsort(descending=True), (dot / keys.norm(dim=-1)).argsort(descending=True)
 
 
-class ScoresPrintedUnscaled(Mistake, exercise="worked_row"):
-    """The weights are right, but the scores that are returned are those before scaling."""
+ScaleLeftOut = WorkedRow.but("query / math.sqrt(len(query))", "query")
+"""The scale is left out of scores and weights, as in the printed example."""
 
-    def worked_row(query, keys, values):
-        scores = keys @ query
-        weights = (scores / math.sqrt(len(query))).softmax(dim=-1)
-        return scores, weights, weights @ values
+ScoresPrintedUnscaled = WorkedRow.but("query / math.sqrt(len(query))", "query").but(
+    "scores.softmax", "(scores / math.sqrt(len(query))).softmax"
+)
+"""The weights are right, but the scores that are returned are those before scaling."""
 
-    def rankings(query, keys):
-        dot = keys @ query
-        return dot.argsort(descending=True), (dot / keys.norm(dim=-1)).argsort(descending=True)
+RootLeftOut = WorkedRow.but("math.sqrt(len(query))", "len(query)")
+"""The scores are divided by the width of a key instead of its square root."""
 
+RankedUpwards = WorkedRow.but("argsort(descending=True)", "argsort()", times=2)
+"""The rankings run from the worst key to the best."""
 
-class RootLeftOut(Mistake, exercise="worked_row"):
-    """The scores are divided by the width of a key instead of its square root."""
+CosineByQueryLength = WorkedRow.but("keys.norm(dim=-1)", "query.norm()")
+"""For the cosine only the query's length is divided out, which changes no order: the length of each
+key matters."""
 
-    def worked_row(query, keys, values):
-        scores = keys @ query / len(query)
-        weights = scores.softmax(dim=-1)
-        return scores, weights, weights @ values
-
-    def rankings(query, keys):
-        dot = keys @ query
-        return dot.argsort(descending=True), (dot / keys.norm(dim=-1)).argsort(descending=True)
-
-
-class RankedUpwards(Mistake, exercise="worked_row"):
-    """The rankings run from the worst key to the best."""
-
-    def worked_row(query, keys, values):
-        scores = keys @ query / math.sqrt(len(query))
-        weights = scores.softmax(dim=-1)
-        return scores, weights, weights @ values
-
-    def rankings(query, keys):
-        dot = keys @ query
-        return dot.argsort(), (dot / keys.norm(dim=-1)).argsort()
-
-
-class CosineByQueryLength(Mistake, exercise="worked_row"):
-    """For the cosine only the query's length is divided out, which changes no order: the length
-    of each key matters."""
-
-    def worked_row(query, keys, values):
-        scores = keys @ query / math.sqrt(len(query))
-        weights = scores.softmax(dim=-1)
-        return scores, weights, weights @ values
-
-    def rankings(query, keys):
-        dot = keys @ query
-        return dot.argsort(descending=True), (dot / query.norm()).argsort(descending=True)
-
-
-class DistanceForDirection(Mistake, exercise="worked_row"):
-    """The second ranking is by closeness in space; direction is the angle between the vectors."""
-
-    def worked_row(query, keys, values):
-        scores = keys @ query / math.sqrt(len(query))
-        weights = scores.softmax(dim=-1)
-        return scores, weights, weights @ values
-
-    def rankings(query, keys):
-        distance = (keys - query).norm(dim=-1)
-        return (keys @ query).argsort(descending=True), distance.argsort()
+DistanceForDirection = WorkedRow.but("dot = …", "distance = (keys - query).norm(dim=-1)").but(
+    "return dot.argsort(descending=True), …",
+    "return (keys @ query).argsort(descending=True), distance.argsort()",
+)
+"""The second ranking is by closeness in space; direction is the angle between the vectors."""
 
 
 # 1.7 ------------------------------------------------------------------------------------------
+class CheckHull(Correct, exercise="check_convex_hull"):
+    def check_convex_hull(attention):
+        generator = torch.Generator().manual_seed(2)
+        query = 2 * torch.randn(11, 4, generator=generator)
+        key = torch.randn(7, 4, generator=generator)
+        value = 10 + torch.rand(7, 6, generator=generator)
+        output = attention(query, key, value)
+        assert (output >= value.amin(dim=0) - 1e-4).all()
+        assert (output <= value.amax(dim=0) + 1e-4).all()
+
+    def check_value_map_commutes(attention):
+        generator = torch.Generator().manual_seed(3)
+        query = torch.randn(5, 4, generator=generator)
+        key = torch.randn(7, 4, generator=generator)
+        value = torch.randn(7, 6, generator=generator)
+        matrix = torch.randn(6, 3, generator=generator)
+        before, after = attention(query, key, value @ matrix), attention(query, key, value)
+        assert torch.allclose(before, after @ matrix, atol=1e-4)
 
 
-class NothingCompared(Mistake, exercise="check_convex_hull"):
+class NothingCompared(CheckHull):
     """Only the shape of the output is looked at: no wrong number can make the test fail."""
 
     def check_convex_hull(attention):
@@ -563,48 +301,20 @@ class NothingCompared(Mistake, exercise="check_convex_hull"):
         assert attention(query, key, value @ torch.randn(6, 3)).shape == (5, 3)
 
 
-class OneSided(Mistake, exercise="check_convex_hull"):
-    """Only the upper end is tested, so outputs that are too small get past."""
+OneSided = CheckHull.but(
+    "2 * torch.randn(11, 4, generator=generator)", "torch.randn(5, 4, generator=generator)"
+).but("assert …\nassert (output …", "assert (output <= value.amax(dim=0) + 1e-5).all()")
+"""Only the upper end is tested, so outputs that are too small get past."""
 
-    def check_convex_hull(attention):
-        generator = torch.Generator().manual_seed(2)
-        query = torch.randn(5, 4, generator=generator)
-        key = torch.randn(7, 4, generator=generator)
-        value = 10 + torch.rand(7, 6, generator=generator)
-        output = attention(query, key, value)
-        assert (output <= value.amax(dim=0) + 1e-5).all()
-
-    def check_value_map_commutes(attention):
-        generator = torch.Generator().manual_seed(3)
-        query = torch.randn(5, 4, generator=generator)
-        key = torch.randn(7, 4, generator=generator)
-        value = torch.randn(7, 6, generator=generator)
-        matrix = torch.randn(6, 3, generator=generator)
-        before, after = attention(query, key, value @ matrix), attention(query, key, value)
-        assert torch.allclose(before, after @ matrix, atol=1e-4)
+AllValuesEqual = CheckHull.but("query = 2 …", "query = torch.randn(5, 4, generator=generator)").but(
+    "value = …\nassert (output <= …",
+    "value = torch.full((7, 6), 3.0)\n"
+    "assert torch.allclose(attention(query, key, value), torch.tensor(3.0), atol=1e-4)",
+)
+"""With all values equal, weights that sum to 1 look right even if some are negative."""
 
 
-class AllValuesEqual(Mistake, exercise="check_convex_hull"):
-    """With all values equal, weights that sum to 1 look right even if some are negative."""
-
-    def check_convex_hull(attention):
-        generator = torch.Generator().manual_seed(2)
-        query = torch.randn(5, 4, generator=generator)
-        key = torch.randn(7, 4, generator=generator)
-        value = torch.full((7, 6), 3.0)
-        assert torch.allclose(attention(query, key, value), torch.tensor(3.0), atol=1e-4)
-
-    def check_value_map_commutes(attention):
-        generator = torch.Generator().manual_seed(3)
-        query = torch.randn(5, 4, generator=generator)
-        key = torch.randn(7, 4, generator=generator)
-        value = torch.randn(7, 6, generator=generator)
-        matrix = torch.randn(6, 3, generator=generator)
-        before, after = attention(query, key, value @ matrix), attention(query, key, value)
-        assert torch.allclose(before, after @ matrix, atol=1e-4)
-
-
-class OnlyStretched(Mistake, exercise="check_convex_hull"):
+class OnlyStretched(CheckHull):
     """The map only stretches all features by one positive number, which even a cut-off at zero
     survives: take a matrix that mixes features."""
 
@@ -626,77 +336,26 @@ class OnlyStretched(Mistake, exercise="check_convex_hull"):
         assert torch.allclose(before, 3 * after, atol=1e-4)
 
 
-class ExactComparison(Mistake, exercise="check_convex_hull"):
-    """Floating-point numbers are compared with ==: rounding makes the test reject right
-    implementations, so leave a tolerance."""
-
-    def check_convex_hull(attention):
-        generator = torch.Generator().manual_seed(2)
-        query = torch.randn(50, 4, generator=generator)
-        key = torch.randn(7, 4, generator=generator)
-        value = torch.full((7, 6), 0.1)
-        assert (attention(query, key, value) == 0.1).all()
-
-    def check_value_map_commutes(attention):
-        generator = torch.Generator().manual_seed(3)
-        query = torch.randn(50, 4, generator=generator)
-        key = torch.randn(7, 4, generator=generator)
-        value = torch.randn(7, 6, generator=generator)
-        matrix = torch.randn(6, 3, generator=generator)
-        before, after = attention(query, key, value @ matrix), attention(query, key, value)
-        assert torch.equal(before, after @ matrix)
+ExactComparison = (
+    CheckHull.but("query = 2 …", "query = torch.randn(50, 4, generator=generator)")
+    .but(
+        "value = …\nassert (output <= …",
+        "value = torch.full((7, 6), 0.1)\nassert (attention(query, key, value) == 0.1).all()",
+    )
+    .but("5, 4, generator", "50, 4, generator")
+    .but("assert torch.allclose(before, …", "assert torch.equal(before, after @ matrix)")
+)
+"""Floating-point numbers are compared with ==: rounding makes the test reject right
+implementations, so leave a tolerance."""
 
 
 # 1.8 ------------------------------------------------------------------------------------------
-
-
-class ScaleForgottenBackward(Mistake, exercise="attention_backward"):
-    """The scale multiplies the scores, so it multiplies the gradients by query and key too."""
-
+class Backward(Correct, exercise="attention_backward"):
     def attention_backward(query, key, value, grad_output):
         scale = 1 / math.sqrt(query.shape[-1])
         weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)
         grad_weights = grad_output @ value.transpose(-2, -1)
         mean = (weights * grad_weights).sum(dim=-1, keepdim=True)
-        grad_scores = weights * (grad_weights - mean)
-        return (
-            grad_scores @ key,
-            grad_scores.transpose(-2, -1) @ query,
-            weights.transpose(-2, -1) @ grad_output,
-        )
-
-    def output_jacobian(query, key, value):
-        weights = (key @ query / math.sqrt(len(query))).softmax(dim=-1)
-        return (value - weights @ value).T @ (weights[:, None] * key)
-
-
-class SoftmaxRowForgotten(Mistake, exercise="attention_backward"):
-    """Raising one weight lowers the others: the weighted mean of the gradients has to be
-    subtracted in each row."""
-
-    def attention_backward(query, key, value, grad_output):
-        scale = 1 / math.sqrt(query.shape[-1])
-        weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)
-        grad_scores = weights * (grad_output @ value.transpose(-2, -1)) * scale
-        return (
-            grad_scores @ key,
-            grad_scores.transpose(-2, -1) @ query,
-            weights.transpose(-2, -1) @ grad_output,
-        )
-
-    def output_jacobian(query, key, value):
-        weights = (key @ query / math.sqrt(len(query))).softmax(dim=-1)
-        return (value - weights @ value).T @ (weights[:, None] * key) / math.sqrt(len(query))
-
-
-class MeanOverQueries(Mistake, exercise="attention_backward"):
-    """The mean that is subtracted is taken over the queries; a softmax row runs over the keys."""
-
-    def attention_backward(query, key, value, grad_output):
-        scale = 1 / math.sqrt(query.shape[-1])
-        weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)
-        grad_weights = grad_output @ value.transpose(-2, -1)
-        mean = (weights * grad_weights).sum(dim=-2, keepdim=True)
         grad_scores = weights * (grad_weights - mean) * scale
         return (
             grad_scores @ key,
@@ -709,173 +368,103 @@ class MeanOverQueries(Mistake, exercise="attention_backward"):
         return (value - weights @ value).T @ (weights[:, None] * key) / math.sqrt(len(query))
 
 
-class ScoresForWeights(Mistake, exercise="attention_backward"):
-    """The gradient by the values uses the scores; the output is linear in the values with the
-    weights as coefficients."""
+ScaleForgottenBackward = Backward.but("(grad_weights - mean) * scale", "(grad_weights - mean)").but(
+    "(weights[:, None] * key) / math.sqrt(len(query))", "(weights[:, None] * key)"
+)
+"""The scale multiplies the scores, so it multiplies the gradients by query and key too."""
 
-    def attention_backward(query, key, value, grad_output):
-        scale = 1 / math.sqrt(query.shape[-1])
-        scores = query @ key.transpose(-2, -1) * scale
-        weights = scores.softmax(dim=-1)
-        grad_weights = grad_output @ value.transpose(-2, -1)
-        mean = (weights * grad_weights).sum(dim=-1, keepdim=True)
-        grad_scores = weights * (grad_weights - mean) * scale
-        return (
-            grad_scores @ key,
-            grad_scores.transpose(-2, -1) @ query,
-            scores.transpose(-2, -1) @ grad_output,
-        )
+SoftmaxRowForgotten = Backward.but(
+    "grad_weights = …\ngrad_scores = …",
+    "grad_scores = weights * (grad_output @ value.transpose(-2, -1)) * scale",
+)
+"""Raising one weight lowers the others: the weighted mean of the gradients has to be subtracted in
+each row."""
 
-    def output_jacobian(query, key, value):
-        weights = (key @ query / math.sqrt(len(query))).softmax(dim=-1)
-        return (value - weights @ value).T @ (weights[:, None] * key) / math.sqrt(len(query))
+MeanOverQueries = Backward.but("dim=-1,", "dim=-2,")
+"""The mean that is subtracted is taken over the queries; a softmax row runs over the keys."""
 
+ScoresForWeights = Backward.but(
+    "weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)",
+    "scores = query @ key.transpose(-2, -1) * scale\nweights = scores.softmax(dim=-1)",
+).but("weights.transpose", "scores.transpose")
+"""The gradient by the values uses the scores; the output is linear in the values with the weights
+as coefficients."""
 
-class GradientsExchanged(Mistake, exercise="attention_backward"):
-    """The gradients by query and key are returned in each other's place."""
+GradientsExchanged = Backward.but(
+    "grad_scores @ key,\ngrad_scores.transpose(-2, -1) @ query,",
+    "grad_scores.transpose(-2, -1) @ query,\ngrad_scores @ key,",
+)
+"""The gradients by query and key are returned in each other's place."""
 
-    def attention_backward(query, key, value, grad_output):
-        scale = 1 / math.sqrt(query.shape[-1])
-        weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)
-        grad_weights = grad_output @ value.transpose(-2, -1)
-        mean = (weights * grad_weights).sum(dim=-1, keepdim=True)
-        grad_scores = weights * (grad_weights - mean) * scale
-        return (
-            grad_scores.transpose(-2, -1) @ query,
-            grad_scores @ key,
-            weights.transpose(-2, -1) @ grad_output,
-        )
+ProductNotCentred = Backward.but("(value - weights @ value)", "value")
+"""The Jacobian is a covariance: the mean value has to be subtracted before multiplying."""
 
-    def output_jacobian(query, key, value):
-        weights = (key @ query / math.sqrt(len(query))).softmax(dim=-1)
-        return (value - weights @ value).T @ (weights[:, None] * key) / math.sqrt(len(query))
-
-
-class ProductNotCentred(Mistake, exercise="attention_backward"):
-    """The Jacobian is a covariance: the mean value has to be subtracted before multiplying."""
-
-    def attention_backward(query, key, value, grad_output):
-        scale = 1 / math.sqrt(query.shape[-1])
-        weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)
-        grad_weights = grad_output @ value.transpose(-2, -1)
-        mean = (weights * grad_weights).sum(dim=-1, keepdim=True)
-        grad_scores = weights * (grad_weights - mean) * scale
-        return (
-            grad_scores @ key,
-            grad_scores.transpose(-2, -1) @ query,
-            weights.transpose(-2, -1) @ grad_output,
-        )
-
-    def output_jacobian(query, key, value):
-        weights = (key @ query / math.sqrt(len(query))).softmax(dim=-1)
-        return value.T @ (weights[:, None] * key) / math.sqrt(len(query))
-
-
-class JacobianTransposed(Mistake, exercise="attention_backward"):
-    """The Jacobian is transposed: a row belongs to a feature of the output."""
-
-    def attention_backward(query, key, value, grad_output):
-        scale = 1 / math.sqrt(query.shape[-1])
-        weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)
-        grad_weights = grad_output @ value.transpose(-2, -1)
-        mean = (weights * grad_weights).sum(dim=-1, keepdim=True)
-        grad_scores = weights * (grad_weights - mean) * scale
-        return (
-            grad_scores @ key,
-            grad_scores.transpose(-2, -1) @ query,
-            weights.transpose(-2, -1) @ grad_output,
-        )
-
-    def output_jacobian(query, key, value):
-        weights = (key @ query / math.sqrt(len(query))).softmax(dim=-1)
-        return (weights[:, None] * key).T @ (value - weights @ value) / math.sqrt(len(query))
+JacobianTransposed = Backward.but(
+    "value - weights @ value).T @ (weights[:, None] * key",
+    "weights[:, None] * key).T @ (value - weights @ value",
+)
+"""The Jacobian is transposed: a row belongs to a feature of the output."""
 
 
 # Bug hunts ------------------------------------------------------------------------------------
-
-
-class LeftAsPublished(Mistake, exercise="mended_attention"):
-    """Nothing changed: the softmax still takes the scores from before the scaling."""
-
+class Mended(Correct, exercise="mended_attention"):
     def mended_attention(query, key, value):
         scores = query @ key.transpose(-2, -1)
-        scaled = scores / key.shape[-1]
-        weights = scores.softmax(dim=-1)
-        return weights @ value
-
-
-class SecondBugLeft(Mistake, exercise="mended_attention"):
-    """The scaled scores are used now, but they are divided by the width itself: the square root
-    is missing."""
-
-    def mended_attention(query, key, value):
-        scores = query @ key.transpose(-2, -1)
-        scaled = scores / key.shape[-1]
+        scaled = scores / math.sqrt(key.shape[-1])
         weights = scaled.softmax(dim=-1)
         return weights @ value
 
 
-class ScaledAfterwards(Mistake, exercise="mended_attention"):
-    """The weights are scaled instead of the scores: they no longer sum to 1."""
+LeftAsPublished = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]").but(
+    "scaled.softmax", "scores.softmax"
+)
+"""Nothing changed: the softmax still takes the scores from before the scaling."""
 
-    def mended_attention(query, key, value):
-        scores = query @ key.transpose(-2, -1)
-        weights = scores.softmax(dim=-1) / math.sqrt(key.shape[-1])
-        return weights @ value
+SecondBugLeft = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]")
+"""The scaled scores are used now, but they are divided by the width itself: the square root is
+missing."""
+
+ScaledAfterwards = Mended.but(
+    "scaled = …\nweights = …", "weights = scores.softmax(dim=-1) / math.sqrt(key.shape[-1])"
+)
+"""The weights are scaled instead of the scores: they no longer sum to 1."""
+
+ScaledTwice = (
+    Mended.but("scores = …", "root = math.sqrt(key.shape[-1])")
+    .but("scaled = …", "scores = (query / root) @ (key / root).transpose(-2, -1) / root")
+    .but("scaled.softmax", "scores.softmax")
+)
+"""Query and key are both divided by the whole root, so the scores are scaled twice."""
+
+WidthOfTheValues = Mended.but(
+    "scores = …\nweights = …",
+    "scores = query @ key.transpose(-2, -1) / math.sqrt(value.shape[-1])\n"
+    "weights = scores.softmax(dim=-1)",
+)
+"""The scale uses the width of the values; the dot product runs over that of the keys."""
 
 
-class ScaledTwice(Mistake, exercise="mended_attention"):
-    """Query and key are both divided by the whole root, so the scores are scaled twice."""
-
-    def mended_attention(query, key, value):
-        root = math.sqrt(key.shape[-1])
-        scores = (query / root) @ (key / root).transpose(-2, -1) / root
-        weights = scores.softmax(dim=-1)
-        return weights @ value
-
-
-class WidthOfTheValues(Mistake, exercise="mended_attention"):
-    """The scale uses the width of the values; the dot product runs over that of the keys."""
-
-    def mended_attention(query, key, value):
-        scores = query @ key.transpose(-2, -1) / math.sqrt(value.shape[-1])
-        weights = scores.softmax(dim=-1)
-        return weights @ value
-
-
-class BiasAlwaysWhole(Mistake, exercise="project_after_mixing"):
-    """The whole bias is added whatever a row sums to: a row of weights that sums to s carries s
-    times the bias."""
-
+class Projected(Correct, exercise="project_after_mixing"):
     def project_after_mixing(weights, tokens, w_value, b_value):
-        return (weights @ tokens) @ w_value + b_value
+        return (weights @ tokens) @ w_value + weights.sum(dim=-1, keepdim=True) * b_value
 
 
-class BiasForgotten(Mistake, exercise="project_after_mixing"):
-    """The bias has disappeared."""
+BiasAlwaysWhole = Projected.but("weights.sum(dim=-1, keepdim=True) * b_value", "b_value")
+"""The whole bias is added whatever a row sums to: a row of weights that sums to s carries s times
+the bias."""
 
-    def project_after_mixing(weights, tokens, w_value, b_value):
-        return (weights @ tokens) @ w_value
+BiasForgotten = Projected.but("w_value + weights.sum(dim=-1, keepdim=True) * b_value", "w_value")
+"""The bias has disappeared."""
 
+BiasOncePerKey = Projected.but("weights.sum(dim=-1, keepdim=True)", "len(tokens)")
+"""The bias is added once per key; the weights share it out, so it comes sum-of-the-row times."""
 
-class BiasOncePerKey(Mistake, exercise="project_after_mixing"):
-    """The bias is added once per key; the weights share it out, so it comes sum-of-the-row
-    times."""
+RowsNormalised = Projected.but(
+    "return (weights @ tokens) @ w_value + weights.sum(dim=-1, keepdim=True) * b_value",
+    "total = weights.sum(dim=-1, keepdim=True).clamp_min(1e-9)\n"
+    "return (weights / total @ tokens) @ w_value + b_value",
+)
+"""The rows are made to sum to 1, which is not what was asked: a faint row stays faint."""
 
-    def project_after_mixing(weights, tokens, w_value, b_value):
-        return (weights @ tokens) @ w_value + len(tokens) * b_value
-
-
-class RowsNormalised(Mistake, exercise="project_after_mixing"):
-    """The rows are made to sum to 1, which is not what was asked: a faint row stays faint."""
-
-    def project_after_mixing(weights, tokens, w_value, b_value):
-        total = weights.sum(dim=-1, keepdim=True).clamp_min(1e-9)
-        return (weights / total @ tokens) @ w_value + b_value
-
-
-class BiasMixedFirst(Mistake, exercise="project_after_mixing"):
-    """The bias is weighted by columns: it must be multiplied by what each row sums to."""
-
-    def project_after_mixing(weights, tokens, w_value, b_value):
-        return (weights @ tokens) @ w_value + weights.sum() / len(weights) * b_value
+BiasMixedFirst = Projected.but("dim=-1, keepdim=True", ") / len(weights")
+"""The bias is weighted by columns: it must be multiplied by what each row sums to."""

@@ -11,8 +11,11 @@ import operator
 import torch
 import torch.nn.functional as F
 
-from classroom.cases import Case
-from classroom.checks import (
+from classroom.calls.subject import Crashed, StudentError
+from classroom.exercise.cases import Case
+from classroom.exercise.comparing import differs, same, wrong_form
+from classroom.exercise.diagnosis import answer_to, answering_alike, asks_for
+from classroom.exercise.expect import (
     CheckFailed,
     exercise,
     expect_agrees,
@@ -21,11 +24,10 @@ from classroom.checks import (
     expect_test_judges,
     points,
 )
-from classroom.comparing import differs, same, wrong_form
-from classroom.diagnosis import SECONDS_PER_MISTAKE, answer_to, answering_alike, asks_for
-from classroom.subjects import Crashed, LocalSubject, StudentError
+from classroom.exercise.prepared import known, oracle
 
 
+@oracle
 def masked_oracle(scores, mask):
     """Exponentials of what is allowed, over their sum; written out, so that nothing is NaN."""
     top = scores.detach().masked_fill(~mask, -math.inf).amax(dim=-1, keepdim=True)
@@ -34,11 +36,13 @@ def masked_oracle(scores, mask):
     return shares / shares.sum(dim=-1, keepdim=True).clamp_min(1e-300)
 
 
+@oracle
 def attention_oracle(query, key, value, mask):
     scores = torch.einsum("...qd,...kd->...qk", query, key) / math.sqrt(query.shape[-1])
     return torch.einsum("...qk,...kv->...qv", masked_oracle(scores, mask), value)
 
 
+@oracle
 def not_later(q_len, k_len):
     """Causality by hand, number by number; the queries are the last of the keys."""
     earlier = k_len - q_len
@@ -65,25 +69,25 @@ class TestCausalMask:
     @points(2)
     def test_a_query_sees_itself_and_what_came_before(self, subject, case):
         def inputs(case):
-            length = case.size("length", case.integer(4, 8))
+            length = case.size("length", case.integer(4, 40))
             return length, length
 
-        expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK)
+        expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK, draws=3)
 
     @points(2)
     def test_the_last_query_sees_every_key_when_some_keys_came_first(self, subject, case):
         def inputs(case):
-            q_len = case.size("q_len", case.integer(2, 5))
-            return q_len, q_len + case.size("earlier", case.integer(2, 6))
+            q_len = case.size("q_len", case.integer(2, 13))
+            return q_len, q_len + case.size("earlier", case.integer(2, 13))
 
-        expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK)
+        expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK, draws=3)
 
     @points(1)
     def test_a_single_new_query_sees_all(self, subject, case):
         def inputs(case):
-            return 1, case.size("k_len", case.integer(3, 11))
+            return 1, case.size("k_len", case.integer(3, 40))
 
-        expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK)
+        expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK, draws=3)
 
 
 # 2.2 ------------------------------------------------------------------------------------------
@@ -93,6 +97,7 @@ def draw_lengths(case, batch, longest, shortest=1):
     return torch.tensor([case.integer(shortest, longest) for _ in range(batch)])
 
 
+@oracle
 def padding_oracle(lengths, k_len):
     rows = [[[[place < length for place in range(k_len)]]] for length in lengths.tolist()]
     return torch.tensor(rows, dtype=torch.bool)
@@ -115,7 +120,10 @@ class TestPaddingMask:
     @points(2)
     def test_the_real_tokens_of_each_sequence_are_allowed(self, subject, case):
         def inputs(case):
-            batch, k_len = case.size("batch", 3), case.size("k_len", 7, smallest=3)
+            batch, k_len = (
+                case.size("batch", 3),
+                case.size("k_len", case.integer(7, 17), smallest=3),
+            )
             lengths = draw_lengths(case, batch, k_len - 2)
             lengths[0] = k_len - 1
             return lengths, k_len
@@ -125,33 +133,40 @@ class TestPaddingMask:
     @points(1)
     def test_a_batch_may_be_padded_further_than_its_longest_sequence(self, subject, case):
         def inputs(case):
-            batch, longest = case.size("batch", 2), case.size("longest", 5, smallest=2)
-            return draw_lengths(case, batch, longest), longest + case.size("extra", 4)
+            batch, longest = (
+                case.size("batch", 2),
+                case.size("longest", case.integer(5, 13), smallest=2),
+            )
+            extra = case.size("extra", case.integer(2, 7))
+            return draw_lengths(case, batch, longest), longest + extra
 
         expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING)
 
     @points(1)
     def test_a_full_and_an_empty_sequence_are_no_exception(self, subject, case):
         def inputs(case):
-            k_len = case.size("k_len", 6, smallest=2)
+            k_len = case.size("k_len", case.integer(6, 29), smallest=2)
             return torch.tensor([k_len, 0, case.integer(1, k_len - 1)]), k_len
 
-        expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING)
+        expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING, draws=2)
 
 
 # 2.3 ------------------------------------------------------------------------------------------
 
 
+@oracle
 def window_oracle(length, window):
     rows = [[q - k < window for k in range(length)] for q in range(length)]
     return torch.tensor(rows, dtype=torch.bool)
 
 
+@oracle
 def document_oracle(documents):
     rows = [[[[q == k for k in row] for q in row]] for row in documents.tolist()]
     return torch.tensor(rows, dtype=torch.bool)
 
 
+@oracle
 def prefix_oracle(prefix_lengths, length):
     rows = [
         [[[k <= q or k < prefix for k in range(length)] for q in range(length)]]
@@ -170,6 +185,7 @@ def four_masks(lengths, prefix_lengths, documents, window):
     )
 
 
+@oracle
 def all_oracle(lengths, prefix_lengths, documents, window):
     return functools.reduce(operator.and_, four_masks(lengths, prefix_lengths, documents, window))
 
@@ -226,11 +242,11 @@ class TestCombineMasks:
     @points(1)
     def test_a_window_hides_what_lies_too_far_back(self, subject, case):
         def inputs(case):
-            length = case.size("length", 7, smallest=3)
-            return length, case.size("window", case.integer(2, 4))
+            length = case.size("length", case.integer(7, 19), smallest=3)
+            return length, case.size("window", case.integer(2, 6))
 
         returns = {"mask": "length length"}
-        expect_agrees(subject, case, "window_mask", inputs, window_oracle, returns)
+        expect_agrees(subject, case, "window_mask", inputs, window_oracle, returns, draws=3)
 
     @points(1)
     def test_texts_in_one_sequence_do_not_see_one_another(self, subject, case):
@@ -338,8 +354,7 @@ class TestMaskedSoftmax:
             def ask(subject):
                 return subject.gradients("masked_softmax", (scores, mask), [0], [cotangent])[0]
 
-            leaf = scores.clone().requires_grad_()
-            (expected,) = torch.autograd.grad(masked_oracle(leaf, mask), leaf, cotangent)
+            (expected,) = masked_oracle.gradients((scores, mask), [0], [cotangent])
             return ask, expected
 
         ask, expected = request(case)
@@ -394,12 +409,13 @@ LENGTH, WIDTH = 6, 4
 """Tokens and features of the models that are audited."""
 
 
+### BEGIN PACKED
 def audited_models(case):
     """Models by what they do: each a function of (length, d_model), and what depends on what."""
     w_query, w_key = case.normal(2, WIDTH, WIDTH, std=0.5)
     w_value = case.normal(WIDTH, WIDTH)
     everything = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
-    causal = not_later(LENGTH, LENGTH)
+    causal = everything.tril()
 
     def attend(mask):
         def model(x):
@@ -439,10 +455,12 @@ def audited_models(case):
         memory = ((x @ w_key) * (x @ w_value)).cumsum(dim=0)
         return (x @ w_query) * memory
 
+    drawn = (case.uniform(LENGTH, LENGTH) < 0.4) | torch.eye(LENGTH, dtype=torch.bool)
     ahead = everything.tril(diagonal=1)
     window = causal & everything.triu(diagonal=-2)
     return {
         "looks back only": (lambda x: x + look_back(x), causal),
+        "sees tokens that were drawn for it": (lambda x: x + attend(drawn)(x), drawn),
         "has a mask in training, and is audited in evaluation": (
             lambda x: x + attend(everything)(x),
             everything,
@@ -463,10 +481,14 @@ def audited_models(case):
     }
 
 
+### END PACKED
+
+
 def audit(subject, case, description):
     """Let a subject audit one of the models, at an input drawn from the same seed."""
     case = Case(case.seed)
     model, _ = audited_models(case)[description]
+    model.label = description
     x = case.normal(LENGTH, WIDTH)
     return subject.call("causality_audit", subject.lend(model), x)
 
@@ -474,8 +496,10 @@ def audit(subject, case, description):
 def expect_audit(subject, case, *descriptions):
     """Expect the audit to find what depends on what in these models.
 
-    A mistake is recognised by what it says of all models. That is found once per exercise.
+    A mistake is recognised by what it says of all models. That is found once per exercise. One
+    more model sees what no audit knows that does not ask it.
     """
+    descriptions = (*descriptions, "sees tokens that were drawn for it")
 
     def judge(seen, expected, description):
         returns = {"dependence": "length length"}
@@ -511,9 +535,9 @@ def expect_audit(subject, case, *descriptions):
     seen, everywhere = answer_to(request, subject), all_audits(subject, case, "")
     alike = []
     for mistake in case.mistakes:
-        known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
-        here = same(answer_to(request, known), seen)
-        if here and same(all_audits(known, case, mistake.name), everywhere):
+        code = known(mistake)
+        here = same(answer_to(request, code), seen)
+        if here and same(all_audits(code, case, mistake.name), everywhere):
             alike.append(mistake)
     raise CheckFailed(problem, alike)
 
@@ -585,6 +609,7 @@ class TestCausalityAudit:
 # 2.6 ------------------------------------------------------------------------------------------
 
 
+### BEGIN PACKED
 def real_keys(x, lengths, shift=0):
     lengths = torch.as_tensor(lengths)
     return (torch.arange(x.shape[1]) < lengths[:, None] + shift)[:, None, :]
@@ -629,7 +654,7 @@ def with_mean_of_real_tokens(x, lengths):
 
 
 def causal_too(x, lengths):
-    return mix(x, real_keys(x, lengths) & not_later(x.shape[1], x.shape[1]))
+    return mix(x, (real_keys(x, lengths) & torch.ones(2 * x.shape[1:2], dtype=torch.bool)).tril())
 
 
 def hears_its_batch(x, lengths):
@@ -680,6 +705,7 @@ WRONG_MODELS = {
     "a sequence hears from its batch mates": hears_its_batch,
     "sequences with padding give NaN": nan_beside_padding,
 }
+### END PACKED
 
 
 def difference_inputs(case):
@@ -702,6 +728,7 @@ def with_nan_in_the_padding(case):
     return first, second, lengths
 
 
+@oracle
 def difference_oracle(first, second, lengths):
     largest = 0.0
     for one, other, length in zip(first, second, lengths.tolist(), strict=True):
@@ -734,7 +761,7 @@ class TestCheckPaddingInvariance:
             alike = answering_alike([request], subject, failed.mistakes)
             raise CheckFailed(failed.problem, alike, failed.example) from None
 
-    @points(1)
+    @points(1, only_with="test_results_are_compared_where_tokens_are_real")
     def test_nan_at_a_real_token_is_an_infinite_difference(self, subject, case):
         def inputs(case):
             first, second, lengths = difference_inputs(case)
@@ -787,6 +814,7 @@ class TestCheckPaddingInvariance:
 # 2.7 ------------------------------------------------------------------------------------------
 
 
+@oracle
 def update_oracle(highest, total, mixed, scores, value):
     """The same three numbers, from all that went in so far as one block."""
     higher = torch.cat([highest[:, None], scores], dim=-1).amax(dim=-1)
@@ -838,6 +866,7 @@ STATE = {"highest": "q_len", "total": "q_len", "mixed": "q_len d_value"}
 AVERAGES = {"output": "q_len d_value"}
 
 
+@oracle
 def online_oracle(query, key, value, mask, block_size):
     return attention_oracle(query, key, value, mask)
 
@@ -902,6 +931,7 @@ def padded_inputs(case):
     )
 
 
+@oracle
 def padded_causal_oracle(query, key, value, lengths):
     length = query.shape[-2]
     mask = not_later(length, length) & padding_oracle(lengths, length)[:, 0]
@@ -934,6 +964,7 @@ class TestMendedMasks:
         expect_agrees(subject, case, "mended_masks", inputs, padded_causal_oracle, returns)
 
 
+@oracle
 def column_oracle(query, key, value):
     mask = not_later(query.shape[1], query.shape[1])
     return attention_oracle(query.T, key.T, value.T, mask).T
@@ -964,6 +995,7 @@ class TestMendedColumns:
         )
 
 
+@oracle
 def mode_oracle(query, key, value, training):
     return attention_oracle(query, key, value, not_later(len(query), len(key)))
 
@@ -1027,6 +1059,7 @@ def map_inputs(case):
     return case.normal(length, d_model), *matrices, draw_mask(case, length, length)
 
 
+@oracle
 def map_oracle(x, w_queries, w_keys, w_values, mask):
     maps = []
     for w_query, w_key, w_value in zip(w_queries, w_keys, w_values, strict=True):

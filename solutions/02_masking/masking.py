@@ -31,7 +31,7 @@ from classroom import check
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "causal_mask", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="causal_mask"
 def causal_mask(q_len: int, k_len: int) -> torch.Tensor:
     """Let each query see itself and what came before it.
 
@@ -44,9 +44,6 @@ def causal_mask(q_len: int, k_len: int) -> torch.Tensor:
     return query_place[:, None] >= key_place
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "causal_mask-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("causal_mask")
 
 # %% [markdown]
 # {{exercise padding_mask}}
@@ -63,7 +60,7 @@ check("causal_mask")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "padding_mask", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="padding_mask"
 def padding_mask(lengths: torch.Tensor, k_len: int) -> torch.Tensor:
     """Hide the padding of each sequence, as a key, from all queries of all heads.
 
@@ -74,9 +71,6 @@ def padding_mask(lengths: torch.Tensor, k_len: int) -> torch.Tensor:
     return torch.arange(k_len) < lengths[:, None, None, None]
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "padding_mask-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
-check("padding_mask")
 
 # %% [markdown]
 # {{exercise combine_masks}}
@@ -101,7 +95,7 @@ check("padding_mask")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "combine_masks", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="combine_masks"
 def window_mask(length: int, window: int) -> torch.Tensor:
     """Hide keys that lie `window` or more places before the query.
 
@@ -155,9 +149,6 @@ def combine_masks(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "combine_masks-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
-check("combine_masks")
-
 # %% [markdown]
 # {{exercise masked_softmax}}
 #
@@ -196,7 +187,7 @@ except RuntimeError as error:
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "masked_softmax", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="masked_softmax"
 def masked_softmax(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Turn scores into weights over the allowed keys; zeros where nothing is allowed.
 
@@ -209,9 +200,6 @@ def masked_softmax(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return visible.softmax(dim=-1).masked_fill(~mask, 0.0)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "masked_softmax-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("masked_softmax")
 
 # %% [markdown]
 # {{exercise causality_audit}}
@@ -255,7 +243,7 @@ for try_me in (running_mean, centred_running_mean):
     print(f"{try_me.__name__}: the last input moves the first output by {moved:.2f}")
 
 
-# %% nbgrader={"grade": false, "grade_id": "causality_audit", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="causality_audit"
 def causality_audit(model, x: torch.Tensor) -> torch.Tensor:
     """Find out which outputs of a model depend on which inputs.
 
@@ -267,9 +255,6 @@ def causality_audit(model, x: torch.Tensor) -> torch.Tensor:
     return slopes.abs().amax(dim=(1, 3)) > 1e-9
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "causality_audit-check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
-check("causality_audit")
 
 # %% [markdown]
 # {{exercise check_padding_invariance}}
@@ -307,7 +292,7 @@ def centred_over_all_places(x, lengths):
     return x - x.mean(dim=1, keepdim=True)
 
 
-# %% nbgrader={"grade": false, "grade_id": "check_padding_invariance", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="check_padding_invariance"
 def largest_difference(
     first: torch.Tensor, second: torch.Tensor, lengths: torch.Tensor
 ) -> torch.Tensor | float:
@@ -339,9 +324,6 @@ def check_padding_invariance(model) -> None:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "check_padding_invariance-check", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
-check("check_padding_invariance")
-
 # %% [markdown]
 # {{exercise online_softmax_attention}}
 #
@@ -367,7 +349,7 @@ check("check_padding_invariance")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "online_softmax_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="online_softmax_attention"
 def update(
     highest: torch.Tensor,
     total: torch.Tensor,
@@ -416,9 +398,6 @@ def online_softmax_attention(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "online_softmax_attention-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
-check("online_softmax_attention")
-
 # %% [markdown]
 # {{exercise mended_masks}}
 #
@@ -451,7 +430,7 @@ change = published_decoder(query, key, other, lengths) - masked
 print(f"the last token, which is padding, moves the first output by {change[:, 0].abs().max():.2f}")
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_masks", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_masks"
 def mended_masks(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor
 ) -> torch.Tensor:
@@ -467,9 +446,6 @@ def mended_masks(
     return scores.masked_fill(hidden, -math.inf).softmax(dim=-1) @ value
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "mended_masks-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-check("mended_masks")
 
 # %% [markdown]
 # {{exercise mended_columns}}
@@ -496,7 +472,7 @@ print((100 * weights).round().int())
 print("percent of the weight; rows are keys, columns are queries")
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_columns", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_columns"
 def mended_columns(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Return the output of causal attention, one column per token.
 
@@ -509,9 +485,6 @@ def mended_columns(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) 
     return value @ scores.masked_fill(hidden, -math.inf).softmax(dim=0)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "mended_columns-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-check("mended_columns")
 
 # %% [markdown]
 # {{exercise mended_modes}}
@@ -542,7 +515,7 @@ for training in (True, False):
     print(f"training={training!s:5}: outputs move by {[f'{m:.2f}' for m in moved]}")
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_modes", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_modes"
 def mended_modes(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, training: bool
 ) -> torch.Tensor:
@@ -558,9 +531,6 @@ def mended_modes(
     return scores.masked_fill(~allowed, -math.inf).softmax(dim=-1) @ value
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "mended_modes-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
-check("mended_modes")
 
 # %% [markdown]
 # {{exercise mended_maps}}
@@ -608,7 +578,7 @@ for number in range(3):
     print(f"layer {number}: a weight that is shown is off by up to {gap:.2f}")
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_maps", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_maps"
 def layer_weights(x, w_query, w_key, mask=None):
     """Given, and right: the weights (length, length) of one layer."""
     scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
@@ -639,9 +609,6 @@ def mended_maps(
     return torch.stack(maps)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "mended_maps-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-check("mended_maps")
 
 # %% [markdown]
 # ## Look at what you built
@@ -701,3 +668,17 @@ for k_len in (256, 1024, 4096):
     with LargestTensor() as largest:
         online_softmax_attention(query, key, value, mask, 32)
     print(f"{k_len:5} keys: largest tensor {largest.numbers:8,}, all scores {k_len**2:12,}")
+
+# %% [markdown]
+# {{question why_before_the_softmax}}
+#
+# A causal mask sets the scores of later positions to minus infinity before the softmax. Somebody sets the weights of later positions to zero after the softmax instead. Which two things go wrong? Would dividing each row by its sum again repair both? Answer in three to five sentences.
+
+# %% [markdown] written="why_before_the_softmax" points=3
+# **What earns the points**, one each:
+#
+# 1. The weights of a row no longer sum to 1, so early positions get outputs of smaller norm.
+# 2. The later positions are still in the denominator: the weights that stay depend on later tokens, so the future leaks into the past.
+# 3. Dividing by the row's sum cancels the denominator and repairs both in exact arithmetic (both parts of the question need an answer); an excellent answer adds that it fails where all the allowed weights have rounded to 0.
+#
+# **Often seen, and wrong:** “It is the same, since the weights are zero either way”; only the sum is seen and not the leak; the claim that the values leak, although their weight is 0.

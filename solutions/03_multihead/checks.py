@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import bmm_flop, mm_flop
 
-from classroom.checks import (
+from classroom.calls.lending import Refused
+from classroom.exercise.comparing import describe, differs
+from classroom.exercise.expect import (
     exercise,
     expect_agrees,
     expect_gradients,
@@ -21,7 +23,7 @@ from classroom.checks import (
     expect_test_judges,
     points,
 )
-from classroom.comparing import describe, differs
+from classroom.exercise.prepared import oracle
 
 
 def random_mask(case, *shape):
@@ -50,6 +52,7 @@ def masked_head_inputs(case):
     return settings, weights, x, random_mask(case, *x.shape[:2], x.shape[1])
 
 
+@oracle
 def head_oracle(settings, weights, x, mask=None):
     query, key, value = (F.linear(x, weights[f"{n}.weight"]) for n in ("query", "key", "value"))
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
@@ -108,6 +111,7 @@ def masked_loop_inputs(case):
     return x, *maps, random_mask(case, *x.shape[:2], x.shape[1])
 
 
+@oracle
 def loop_oracle(x, w_query, w_key, w_value, w_output, mask=None):
     """Each head meets its own rows of the output map, and the results are summed."""
     blocks = w_output.split(w_value.shape[2])
@@ -139,7 +143,7 @@ class TestLoopOfHeads:
     def test_the_mask_holds_for_every_head(self, subject, case):
         expect_agrees(subject, case, "loop_of_heads", masked_loop_inputs, loop_oracle, MODEL)
 
-    @points(1)
+    @points(1, only_with="test_the_mask_holds_for_every_head")
     def test_inputs_stay_as_they_were(self, subject, case):
         expect_inputs_unchanged(subject, case, "loop_of_heads", masked_loop_inputs)
 
@@ -172,6 +176,7 @@ def cross_inputs(case, batch=None):
     return settings, weights, x, case.normal(len(x), case.size("k_len", 7), x.shape[2])
 
 
+### BEGIN PACKED
 def torch_layer(weights, num_heads, x, context=None, mask=None):
     """Torch's own multi-head attention. Its masks say what is forbidden, head by head."""
     source = x if context is None else context
@@ -199,6 +204,10 @@ def torch_layer(weights, num_heads, x, context=None, mask=None):
     return output.transpose(0, 1)
 
 
+### END PACKED
+
+
+@oracle
 def layer_oracle(settings, weights, x, context=None, mask=None):
     return torch_layer(weights, settings["num_heads"], x, context, mask)
 
@@ -266,6 +275,7 @@ def blocks_of(w, num_heads):
     return w.split(len(w) // num_heads)
 
 
+@oracle
 def circuit_oracle(w_query, w_key, w_value, w_output, num_heads):
     query, key, value = (blocks_of(w.T, num_heads) for w in (w_query, w_key, w_value))
     output = blocks_of(w_output, num_heads)
@@ -281,6 +291,7 @@ def found_inputs(case):
     return case.normal(batch, heads, length, d_head), case.normal(heads * d_head, d_model)
 
 
+@oracle
 def contributions_oracle(found, w_output):
     """The output of the layer with all heads but one silenced, one head after the other."""
     heads = found.shape[1]
@@ -310,7 +321,13 @@ class TestHeadCircuits:
     def test_one_matrix_per_head_says_what_it_writes(self, subject, case):
         self.compare(subject, case, "w_ov")
 
-    @points(1)
+    @points(
+        1,
+        only_with=(
+            "test_one_matrix_per_head_is_behind_its_scores",
+            "test_one_matrix_per_head_says_what_it_writes",
+        ),
+    )
     def test_no_circuit_has_a_larger_rank_than_a_head_has_features(self, subject, case):
         def law(circuits, w_query, w_key, w_value, w_output, num_heads):
             d_head = w_query.shape[1] // num_heads
@@ -361,6 +378,7 @@ def bias_inputs(case):
     )
 
 
+@oracle
 def bias_oracle(query, key, query_bias, key_bias):
     root = math.sqrt(query.shape[-1])
     per_query = F.linear(query + query_bias, key_bias[None]).squeeze(2) / root
@@ -425,7 +443,13 @@ class TestDropKeyBias:
         law = same_function("value.bias")
         expect_law(subject, case, "move_value_bias", surgery_inputs, law)
 
-    @points(1)
+    @points(
+        1,
+        only_with=(
+            "test_without_the_key_bias_the_output_is_the_same",
+            "test_without_the_value_bias_the_output_is_the_same",
+        ),
+    )
     def test_the_old_weights_stay_as_they_were(self, subject, case):
         expect_inputs_unchanged(subject, case, "drop_key_bias", surgery_inputs)
         expect_inputs_unchanged(subject, case, "move_value_bias", surgery_inputs)
@@ -451,6 +475,7 @@ def grouped_inputs(case):
     )
 
 
+@oracle
 def grouped_oracle(query, key, value):
     """The query heads that share a key head are so many more queries to that head."""
     grouped = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
@@ -465,6 +490,7 @@ def pool_inputs(case):
     return case.normal(d_model, kv_heads * sharing * d_head), kv_heads * sharing, kv_heads
 
 
+@oracle
 def pool_oracle(w, num_heads, num_kv_heads):
     heads = blocks_of(w.T, num_heads)
     size = num_heads // num_kv_heads
@@ -521,6 +547,7 @@ def widths_of(d_model, num_heads, num_kv_heads):
     return d_model, d_kv, d_kv, d_model
 
 
+@oracle
 def count_oracle(d_model, num_heads, num_kv_heads, has_bias):
     """Count what torch makes, on the device that has shapes only."""
     maps = [
@@ -530,6 +557,7 @@ def count_oracle(d_model, num_heads, num_kv_heads, has_bias):
     return sum(parameter.numel() for linear in maps for parameter in linear.parameters())
 
 
+@oracle
 def flops_oracle(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
     """Add up what torch's counter of operations says about each product."""
     lengths = (q_len, k_len, k_len, q_len)
@@ -576,13 +604,14 @@ class TestCountAttention:
 
     @points(1)
     def test_at_the_break_even_length_maps_and_products_cost_the_same(self, subject, case):
-        def oracle(d_model, num_heads, num_kv_heads):
+        @oracle
+        def right(d_model, num_heads, num_kv_heads):
             # Maps grow with the length, products with its square: at length 1 the ratio is known.
             maps, products = flops_oracle(1, 1, 1, d_model, num_heads, num_kv_heads)
             return maps / products
 
         returns = {"length": ""}
-        expect_agrees(subject, case, "break_even_length", layer_sizes, oracle, returns)
+        expect_agrees(subject, case, "break_even_length", layer_sizes, right, returns, draws=4)
 
     def compare(self, subject, case, part):
         def inputs(case):
@@ -598,9 +627,10 @@ class TestCountAttention:
 # 3.8 ------------------------------------------------------------------------------------------
 
 
+### BEGIN PACKED
 def require_mask(mask):
     if mask is not None and (mask.dtype != torch.bool or mask.dim() not in (2, 3)):
-        raise ValueError(
+        raise Refused(
             "a mask must be boolean with axes (q_len, k_len) or (batch, q_len, k_len), "
             f"got dtype={mask.dtype}, shape={tuple(mask.shape)}"
         )
@@ -723,6 +753,7 @@ NOT_RIGHT = {
     ),
     "each sequence gets the result of another": of_another_sequence,
 }
+### END PACKED
 
 
 @exercise(
@@ -792,6 +823,7 @@ def derivation_inputs(case, is_causal=False):
     )
 
 
+@oracle
 def derivation_oracle(tokens, w_query, w_key, w_value, is_causal):
     """Torch's attention; the weights are what it does to the identity matrix."""
     query, key, value = (torch.mm(tokens, w) for w in (w_query, w_key, w_value))
@@ -839,6 +871,7 @@ class TestMendedDerivation:
 # 3.10 -----------------------------------------------------------------------------------------
 
 
+@oracle
 def toeplitz_oracle(kernel, length):
     """Torch's convolution of each row of the identity, which asks what a token gives to whom."""
     identity = torch.eye(length, dtype=kernel.dtype)[:, None]
@@ -852,6 +885,7 @@ def convolution_inputs(case):
     return case.normal(batch, length, d_in), case.normal(width, d_in, d_out)
 
 
+@oracle
 def convolution_oracle(x, kernel):
     width, length = len(kernel), x.shape[1]
     padded = F.pad(x.transpose(1, 2), (width - 1, 0))
@@ -895,7 +929,7 @@ class TestConvolutionAsHeads:
     def test_one_head_for_each_step_back_makes_a_convolution(self, subject, case):
         self.compare(subject, case, ["output"])
 
-    @points(1)
+    @points(1, only_with="test_one_head_for_each_step_back_makes_a_convolution")
     def test_each_head_attends_to_one_token(self, subject, case):
         self.compare(subject, case, ["weights"])
 

@@ -6,163 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from classroom.answers import Mistake
+from classroom.exercise.answers import Correct
+
 
 # 3.1 ------------------------------------------------------------------------------------------
-
-
-class NoScale(Mistake, exercise="SelfAttentionHead"):
-    """The scores are not divided by the square root of d_head."""
-
-    class SelfAttentionHead(nn.Module):
-        def __init__(self, d_model, d_head):
-            super().__init__()
-            self.query = nn.Linear(d_model, d_head, bias=False)
-            self.key = nn.Linear(d_model, d_head, bias=False)
-            self.value = nn.Linear(d_model, d_head, bias=False)
-
-        def forward(self, x, mask=None):
-            scores = self.query(x) @ self.key(x).transpose(-2, -1)
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf)
-            return scores.softmax(dim=-1) @ self.value(x)
-
-
-class ScaledByModelWidth(Mistake, exercise="SelfAttentionHead"):
-    """The scores are divided by the square root of d_model; a dot product of this head has d_head
-    terms."""
-
-    class SelfAttentionHead(nn.Module):
-        def __init__(self, d_model, d_head):
-            super().__init__()
-            self.query = nn.Linear(d_model, d_head, bias=False)
-            self.key = nn.Linear(d_model, d_head, bias=False)
-            self.value = nn.Linear(d_model, d_head, bias=False)
-
-        def forward(self, x, mask=None):
-            scores = self.query(x) @ self.key(x).transpose(-2, -1) / math.sqrt(x.shape[-1])
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf)
-            return scores.softmax(dim=-1) @ self.value(x)
-
-
-class MaskIgnored(Mistake, exercise="SelfAttentionHead"):
-    """The mask has no effect, every query still sees every key: masked_fill changes nothing in
-    place, it returns a new tensor."""
-
-    class SelfAttentionHead(nn.Module):
-        def __init__(self, d_model, d_head):
-            super().__init__()
-            self.query = nn.Linear(d_model, d_head, bias=False)
-            self.key = nn.Linear(d_model, d_head, bias=False)
-            self.value = nn.Linear(d_model, d_head, bias=False)
-            self.d_head = d_head
-
-        def forward(self, x, mask=None):
-            scores = self.query(x) @ self.key(x).transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores.masked_fill(~mask, -math.inf)
-            return scores.softmax(dim=-1) @ self.value(x)
-
-
-class MaskInverted(Mistake, exercise="SelfAttentionHead"):
-    """The mask is read the wrong way round; True says that a query may attend to a key."""
-
-    class SelfAttentionHead(nn.Module):
-        def __init__(self, d_model, d_head):
-            super().__init__()
-            self.query = nn.Linear(d_model, d_head, bias=False)
-            self.key = nn.Linear(d_model, d_head, bias=False)
-            self.value = nn.Linear(d_model, d_head, bias=False)
-            self.d_head = d_head
-
-        def forward(self, x, mask=None):
-            scores = self.query(x) @ self.key(x).transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(mask, -math.inf)
-            return scores.softmax(dim=-1) @ self.value(x)
-
-
-class MaskAfterSoftmax(Mistake, exercise="SelfAttentionHead"):
-    """Forbidden weights are set to zero after the softmax, so the rest no longer sums to 1: mask
-    the scores instead."""
-
-    class SelfAttentionHead(nn.Module):
-        def __init__(self, d_model, d_head):
-            super().__init__()
-            self.query = nn.Linear(d_model, d_head, bias=False)
-            self.key = nn.Linear(d_model, d_head, bias=False)
-            self.value = nn.Linear(d_model, d_head, bias=False)
-            self.d_head = d_head
-
-        def forward(self, x, mask=None):
-            scores = self.query(x) @ self.key(x).transpose(-2, -1) / math.sqrt(self.d_head)
-            weights = scores.softmax(dim=-1)
-            if mask is not None:
-                weights = weights.masked_fill(~mask, 0.0)
-            return weights @ self.value(x)
-
-
-class RootForgotten(Mistake, exercise="SelfAttentionHead"):
-    """The scores are divided by d_head; it should be the square root of d_head."""
-
-    class SelfAttentionHead(nn.Module):
-        def __init__(self, d_model, d_head):
-            super().__init__()
-            self.query = nn.Linear(d_model, d_head, bias=False)
-            self.key = nn.Linear(d_model, d_head, bias=False)
-            self.value = nn.Linear(d_model, d_head, bias=False)
-            self.d_head = d_head
-
-        def forward(self, x, mask=None):
-            scores = self.query(x) @ self.key(x).transpose(-2, -1) / self.d_head
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf)
-            return scores.softmax(dim=-1) @ self.value(x)
-
-
-class ForbiddenScoresZero(Mistake, exercise="SelfAttentionHead"):
-    """Forbidden scores become 0, and a softmax gives a score of 0 its share like any other: they
-    must become minus infinity."""
-
-    class SelfAttentionHead(nn.Module):
-        def __init__(self, d_model, d_head):
-            super().__init__()
-            self.query = nn.Linear(d_model, d_head, bias=False)
-            self.key = nn.Linear(d_model, d_head, bias=False)
-            self.value = nn.Linear(d_model, d_head, bias=False)
-            self.d_head = d_head
-
-        def forward(self, x, mask=None):
-            scores = self.query(x) @ self.key(x).transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(~mask, 0.0)
-            return scores.softmax(dim=-1) @ self.value(x)
-
-
-class QueryAndKeyExchanged(Mistake, exercise="SelfAttentionHead"):
-    """The query map makes the keys and the key map the queries: a row of the scores must belong to
-    the token that asks."""
-
-    class SelfAttentionHead(nn.Module):
-        def __init__(self, d_model, d_head):
-            super().__init__()
-            self.query = nn.Linear(d_model, d_head, bias=False)
-            self.key = nn.Linear(d_model, d_head, bias=False)
-            self.value = nn.Linear(d_model, d_head, bias=False)
-            self.d_head = d_head
-
-        def forward(self, x, mask=None):
-            scores = self.key(x) @ self.query(x).transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf)
-            return scores.softmax(dim=-1) @ self.value(x)
-
-
-class SoftmaxOverQueries(Mistake, exercise="SelfAttentionHead"):
-    """The softmax runs over the queries (dim=-2); each query shares its weight out among the keys
-    (dim=-1)."""
-
+class Head(Correct, exercise="SelfAttentionHead"):
     class SelfAttentionHead(nn.Module):
         def __init__(self, d_model, d_head):
             super().__init__()
@@ -175,247 +23,139 @@ class SoftmaxOverQueries(Mistake, exercise="SelfAttentionHead"):
             scores = self.query(x) @ self.key(x).transpose(-2, -1) / math.sqrt(self.d_head)
             if mask is not None:
                 scores = scores.masked_fill(~mask, -math.inf)
-            return scores.softmax(dim=-2) @ self.value(x)
+            return scores.softmax(dim=-1) @ self.value(x)
 
 
-class TokensAveraged(Mistake, exercise="SelfAttentionHead"):
-    """The weights average the tokens themselves; a head hands over what its value map makes of
-    them."""
+NoScale = Head.but("self.d_head = d_head", "").but("(-2, -1) / math.sqrt(self.d_head)", "(-2, -1)")
+"""The scores are not divided by the square root of d_head."""
 
-    class SelfAttentionHead(nn.Module):
-        def __init__(self, d_model, d_head):
-            super().__init__()
-            self.query = nn.Linear(d_model, d_head, bias=False)
-            self.key = nn.Linear(d_model, d_head, bias=False)
-            self.value = nn.Linear(d_model, d_head, bias=False)
-            self.d_head = d_head
+ScaledByModelWidth = Head.but("self.d_head = d_head", "").but("(self.d_head)", "(x.shape[-1])")
+"""The scores are divided by the square root of d_model; a dot product of this head has d_head
+terms."""
 
-        def forward(self, x, mask=None):
-            scores = self.query(x) @ self.key(x).transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf)
-            return scores.softmax(dim=-1) @ x
+MaskIgnored = Head.but("scores = scores", "scores")
+"""The mask has no effect, every query still sees every key: masked_fill changes nothing in place,
+it returns a new tensor."""
+
+MaskInverted = Head.but("~mask", "mask")
+"""The mask is read the wrong way round; True says that a query may attend to a key."""
+
+MaskAfterSoftmax = Head.but(
+    "if mask is not None:…\nreturn …",
+    "weights = scores.softmax(dim=-1)\n"
+    "if mask is not None:\n"
+    "    weights = weights.masked_fill(~mask, 0.0)\n"
+    "return weights @ self.value(x)",
+)
+"""Forbidden weights are set to zero after the softmax, so the rest no longer sums to 1: mask the
+scores instead."""
+
+RootForgotten = Head.but("math.sqrt(self.d_head)", "self.d_head")
+"""The scores are divided by d_head; it should be the square root of d_head."""
+
+ForbiddenScoresZero = Head.but("-math.inf", "0.0")
+"""Forbidden scores become 0, and a softmax gives a score of 0 its share like any other: they must
+become minus infinity."""
+
+QueryAndKeyExchanged = Head.but("query(x) @ self.key", "key(x) @ self.query")
+"""The query map makes the keys and the key map the queries: a row of the scores must belong to the
+token that asks."""
+
+SoftmaxOverQueries = Head.but("dim=-1", "dim=-2")
+"""The softmax runs over the queries (dim=-2); each query shares its weight out among the keys
+(dim=-1)."""
+
+TokensAveraged = Head.but("self.value(x)", "x")
+"""The weights average the tokens themselves; a head hands over what its value map makes of them."""
 
 
 # 3.2 ------------------------------------------------------------------------------------------
-
-
-class HeadsAdded(Mistake, exercise="loop_of_heads"):
-    """What the heads found is added up; it must lie side by side, so that the output map can tell
-    the heads apart."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        found = 0
-        for to_query, to_key, to_value in zip(w_query, w_key, w_value, strict=True):
-            found = found + F.scaled_dot_product_attention(
-                x @ to_query, x @ to_key, x @ to_value, attn_mask=mask
-            )
-        return found @ w_output[: found.shape[-1]]
-
-
-class OutputMapForgotten(Mistake, exercise="loop_of_heads"):
-    """The heads lie side by side, but the output map never mixes them."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        found = [
-            F.scaled_dot_product_attention(x @ to_query, x @ to_key, x @ to_value, attn_mask=mask)
-            for to_query, to_key, to_value in zip(w_query, w_key, w_value, strict=True)
-        ]
-        return torch.cat(found, dim=-1)
-
-
-class LastHeadFirst(Mistake, exercise="loop_of_heads"):
-    """The heads lie in the opposite order; the first rows of the output map belong to the first
-    head."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        found = []
-        for to_query, to_key, to_value in zip(w_query, w_key, w_value, strict=True):
-            mixed = F.scaled_dot_product_attention(
-                x @ to_query, x @ to_key, x @ to_value, attn_mask=mask
-            )
-            found.insert(0, mixed)
-        return torch.cat(found, dim=-1) @ w_output
-
-
-class SameHeadForAll(Mistake, exercise="loop_of_heads"):
-    """One head is run again and again; each head has maps of its own."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        found = []
-        for _ in w_query:
-            to_query, to_key, to_value = w_query[0], w_key[0], w_value[0]
-            found.append(
-                F.scaled_dot_product_attention(
-                    x @ to_query, x @ to_key, x @ to_value, attn_mask=mask
-                )
-            )
-        return torch.cat(found, dim=-1) @ w_output
-
-
-class FeaturesInterleaved(Mistake, exercise="loop_of_heads"):
-    """The features of the heads alternate; all features of a head must lie together."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        found = [
-            F.scaled_dot_product_attention(x @ to_query, x @ to_key, x @ to_value, attn_mask=mask)
-            for to_query, to_key, to_value in zip(w_query, w_key, w_value, strict=True)
-        ]
-        return torch.stack(found, dim=-1).flatten(-2) @ w_output
-
-
-class ScaledByTokenWidth(Mistake, exercise="loop_of_heads"):
-    """The scores are divided by the square root of d_model; the width of a query is d_head."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        found = []
-        for to_query, to_key, to_value in zip(w_query, w_key, w_value, strict=True):
-            scores = (x @ to_query) @ (x @ to_key).transpose(-2, -1) / math.sqrt(x.shape[-1])
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf)
-            found.append(scores.softmax(dim=-1) @ (x @ to_value))
-        return torch.cat(found, dim=-1) @ w_output
-
-
-class ScaledByWidthOfValues(Mistake, exercise="loop_of_heads"):
-    """The scores are divided by the square root of d_value; the dot product runs over d_head
-    features."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        found = []
-        for to_query, to_key, to_value in zip(w_query, w_key, w_value, strict=True):
-            scores = (x @ to_query) @ (x @ to_key).transpose(-2, -1) / math.sqrt(to_value.shape[-1])
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf)
-            found.append(scores.softmax(dim=-1) @ (x @ to_value))
-        return torch.cat(found, dim=-1) @ w_output
-
-
-class NoMaskAtAll(Mistake, exercise="loop_of_heads"):
-    """The mask is not used by any head."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        found = [
-            F.scaled_dot_product_attention(x @ to_query, x @ to_key, x @ to_value)
-            for to_query, to_key, to_value in zip(w_query, w_key, w_value, strict=True)
-        ]
-        return torch.cat(found, dim=-1) @ w_output
-
-
-class MaskUpsideDown(Mistake, exercise="loop_of_heads"):
-    """The mask reaches the heads with True and False exchanged; True means allowed here, and it does
-    in torch's kernel."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        forbidden = None if mask is None else ~mask
-        found = [
-            F.scaled_dot_product_attention(x @ q, x @ k, x @ v, attn_mask=forbidden)
-            for q, k, v in zip(w_query, w_key, w_value, strict=True)
-        ]
-        return torch.cat(found, dim=-1) @ w_output
-
-
-class MaskAsNumbers(Mistake, exercise="loop_of_heads"):
-    """The mask is added to the scores as ones and zeros, which forbids nothing: hand it over as
-    booleans, or make it minus infinity where it is False."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        added = None if mask is None else mask.to(x.dtype)
-        found = [
-            F.scaled_dot_product_attention(x @ q, x @ k, x @ v, attn_mask=added)
-            for q, k, v in zip(w_query, w_key, w_value, strict=True)
-        ]
-        return torch.cat(found, dim=-1) @ w_output
-
-
-class StackedAndReshaped(Mistake, exercise="loop_of_heads"):
-    """The heads are stacked before the tokens and then reshaped, which puts features of several
-    tokens into one row: join the features of each token."""
-
+class Loop(Correct, exercise="loop_of_heads"):
     def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
         found = [
             F.scaled_dot_product_attention(x @ q, x @ k, x @ v, attn_mask=mask)
             for q, k, v in zip(w_query, w_key, w_value, strict=True)
         ]
-        return torch.stack(found, dim=1).reshape(*x.shape[:2], -1) @ w_output
-
-
-class MaskForTheFirstHeadOnly(Mistake, exercise="loop_of_heads"):
-    """Only the first head is masked; the others see what is forbidden."""
-
-    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
-        found = []
-        for number, (to_query, to_key, to_value) in enumerate(
-            zip(w_query, w_key, w_value, strict=True)
-        ):
-            scores = (x @ to_query) @ (x @ to_key).transpose(-2, -1) / math.sqrt(to_key.shape[-1])
-            if mask is not None and number == 0:
-                scores = scores.masked_fill(~mask, -math.inf)
-            found.append(scores.softmax(dim=-1) @ (x @ to_value))
         return torch.cat(found, dim=-1) @ w_output
 
 
+HeadsAdded = Loop.but(
+    "torch.cat(found, dim=-1) @ w_output", "sum(found) @ w_output[: found[0].shape[-1]]"
+)
+"""What the heads found is added up; it must lie side by side, so that the output map can tell the
+heads apart."""
+
+OutputMapForgotten = (
+    Loop.but("q, x @ k, x @ v", "to_query, x @ to_key, x @ to_value")
+    .but("q, k, v", "to_query, to_key, to_value")
+    .but("cat(found, dim=-1) @ w_output", "cat(found, dim=-1)")
+)
+"""The heads lie side by side, but the output map never mixes them."""
+
+LastHeadFirst = Loop.but("torch.cat(found", "torch.cat(found[::-1]")
+"""The heads lie in the opposite order; the first rows of the output map belong to the first
+head."""
+
+SameHeadForAll = Loop.but(
+    "for q, k, v in zip(…", "for q, k, v in [(w_query[0], w_key[0], w_value[0])] * len(w_query)"
+)
+"""One head is run again and again; each head has maps of its own."""
+
+FeaturesInterleaved = (
+    Loop.but("q, x @ k, x @ v", "to_query, x @ to_key, x @ to_value")
+    .but("q, k, v", "to_query, to_key, to_value")
+    .but("cat(found, dim=-1)", "stack(found, dim=-1).flatten(-2)")
+)
+"""The features of the heads alternate; all features of a head must lie together."""
+
+ScaledByTokenWidth = Loop.but("attn_mask=mask", "attn_mask=mask, scale=x.shape[-1] ** -0.5")
+"""The scores are divided by the square root of d_model; the width of a query is d_head."""
+
+ScaledByWidthOfValues = Loop.but("attn_mask=mask", "attn_mask=mask, scale=v.shape[-1] ** -0.5")
+"""The scores are divided by the square root of d_value; the dot product runs over d_head
+features."""
+
+NoMaskAtAll = Loop.but("q, x @ k, x @ v, attn_mask=mask", "to_query, x @ to_key, x @ to_value").but(
+    "q, k, v", "to_query, to_key, to_value"
+)
+"""The mask is not used by any head."""
+
+MaskUpsideDown = Loop.but(
+    "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):",
+    "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):\n"
+    "    forbidden = None if mask is None else ~mask",
+).but("attn_mask=mask", "attn_mask=forbidden")
+"""The mask reaches the heads with True and False exchanged; True means allowed here, and it does in
+torch's kernel."""
+
+MaskInvertedInPlace = Loop.but(
+    "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):",
+    "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):\n"
+    "    forbidden = None if mask is None else mask.logical_not_()",
+).but("attn_mask=mask", "attn_mask=None if forbidden is None else ~forbidden")
+"""The mask is inverted in place, and the caller's mask with it; `~mask` makes a new one."""
+
+MaskAsNumbers = Loop.but(
+    "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):",
+    "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):\n"
+    "    added = None if mask is None else mask.to(x.dtype)",
+).but("attn_mask=mask", "attn_mask=added")
+"""The mask is added to the scores as ones and zeros, which forbids nothing: hand it over as
+booleans, or make it minus infinity where it is False."""
+
+StackedAndReshaped = Loop.but("cat(found, dim=-1)", "stack(found, dim=1).reshape(*x.shape[:2], -1)")
+"""The heads are stacked before the tokens and then reshaped, which puts features of several tokens
+into one row: join the features of each token."""
+
+MaskForTheFirstHeadOnly = Loop.but("attn_mask=mask", "attn_mask=None if number else mask").but(
+    "for q, k, v in zip(w_query, w_key, w_value, strict=True)",
+    "for number, (q, k, v) in enumerate(zip(w_query, w_key, w_value, strict=True))",
+)
+"""Only the first head is masked; the others see what is forbidden."""
+
+
 # 3.3 ------------------------------------------------------------------------------------------
-
-
-class ViewWithoutTranspose(Mistake, exercise="MultiHeadAttention"):
-    """A view alone cuts the features of several tokens into one head: cut the features of each token,
-    then let heads and tokens change places."""
-
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
-
-        def split(self, x):
-            return x.view(len(x), self.num_heads, -1, self.d_head)
-
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.reshape(len(x), x.shape[1], -1))
-
-
-class WidthBeforeHeads(Mistake, exercise="MultiHeadAttention"):
-    """The features are cut as (d_head, num_heads), so that neighbours go to different heads: the features
-    of a head lie side by side."""
-
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
-
-        def split(self, x):
-            return x.view(len(x), -1, self.d_head, self.num_heads).permute(0, 3, 1, 2)
-
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.permute(0, 2, 3, 1).reshape(len(x), x.shape[1], -1))
-
-
-class MergedWithoutTranspose(Mistake, exercise="MultiHeadAttention"):
-    """The heads are cut rightly and put together wrongly: tokens and heads must change back before the
-    features are joined."""
-
+class MultiHead(Correct, exercise="MultiHeadAttention"):
     class MultiHeadAttention(nn.Module):
         def __init__(self, d_model, num_heads):
             super().__init__()
@@ -431,192 +171,6 @@ class MergedWithoutTranspose(Mistake, exercise="MultiHeadAttention"):
         def forward(self, x, context=None, mask=None):
             source = x if context is None else context
             query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.reshape(len(x), x.shape[1], -1))
-
-
-class ScaledByAllHeads(Mistake, exercise="MultiHeadAttention"):
-    """The scores are divided by the square root of d_model, the width of all heads together; it is that
-    of one head, d_head."""
-
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
-
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
-
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(x.shape[-1])
-            if mask is not None:
-                scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))
-
-
-class ScaleForgotten(Mistake, exercise="MultiHeadAttention"):
-    """The scores are not divided by the square root of d_head."""
-
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
-
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
-
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1)
-            if mask is not None:
-                scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))
-
-
-class OutputMapUnused(Mistake, exercise="MultiHeadAttention"):
-    """The heads lie side by side, but the output map is never applied."""
-
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
-
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
-
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return found.transpose(1, 2).reshape(len(x), x.shape[1], -1)
-
-
-class HeadsCompete(Mistake, exercise="MultiHeadAttention"):
-    """The softmax runs over the heads; each head shares its own weight out among the keys."""
-
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
-
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
-
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
-            found = scores.softmax(dim=1) @ value
-            return self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))
-
-
-class ContextIgnored(Mistake, exercise="MultiHeadAttention"):
-    """Keys and values are made from x even if there is a context: in cross attention the context
-    answers."""
-
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
-
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
-
-        def forward(self, x, context=None, mask=None):
-            source = x
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                mask = F.pad(mask, (0, x.shape[1]), value=True)[..., : x.shape[1]]
-                scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))
-
-
-class ContextAsks(Mistake, exercise="MultiHeadAttention"):
-    """The queries are made from the context and keys and values from x: x asks, the context answers."""
-
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
-
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
-
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            mask = None if mask is None else mask.transpose(-2, -1)
-            query, key, value = self.query(source), self.key(x), self.value(x)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.transpose(1, 2).reshape(len(x), source.shape[1], -1))
-
-
-class ValuesOfX(Mistake, exercise="MultiHeadAttention"):
-    """The values are made from x although the keys come from the context: who answers also hands over."""
-
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
-
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
-
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(x)
             query, key, value = self.split(query), self.split(key), self.split(value)
             scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
             if mask is not None:
@@ -625,239 +179,77 @@ class ValuesOfX(Mistake, exercise="MultiHeadAttention"):
             return self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))
 
 
-class MaskUnused(Mistake, exercise="MultiHeadAttention"):
-    """The mask is not used: every query sees every key."""
+ViewWithoutTranspose = MultiHead.but(
+    "-1, self.num_heads, self.d_head).transpose(1, 2", "self.num_heads, -1, self.d_head"
+).but("transpose(1, 2).reshape", "reshape")
+"""A view alone cuts the features of several tokens into one head: cut the features of each token,
+then let heads and tokens change places."""
 
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
+WidthBeforeHeads = MultiHead.but(
+    "num_heads, self.d_head).transpose(1", "d_head, self.num_heads).permute(0, 3, 1"
+).but("found.transpose(1, 2)", "found.permute(0, 2, 3, 1)")
+"""The features are cut as (d_head, num_heads), so that neighbours go to different heads: the
+features of a head lie side by side."""
 
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
+MergedWithoutTranspose = MultiHead.but("transpose(1, 2).reshape", "reshape")
+"""The heads are cut rightly and put together wrongly: tokens and heads must change back before the
+features are joined."""
 
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))
+ScaledByAllHeads = MultiHead.but("(self.d_head)", "(x.shape[-1])")
+"""The scores are divided by the square root of d_model, the width of all heads together; it is that
+of one head, d_head."""
 
+ScaleForgotten = MultiHead.but("(-2, -1) / math.sqrt(self.d_head)", "(-2, -1)")
+"""The scores are not divided by the square root of d_head."""
 
-class MaskTurnedAround(Mistake, exercise="MultiHeadAttention"):
-    """The mask is read the wrong way round; True says that a query may attend to a key."""
+OutputMapUnused = MultiHead.but(
+    "self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))",
+    "found.transpose(1, 2).reshape(len(x), x.shape[1], -1)",
+)
+"""The heads lie side by side, but the output map is never applied."""
 
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
+HeadsCompete = MultiHead.but("dim=-1", "dim=1")
+"""The softmax runs over the heads; each head shares its own weight out among the keys."""
 
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
+ContextIgnored = MultiHead.but("x if context is None else context", "x").but(
+    "if mask is not None:",
+    "if mask is not None:\n    mask = F.pad(mask, (0, x.shape[1]), value=True)[..., : x.shape[1]]",
+)
+"""Keys and values are made from x even if there is a context: in cross attention the context
+answers."""
 
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(mask.unsqueeze(-3), -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))
+ContextAsks = MultiHead.but(
+    "query, key, value = self.query(x), self.key(source), self.value(source)",
+    "mask = None if mask is None else mask.transpose(-2, -1)\n"
+    "query, key, value = self.query(source), self.key(x), self.value(x)",
+).but("(x), x", "(x), source")
+"""The queries are made from the context and keys and values from x: x asks, the context answers."""
 
+ValuesOfX = MultiHead.but("value(source)", "value(x)")
+"""The values are made from x although the keys come from the context: who answers also hands
+over."""
 
-class SequencesTakenForHeads(Mistake, exercise="MultiHeadAttention"):
-    """A mask per sequence is laid on the scores as it is, and broadcasting takes its sequences for
-    heads: give it an axis of size 1 for the heads."""
+MaskUnused = MultiHead.but("if mask is not None:\n    scores = …", "")
+"""The mask is not used: every query sees every key."""
 
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
+MaskTurnedAround = MultiHead.but("~mask", "mask")
+"""The mask is read the wrong way round; True says that a query may attend to a key."""
 
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
+SequencesTakenForHeads = MultiHead.but("mask.unsqueeze(-3)", "mask")
+"""A mask per sequence is laid on the scores as it is, and broadcasting takes its sequences for
+heads: give it an axis of size 1 for the heads."""
 
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))
-
-
-class MaskTiled(Mistake, exercise="MultiHeadAttention"):
-    """The masks of the sequences are repeated in turns (0, 1, 2, 0, 1, 2) where sequences and heads lie in
-    one axis as (0, 0, 1, 1): all heads of a sequence need the mask of that sequence."""
-
-    class MultiHeadAttention(nn.Module):
-        def __init__(self, d_model, num_heads):
-            super().__init__()
-            self.num_heads, self.d_head = num_heads, d_model // num_heads
-            self.query = nn.Linear(d_model, d_model)
-            self.key = nn.Linear(d_model, d_model)
-            self.value = nn.Linear(d_model, d_model)
-            self.output = nn.Linear(d_model, d_model)
-
-        def split(self, x):
-            return x.view(len(x), -1, self.num_heads, self.d_head).transpose(1, 2)
-
-        def forward(self, x, context=None, mask=None):
-            source = x if context is None else context
-            query, key, value = self.query(x), self.key(source), self.value(source)
-            query, key, value = self.split(query), self.split(key), self.split(value)
-            scores = query @ key.transpose(-2, -1) / math.sqrt(self.d_head)
-            if mask is not None:
-                tiled = mask.expand(len(x), -1, -1).repeat(self.num_heads, 1, 1)
-                scores = scores.masked_fill(~tiled.view(scores.shape), -math.inf)
-            found = scores.softmax(dim=-1) @ value
-            return self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))
+MaskTiled = MultiHead.but(
+    "scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)",
+    "tiled = mask.expand(len(x), -1, -1).repeat(self.num_heads, 1, 1)\n"
+    "scores = scores.masked_fill(~tiled.view(scores.shape), -math.inf)",
+)
+"""The masks of the sequences are repeated in turns (0, 1, 2, 0, 1, 2) where sequences and heads lie
+in one axis as (0, 0, 1, 1): all heads of a sequence need the mask of that sequence."""
 
 
 # 3.4 ------------------------------------------------------------------------------------------
-
-
-class QueriesAndKeysSwapped(Mistake, exercise="head_circuits"):
-    """The QK circuits are transposed: the row vector that multiplies from the left is the token
-    that asks."""
-
-    def head_circuits(w_query, w_key, w_value, w_output, num_heads):
-        query, key, value = (
-            w.unflatten(1, (num_heads, -1)).transpose(0, 1) for w in (w_query, w_key, w_value)
-        )
-        output = w_output.unflatten(0, (num_heads, -1))
-        return key @ query.transpose(-2, -1), value @ output
-
-    def head_contributions(found, w_output):
-        blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))
-        return found @ blocks
-
-
-class ScoresScaled(Mistake, exercise="head_circuits"):
-    """The QK circuit is divided by the square root of d_head; the scaling comes after it and is not
-    part of the product of the two maps."""
-
-    def head_circuits(w_query, w_key, w_value, w_output, num_heads):
-        query, key, value = (
-            w.unflatten(1, (num_heads, -1)).transpose(0, 1) for w in (w_query, w_key, w_value)
-        )
-        output = w_output.unflatten(0, (num_heads, -1))
-        return query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1]), value @ output
-
-    def head_contributions(found, w_output):
-        return found @ w_output.unflatten(0, (found.shape[1], -1))
-
-
-class OutputBeforeValue(Mistake, exercise="head_circuits"):
-    """The OV circuits are transposed, as for column vectors: a row vector meets the value map
-    first and the output map after it."""
-
-    def head_circuits(w_query, w_key, w_value, w_output, num_heads):
-        query, key, value = (
-            w.unflatten(1, (num_heads, -1)).transpose(0, 1) for w in (w_query, w_key, w_value)
-        )
-        output = w_output.unflatten(0, (num_heads, -1))
-        return query @ key.transpose(-2, -1), (value @ output).transpose(-2, -1)
-
-    def head_contributions(found, w_output):
-        blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))
-        return found @ blocks
-
-
-class InTheSpaceOfAHead(Mistake, exercise="head_circuits"):
-    """The products are taken the other way round and are as wide as a head: a circuit leads from
-    tokens to tokens, d_model by d_model."""
-
-    def head_circuits(w_query, w_key, w_value, w_output, num_heads):
-        query, key, value = (
-            w.unflatten(1, (num_heads, -1)).transpose(0, 1) for w in (w_query, w_key, w_value)
-        )
-        output = w_output.unflatten(0, (num_heads, -1))
-        return query.transpose(-2, -1) @ key, output @ value
-
-    def head_contributions(found, w_output):
-        blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))
-        return found @ blocks
-
-
-class ColumnsOfTheOutputMap(Mistake, exercise="head_circuits"):
-    """A head gets columns of the output map; what it found multiplies that map from the left, so
-    it owns rows."""
-
-    def head_circuits(w_query, w_key, w_value, w_output, num_heads):
-        query, key, value = (
-            w.unflatten(1, (num_heads, -1)).transpose(0, 1) for w in (w_query, w_key, w_value)
-        )
-        output = w_output.T.unflatten(0, (num_heads, -1))
-        return query @ key.transpose(-2, -1), value @ output
-
-    def head_contributions(found, w_output):
-        blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))
-        return found @ blocks
-
-
-class RowsOfTheInputMaps(Mistake, exercise="head_circuits"):
-    """A head gets rows of the query, key and value maps, as nn.Linear stores them; here tokens
-    multiply from the left, so it owns columns."""
-
-    def head_circuits(w_query, w_key, w_value, w_output, num_heads):
-        query, key, value = (
-            w.T.unflatten(1, (num_heads, -1)).transpose(0, 1) for w in (w_query, w_key, w_value)
-        )
-        output = w_output.unflatten(0, (num_heads, -1))
-        return query @ key.transpose(-2, -1), value @ output
-
-    def head_contributions(found, w_output):
-        blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))
-        return found @ blocks
-
-
-class EveryHeadthFeature(Mistake, exercise="head_circuits"):
-    """A head gets every num_heads-th feature; it owns d_head features that lie side by side."""
-
-    def head_circuits(w_query, w_key, w_value, w_output, num_heads):
-        heads = range(num_heads)
-        qk = [w_query[:, h::num_heads] @ w_key[:, h::num_heads].T for h in heads]
-        ov = [w_value[:, h::num_heads] @ w_output[h::num_heads] for h in heads]
-        return torch.stack(qk), torch.stack(ov)
-
-    def head_contributions(found, w_output):
-        blocks = [w_output[h :: found.shape[1]] for h in range(found.shape[1])]
-        return found @ torch.stack(blocks)
-
-
-class AllHeadsTogether(Mistake, exercise="head_circuits"):
-    """The maps are multiplied whole: that is one circuit of a single large head, the sum over all
-    heads."""
-
-    def head_circuits(w_query, w_key, w_value, w_output, num_heads):
-        qk, ov = w_query @ w_key.T, w_value @ w_output
-        return torch.stack([qk] * num_heads), torch.stack([ov] * num_heads)
-
-    def head_contributions(found, w_output):
-        blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))
-        return found @ blocks
-
-
-class FirstRowsForAll(Mistake, exercise="head_circuits"):
-    """Every head is multiplied with the first rows of the output map; each owns rows of its own."""
-
+class Circuits(Correct, exercise="head_circuits"):
     def head_circuits(w_query, w_key, w_value, w_output, num_heads):
         query, key, value = (
             w.unflatten(1, (num_heads, -1)).transpose(0, 1) for w in (w_query, w_key, w_value)
@@ -866,178 +258,77 @@ class FirstRowsForAll(Mistake, exercise="head_circuits"):
         return query @ key.transpose(-2, -1), value @ output
 
     def head_contributions(found, w_output):
-        return found @ w_output[: found.shape[3]]
+        blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))
+        return found @ blocks
 
 
-class TotalSharedOut(Mistake, exercise="head_circuits"):
-    """The output is divided evenly among the heads: that has the right sum, but does not say what
-    each of them adds."""
+QueriesAndKeysSwapped = Circuits.but("query @ key", "key @ query")
+"""The QK circuits are transposed: the row vector that multiplies from the left is the token that
+asks."""
 
-    def head_circuits(w_query, w_key, w_value, w_output, num_heads):
-        query, key, value = (
-            w.unflatten(1, (num_heads, -1)).transpose(0, 1) for w in (w_query, w_key, w_value)
-        )
-        output = w_output.unflatten(0, (num_heads, -1))
-        return query @ key.transpose(-2, -1), value @ output
+ScoresScaled = Circuits.but("(-2, -1), value", "(-2, -1) / math.sqrt(query.shape[-1]), value").but(
+    "blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))\nreturn found @ blocks",
+    "return found @ w_output.unflatten(0, (found.shape[1], -1))",
+)
+"""The QK circuit is divided by the square root of d_head; the scaling comes after it and is not
+part of the product of the two maps."""
 
-    def head_contributions(found, w_output):
-        heads = found.shape[1]
-        total = found.transpose(1, 2).flatten(2) @ w_output
-        return (total / heads).unsqueeze(1).expand(-1, heads, -1, -1)
+OutputBeforeValue = Circuits.but("value @ output", "(value @ output).transpose(-2, -1)")
+"""The OV circuits are transposed, as for column vectors: a row vector meets the value map first and
+the output map after it."""
+
+InTheSpaceOfAHead = Circuits.but(
+    "query @ key.transpose(-2, -1), value @ output", "query.transpose(-2, -1) @ key, output @ value"
+)
+"""The products are taken the other way round and are as wide as a head: a circuit leads from tokens
+to tokens, d_model by d_model."""
+
+ColumnsOfTheOutputMap = Circuits.but("output = w_output.unflatten", "output = w_output.T.unflatten")
+"""A head gets columns of the output map; what it found multiplies that map from the left, so it
+owns rows."""
+
+RowsOfTheInputMaps = Circuits.but("w.unflatten", "w.T.unflatten")
+"""A head gets rows of the query, key and value maps, as nn.Linear stores them; here tokens multiply
+from the left, so it owns columns."""
+
+EveryHeadthFeature = (
+    Circuits.but(
+        "query, key, value = (…\nreturn …",
+        "heads = range(num_heads)\n"
+        "qk = [w_query[:, h::num_heads] @ w_key[:, h::num_heads].T for h in heads]\n"
+        "ov = [w_value[:, h::num_heads] @ w_output[h::num_heads] for h in heads]\n"
+        "return torch.stack(qk), torch.stack(ov)",
+    )
+    .but("blocks = …", "blocks = [w_output[h :: found.shape[1]] for h in range(found.shape[1])]")
+    .but("found @ blocks", "found @ torch.stack(blocks)")
+)
+"""A head gets every num_heads-th feature; it owns d_head features that lie side by side."""
+
+AllHeadsTogether = Circuits.but(
+    "query, key, value = (…\nreturn …",
+    "qk, ov = w_query @ w_key.T, w_value @ w_output\n"
+    "return torch.stack([qk] * num_heads), torch.stack([ov] * num_heads)",
+)
+"""The maps are multiplied whole: that is one circuit of a single large head, the sum over all
+heads."""
+
+FirstRowsForAll = Circuits.but(
+    "blocks = …\nreturn found @ blocks", "return found @ w_output[: found.shape[3]]"
+)
+"""Every head is multiplied with the first rows of the output map; each owns rows of its own."""
+
+TotalSharedOut = Circuits.but(
+    "blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))\nreturn found @ blocks",
+    "heads = found.shape[1]\n"
+    "total = found.transpose(1, 2).flatten(2) @ w_output\n"
+    "return (total / heads).unsqueeze(1).expand(-1, heads, -1, -1)",
+)
+"""The output is divided evenly among the heads: that has the right sum, but does not say what each
+of them adds."""
 
 
 # 3.5 ------------------------------------------------------------------------------------------
-
-
-class SumsExchanged(Mistake, exercise="drop_key_bias"):
-    """The two sums are in each other's place: what the key bias adds depends on the query that it
-    is multiplied with."""
-
-    def split_score_bias(query, key, query_bias, key_bias):
-        root = math.sqrt(query.shape[-1])
-        return key @ query_bias / root, (query + query_bias) @ key_bias / root
-
-    def drop_key_bias(weights):
-        return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
-
-    def move_value_bias(weights):
-        constant = weights["output.weight"] @ weights["value.bias"]
-        return {
-            **weights,
-            "value.bias": torch.zeros_like(weights["value.bias"]),
-            "output.bias": weights["output.bias"] + constant,
-        }
-
-
-class BiasesOnTheWrongSide(Mistake, exercise="drop_key_bias"):
-    """Each bias is multiplied with the vectors that it is added to; in the product it meets the
-    vectors of the other side."""
-
-    def split_score_bias(query, key, query_bias, key_bias):
-        root = math.sqrt(query.shape[-1])
-        constant = query_bias @ key_bias / root
-        return query @ query_bias / root + constant, key @ key_bias / root
-
-    def drop_key_bias(weights):
-        return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
-
-    def move_value_bias(weights):
-        constant = weights["output.weight"] @ weights["value.bias"]
-        return {
-            **weights,
-            "value.bias": torch.zeros_like(weights["value.bias"]),
-            "output.bias": weights["output.bias"] + constant,
-        }
-
-
-class BiasesNotScaled(Mistake, exercise="drop_key_bias"):
-    """The sums are those of the scores before scaling; what biases add is divided by the square
-    root of d_head as well."""
-
-    def split_score_bias(query, key, query_bias, key_bias):
-        return (query + query_bias) @ key_bias, key @ query_bias
-
-    def drop_key_bias(weights):
-        return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
-
-    def move_value_bias(weights):
-        constant = weights["output.weight"] @ weights["value.bias"]
-        return {
-            **weights,
-            "value.bias": torch.zeros_like(weights["value.bias"]),
-            "output.bias": weights["output.bias"] + constant,
-        }
-
-
-class ConstantWithTheKeys(Mistake, exercise="drop_key_bias"):
-    """The product of the two biases is added to every key's number; it belongs to the numbers per
-    query, so that those per key come from the query bias alone."""
-
-    def split_score_bias(query, key, query_bias, key_bias):
-        root = math.sqrt(query.shape[-1])
-        return query @ key_bias / root, (key + key_bias) @ query_bias / root
-
-    def drop_key_bias(weights):
-        return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
-
-    def move_value_bias(weights):
-        constant = weights["output.weight"] @ weights["value.bias"]
-        return {
-            **weights,
-            "value.bias": torch.zeros_like(weights["value.bias"]),
-            "output.bias": weights["output.bias"] + constant,
-        }
-
-
-class ConstantLost(Mistake, exercise="drop_key_bias"):
-    """The product of the two biases is missing from the numbers per query: no softmax sees it, but
-    the biases do add it."""
-
-    def split_score_bias(query, key, query_bias, key_bias):
-        root = math.sqrt(query.shape[-1])
-        return query @ key_bias / root, key @ query_bias / root
-
-    def drop_key_bias(weights):
-        return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
-
-    def move_value_bias(weights):
-        constant = weights["output.weight"] @ weights["value.bias"]
-        return {
-            **weights,
-            "value.bias": torch.zeros_like(weights["value.bias"]),
-            "output.bias": weights["output.bias"] + constant,
-        }
-
-
-class QueryBiasDroppedToo(Mistake, exercise="drop_key_bias"):
-    """The query bias is dropped as well; it adds a different number to each key, which the softmax
-    does see."""
-
-    def split_score_bias(query, key, query_bias, key_bias):
-        root = math.sqrt(query.shape[-1])
-        return (query + query_bias) @ key_bias / root, key @ query_bias / root
-
-    def drop_key_bias(weights):
-        zeros = torch.zeros_like(weights["key.bias"])
-        return {**weights, "key.bias": zeros, "query.bias": zeros}
-
-    def move_value_bias(weights):
-        constant = weights["output.weight"] @ weights["value.bias"]
-        return {
-            **weights,
-            "value.bias": torch.zeros_like(weights["value.bias"]),
-            "output.bias": weights["output.bias"] + constant,
-        }
-
-
-class KeyBiasMovedToTheQueries(Mistake, exercise="drop_key_bias"):
-    """The key bias is added to the query bias, which changes the function: it can go without being
-    moved anywhere."""
-
-    def split_score_bias(query, key, query_bias, key_bias):
-        root = math.sqrt(query.shape[-1])
-        return (query + query_bias) @ key_bias / root, key @ query_bias / root
-
-    def drop_key_bias(weights):
-        return {
-            **weights,
-            "key.bias": torch.zeros_like(weights["key.bias"]),
-            "query.bias": weights["query.bias"] + weights["key.bias"],
-        }
-
-    def move_value_bias(weights):
-        constant = weights["output.weight"] @ weights["value.bias"]
-        return {
-            **weights,
-            "value.bias": torch.zeros_like(weights["value.bias"]),
-            "output.bias": weights["output.bias"] + constant,
-        }
-
-
-class ValueBiasDropped(Mistake, exercise="drop_key_bias"):
-    """The value bias is dropped and nothing takes its place: averaging leaves a constant as it is,
-    so it does reach the output."""
-
+class KeyBias(Correct, exercise="drop_key_bias"):
     def split_score_bias(query, key, query_bias, key_bias):
         root = math.sqrt(query.shape[-1])
         return (query + query_bias) @ key_bias / root, key @ query_bias / root
@@ -1046,41 +337,7 @@ class ValueBiasDropped(Mistake, exercise="drop_key_bias"):
         return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
 
     def move_value_bias(weights):
-        return {**weights, "value.bias": torch.zeros_like(weights["value.bias"])}
-
-
-class ValueBiasNotMapped(Mistake, exercise="drop_key_bias"):
-    """The value bias is added to the output bias as it is; on its way there it passes the output
-    map."""
-
-    def split_score_bias(query, key, query_bias, key_bias):
-        root = math.sqrt(query.shape[-1])
-        return (query + query_bias) @ key_bias / root, key @ query_bias / root
-
-    def drop_key_bias(weights):
-        return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
-
-    def move_value_bias(weights):
-        return {
-            **weights,
-            "value.bias": torch.zeros_like(weights["value.bias"]),
-            "output.bias": weights["output.bias"] + weights["value.bias"],
-        }
-
-
-class OutputMapTransposed(Mistake, exercise="drop_key_bias"):
-    """The value bias passes the output map the wrong way round: nn.Linear stores (d_out, d_in) and
-    multiplies with the transpose."""
-
-    def split_score_bias(query, key, query_bias, key_bias):
-        root = math.sqrt(query.shape[-1])
-        return (query + query_bias) @ key_bias / root, key @ query_bias / root
-
-    def drop_key_bias(weights):
-        return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
-
-    def move_value_bias(weights):
-        constant = weights["value.bias"] @ weights["output.weight"]
+        constant = weights["output.weight"] @ weights["value.bias"]
         return {
             **weights,
             "value.bias": torch.zeros_like(weights["value.bias"]),
@@ -1088,33 +345,88 @@ class OutputMapTransposed(Mistake, exercise="drop_key_bias"):
         }
 
 
-class OutputBiasReplaced(Mistake, exercise="drop_key_bias"):
-    """What the value bias becomes takes the place of the output bias; it has to be added to it."""
+SumsExchanged = KeyBias.but(
+    "return (query …", "return key @ query_bias / root, (query + query_bias) @ key_bias / root"
+)
+"""The two sums are in each other's place: what the key bias adds depends on the query that it is
+multiplied with."""
 
-    def split_score_bias(query, key, query_bias, key_bias):
-        root = math.sqrt(query.shape[-1])
-        return (query + query_bias) @ key_bias / root, key @ query_bias / root
+BiasesOnTheWrongSide = KeyBias.but(
+    "return (query + query_bias) @ key_bias / root, key @ query_bias / root",
+    "constant = query_bias @ key_bias / root\n"
+    "return query @ query_bias / root + constant, key @ key_bias / root",
+)
+"""Each bias is multiplied with the vectors that it is added to; in the product it meets the vectors
+of the other side."""
 
-    def drop_key_bias(weights):
-        return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
+BiasesNotScaled = KeyBias.but(
+    "root = …\nreturn …", "return (query + query_bias) @ key_bias, key @ query_bias"
+)
+"""The sums are those of the scores before scaling; what biases add is divided by the square root of
+d_head as well."""
 
-    def move_value_bias(weights):
-        return {
-            **weights,
-            "value.bias": torch.zeros_like(weights["value.bias"]),
-            "output.bias": weights["output.weight"] @ weights["value.bias"],
-        }
+ConstantWithTheKeys = KeyBias.but(
+    "(query + query_bias) @ key_bias / root, key", "query @ key_bias / root, (key + key_bias)"
+)
+"""The product of the two biases is added to every key's number; it belongs to the numbers per
+query, so that those per key come from the query bias alone."""
+
+ConstantLost = KeyBias.but("(query + query_bias)", "query")
+"""The product of the two biases is missing from the numbers per query: no softmax sees it, but the
+biases do add it."""
+
+WeightsChangedInPlace = KeyBias.but(
+    'return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}',
+    'weights["key.bias"] = torch.zeros_like(weights["key.bias"])\nreturn weights',
+)
+"""The key bias is set to zero in the weights that were passed, so the old weights are gone; return
+a new dictionary."""
+
+QueryBiasDroppedToo = KeyBias.but(
+    'return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}',
+    'zeros = torch.zeros_like(weights["key.bias"])\n'
+    'return {**weights, "key.bias": zeros, "query.bias": zeros}',
+)
+"""The query bias is dropped as well; it adds a different number to each key, which the softmax does
+see."""
+
+KeyBiasMovedToTheQueries = KeyBias.but(
+    'return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}',
+    """
+    return {
+        **weights,
+        "key.bias": torch.zeros_like(weights["key.bias"]),
+        "query.bias": weights["query.bias"] + weights["key.bias"],
+    }
+    """,
+)
+"""The key bias is added to the query bias, which changes the function: it can go without being
+moved anywhere."""
+
+ValueBiasDropped = KeyBias.but(
+    "constant = …\n}", 'return {**weights, "value.bias": torch.zeros_like(weights["value.bias"])}'
+)
+"""The value bias is dropped and nothing takes its place: averaging leaves a constant as it is, so
+it does reach the output."""
+
+ValueBiasNotMapped = KeyBias.but("constant = …", "").but("constant,", 'weights["value.bias"],')
+"""The value bias is added to the output bias as it is; on its way there it passes the output
+map."""
+
+OutputMapTransposed = KeyBias.but(
+    '["output.weight"] @ weights["value.bias"]', '["value.bias"] @ weights["output.weight"]'
+)
+"""The value bias passes the output map the wrong way round: nn.Linear stores (d_out, d_in) and
+multiplies with the transpose."""
+
+OutputBiasReplaced = KeyBias.but(
+    'constant = weights["output.weight"] @ weights["value.bias"]', ""
+).but('["output.bias"] + constant', '["output.weight"] @ weights["value.bias"]')
+"""What the value bias becomes takes the place of the output bias; it has to be added to it."""
 
 
-class ValueBiasCountedTwice(Mistake, exercise="drop_key_bias"):
+class ValueBiasCountedTwice(KeyBias):
     """The output bias takes over the value bias, which is still there: set it to zero."""
-
-    def split_score_bias(query, key, query_bias, key_bias):
-        root = math.sqrt(query.shape[-1])
-        return (query + query_bias) @ key_bias / root, key @ query_bias / root
-
-    def drop_key_bias(weights):
-        return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}
 
     def move_value_bias(weights):
         constant = weights["output.weight"] @ weights["value.bias"]
@@ -1122,76 +434,7 @@ class ValueBiasCountedTwice(Mistake, exercise="drop_key_bias"):
 
 
 # 3.6 ------------------------------------------------------------------------------------------
-
-
-class KeyHeadsInTurns(Mistake, exercise="grouped_query_attention"):
-    """The query heads take the key heads in turns (0, 1, 0, 1), as repeat lays them; neighbours
-    share one (0, 0, 1, 1)."""
-
-    def grouped_query_attention(query, key, value):
-        num_sharing = query.shape[1] // key.shape[1]
-        key, value = (heads.repeat(1, num_sharing, 1, 1) for heads in (key, value))
-        return F.scaled_dot_product_attention(query, key, value)
-
-    def pool_heads(w, num_heads, num_kv_heads):
-        return w.unflatten(1, (num_kv_heads, num_heads // num_kv_heads, -1)).mean(dim=2).flatten(1)
-
-
-class FirstKeyHeadForAll(Mistake, exercise="grouped_query_attention"):
-    """All query heads read the first key head; only those of the first group do."""
-
-    def grouped_query_attention(query, key, value):
-        key, value = (heads[:, :1].expand(-1, query.shape[1], -1, -1) for heads in (key, value))
-        return F.scaled_dot_product_attention(query, key, value)
-
-    def pool_heads(w, num_heads, num_kv_heads):
-        return w.unflatten(1, (num_kv_heads, num_heads // num_kv_heads, -1)).mean(dim=2).flatten(1)
-
-
-class ValuesInAnotherOrder(Mistake, exercise="grouped_query_attention"):
-    """Keys are shared by neighbours, values in turns: a query head takes both from the same shared
-    head."""
-
-    def grouped_query_attention(query, key, value):
-        num_sharing = query.shape[1] // key.shape[1]
-        key = key.repeat_interleave(num_sharing, dim=1)
-        value = value.repeat(1, num_sharing, 1, 1)
-        return F.scaled_dot_product_attention(query, key, value)
-
-    def pool_heads(w, num_heads, num_kv_heads):
-        return w.unflatten(1, (num_kv_heads, num_heads // num_kv_heads, -1)).mean(dim=2).flatten(1)
-
-
-class QueriesPooled(Mistake, exercise="grouped_query_attention"):
-    """The query heads of a group are averaged into one; they share keys and values, and each still
-    asks its own question."""
-
-    def grouped_query_attention(query, key, value):
-        query = query.unflatten(1, (key.shape[1], -1)).mean(dim=2)
-        return F.scaled_dot_product_attention(query, key, value)
-
-    def pool_heads(w, num_heads, num_kv_heads):
-        return w.unflatten(1, (num_kv_heads, num_heads // num_kv_heads, -1)).mean(dim=2).flatten(1)
-
-
-class GroupScaled(Mistake, exercise="grouped_query_attention"):
-    """The scores are divided by the square root of the width of a whole group; sharing does not
-    change d_head."""
-
-    def grouped_query_attention(query, key, value):
-        num_sharing = query.shape[1] // key.shape[1]
-        key = key.repeat_interleave(num_sharing, dim=1)
-        value = value.repeat_interleave(num_sharing, dim=1)
-        scores = query @ key.transpose(-2, -1) / math.sqrt(num_sharing * query.shape[-1])
-        return scores.softmax(dim=-1) @ value
-
-    def pool_heads(w, num_heads, num_kv_heads):
-        return w.unflatten(1, (num_kv_heads, num_heads // num_kv_heads, -1)).mean(dim=2).flatten(1)
-
-
-class PooledAcrossGroups(Mistake, exercise="grouped_query_attention"):
-    """The mean is taken over every num_kv_heads-th head; a shared head replaces neighbours."""
-
+class Grouped(Correct, exercise="grouped_query_attention"):
     def grouped_query_attention(query, key, value):
         num_sharing = query.shape[1] // key.shape[1]
         key = key.repeat_interleave(num_sharing, dim=1)
@@ -1199,73 +442,64 @@ class PooledAcrossGroups(Mistake, exercise="grouped_query_attention"):
         return F.scaled_dot_product_attention(query, key, value)
 
     def pool_heads(w, num_heads, num_kv_heads):
-        return w.unflatten(1, (num_heads // num_kv_heads, num_kv_heads, -1)).mean(dim=1).flatten(1)
+        return w.unflatten(1, (num_kv_heads, num_heads // num_kv_heads, -1)).mean(dim=2).flatten(1)
 
 
-class PooledBySum(Mistake, exercise="grouped_query_attention"):
-    """The heads of a group are added up; their mean keeps scores at the size they had."""
+KeyHeadsInTurns = Grouped.but(
+    "key = …\nvalue = …",
+    "key, value = (heads.repeat(1, num_sharing, 1, 1) for heads in (key, value))",
+)
+"""The query heads take the key heads in turns (0, 1, 0, 1), as repeat lays them; neighbours share
+one (0, 0, 1, 1)."""
 
-    def grouped_query_attention(query, key, value):
-        num_sharing = query.shape[1] // key.shape[1]
-        key = key.repeat_interleave(num_sharing, dim=1)
-        value = value.repeat_interleave(num_sharing, dim=1)
-        return F.scaled_dot_product_attention(query, key, value)
+FirstKeyHeadForAll = Grouped.but(
+    "num_sharing = …\nvalue = …",
+    "key, value = (heads[:, :1].expand(-1, query.shape[1], -1, -1) for heads in (key, value))",
+)
+"""All query heads read the first key head; only those of the first group do."""
 
-    def pool_heads(w, num_heads, num_kv_heads):
-        return w.unflatten(1, (num_kv_heads, num_heads // num_kv_heads, -1)).sum(dim=2).flatten(1)
+ValuesInAnotherOrder = Grouped.but("value = …", "value = value.repeat(1, num_sharing, 1, 1)")
+"""Keys are shared by neighbours, values in turns: a query head takes both from the same shared
+head."""
 
+QueriesPooled = Grouped.but(
+    "num_sharing = …\nvalue = …", "query = query.unflatten(1, (key.shape[1], -1)).mean(dim=2)"
+)
+"""The query heads of a group are averaged into one; they share keys and values, and each still asks
+its own question."""
 
-class FirstOfEachGroup(Mistake, exercise="grouped_query_attention"):
-    """The first head of each group is kept and the others are thrown away; the mean keeps
-    something of each."""
+GroupScaled = Grouped.but(
+    "return F.scaled_dot_product_attention(query, key, value)",
+    "scores = query @ key.transpose(-2, -1) / math.sqrt(num_sharing * query.shape[-1])\n"
+    "return scores.softmax(dim=-1) @ value",
+)
+"""The scores are divided by the square root of the width of a whole group; sharing does not change
+d_head."""
 
-    def grouped_query_attention(query, key, value):
-        num_sharing = query.shape[1] // key.shape[1]
-        key = key.repeat_interleave(num_sharing, dim=1)
-        value = value.repeat_interleave(num_sharing, dim=1)
-        return F.scaled_dot_product_attention(query, key, value)
+PooledAcrossGroups = Grouped.but(
+    "(num_kv_heads, num_heads // num_kv_heads, -1)).mean(dim=2",
+    "(num_heads // num_kv_heads, num_kv_heads, -1)).mean(dim=1",
+)
+"""The mean is taken over every num_kv_heads-th head; a shared head replaces neighbours."""
 
-    def pool_heads(w, num_heads, num_kv_heads):
-        return w.unflatten(1, (num_kv_heads, num_heads // num_kv_heads, -1))[:, :, 0].flatten(1)
+PooledBySum = Grouped.but(").mean(", ").sum(")
+"""The heads of a group are added up; their mean keeps scores at the size they had."""
 
+FirstOfEachGroup = Grouped.but(").mean(dim=2).flatten(", ")[:, :, 0].flatten(")
+"""The first head of each group is kept and the others are thrown away; the mean keeps something of
+each."""
 
-class NeighbouringFeaturesPooled(Mistake, exercise="grouped_query_attention"):
-    """Neighbouring features are averaged; it is whole heads, feature by feature."""
-
-    def grouped_query_attention(query, key, value):
-        num_sharing = query.shape[1] // key.shape[1]
-        key = key.repeat_interleave(num_sharing, dim=1)
-        value = value.repeat_interleave(num_sharing, dim=1)
-        return F.scaled_dot_product_attention(query, key, value)
-
-    def pool_heads(w, num_heads, num_kv_heads):
-        return w.unflatten(1, (-1, num_heads // num_kv_heads)).mean(dim=2)
+NeighbouringFeaturesPooled = Grouped.but(
+    "return w.unflatten(1, …", "return w.unflatten(1, (-1, num_heads // num_kv_heads)).mean(dim=2)"
+)
+"""Neighbouring features are averaged; it is whole heads, feature by feature."""
 
 
 # 3.7 ------------------------------------------------------------------------------------------
-
-
-class SharedHeadsCountedInFull(Mistake, exercise="count_attention"):
-    """Keys and values are counted with as many heads as the queries have; they have
-    num_kv_heads."""
-
-    def count_attention(d_model, num_heads, num_kv_heads, has_bias):
-        return 4 * d_model * d_model + has_bias * 4 * d_model
-
-    def attention_flops(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-        maps = 4 * (q_len + k_len) * d_model * d_model
-        return batch * maps, batch * 4 * q_len * k_len * d_model
-
-    def break_even_length(d_model, num_heads, num_kv_heads):
-        return 2 * d_model
-
-
-class BiasesNeverCounted(Mistake, exercise="count_attention"):
-    """The biases are left out of the parameters even where the layer has them."""
-
+class Count(Correct, exercise="count_attention"):
     def count_attention(d_model, num_heads, num_kv_heads, has_bias):
         d_kv = num_kv_heads * d_model // num_heads
-        return 2 * d_model * (d_model + d_kv)
+        return (d_model + has_bias) * 2 * (d_model + d_kv)
 
     def attention_flops(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
         d_kv = num_kv_heads * d_model // num_heads
@@ -1276,140 +510,99 @@ class BiasesNeverCounted(Mistake, exercise="count_attention"):
         return d_model + num_kv_heads * d_model // num_heads
 
 
-class BiasesOfOneWidth(Mistake, exercise="count_attention"):
-    """Every bias is counted with d_model numbers; a bias is as wide as what its map makes."""
+SharedHeadsCountedInFull = (
+    Count.but(
+        "d_kv = …\nreturn (d_model …", "return 4 * d_model * d_model + has_bias * 4 * d_model"
+    )
+    .but(
+        "d_kv = num_kv_heads * d_model // num_heads\n"
+        "maps = 4 * d_model * (q_len * d_model + k_len * d_kv)",
+        "maps = 4 * (q_len + k_len) * d_model * d_model",
+    )
+    .but("d_model + num_kv_heads * d_model // num_heads", "2 * d_model")
+)
+"""Keys and values are counted with as many heads as the queries have; they have num_kv_heads."""
 
-    def count_attention(d_model, num_heads, num_kv_heads, has_bias):
-        d_kv = num_kv_heads * d_model // num_heads
-        return 2 * d_model * (d_model + d_kv) + has_bias * 4 * d_model
+BiasesNeverCounted = Count.but("(d_model + has_bias) * 2", "2 * d_model")
+"""The biases are left out of the parameters even where the layer has them."""
 
-    def attention_flops(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-        d_kv = num_kv_heads * d_model // num_heads
-        maps = 4 * d_model * (q_len * d_model + k_len * d_kv)
-        return batch * maps, batch * 4 * q_len * k_len * d_model
+BiasesOfOneWidth = Count.but(
+    "return (d_model …", "return 2 * d_model * (d_model + d_kv) + has_bias * 4 * d_model"
+)
+"""Every bias is counted with d_model numbers; a bias is as wide as what its map makes."""
 
-    def break_even_length(d_model, num_heads, num_kv_heads):
-        return d_model + num_kv_heads * d_model // num_heads
+OutputMapNotCounted = (
+    Count.but("return (d_model …", "return (d_model + has_bias) * (d_model + 2 * d_kv)")
+    .but("maps = …", "maps = 2 * d_model * (q_len * d_model + 2 * k_len * d_kv)")
+    .but("return d_model …", "return d_model / 2 + num_kv_heads * d_model // num_heads")
+)
+"""There are four maps: the one of the outputs is missing."""
 
+MultiplicationsOnly = Count.but("maps = 4", "maps = 2").but("4 * q_len", "2 * q_len")
+"""A multiplication and the addition after it are counted as one operation; they are two."""
 
-class OutputMapNotCounted(Mistake, exercise="count_attention"):
-    """There are four maps: the one of the outputs is missing."""
+BatchNotCounted = Count.but("batch * maps, batch * 4", "maps, 4")
+"""The operations are those of one sequence; every sequence of the batch takes as many."""
 
-    def count_attention(d_model, num_heads, num_kv_heads, has_bias):
-        d_kv = num_kv_heads * d_model // num_heads
-        return (d_model + has_bias) * (d_model + 2 * d_kv)
+KeysAsManyAsQueries = Count.but("(q_len * d_model + k_len * d_kv)", "q_len * (d_model + d_kv)")
+"""Keys and values are mapped q_len times; there are k_len of them."""
 
-    def attention_flops(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-        d_kv = num_kv_heads * d_model // num_heads
-        maps = 2 * d_model * (q_len * d_model + 2 * k_len * d_kv)
-        return batch * maps, batch * 4 * q_len * k_len * d_model
+HeadsCountedTwice = Count.but("4 * q_len", "num_heads * 4 * q_len").but(
+    "return d_model …", "return (d_model + num_kv_heads * d_model / num_heads) / num_heads"
+)
+"""The products are counted with the width of all heads and once more per head; num_heads times
+d_head is d_model."""
 
-    def break_even_length(d_model, num_heads, num_kv_heads):
-        return d_model / 2 + num_kv_heads * d_model // num_heads
+SharingSavesProducts = Count.but("k_len * d_model", "k_len * d_kv").but(
+    "return d_model + num_kv_heads * d_model // num_heads",
+    "d_kv = num_kv_heads * d_model // num_heads\nreturn d_model * (d_model + d_kv) / d_kv",
+)
+"""The products are counted once per shared head; every query head still scores all its pairs."""
 
-
-class MultiplicationsOnly(Mistake, exercise="count_attention"):
-    """A multiplication and the addition after it are counted as one operation; they are two."""
-
-    def count_attention(d_model, num_heads, num_kv_heads, has_bias):
-        d_kv = num_kv_heads * d_model // num_heads
-        return (d_model + has_bias) * 2 * (d_model + d_kv)
-
-    def attention_flops(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-        d_kv = num_kv_heads * d_model // num_heads
-        maps = 2 * d_model * (q_len * d_model + k_len * d_kv)
-        return batch * maps, batch * 2 * q_len * k_len * d_model
-
-    def break_even_length(d_model, num_heads, num_kv_heads):
-        return d_model + num_kv_heads * d_model // num_heads
-
-
-class BatchNotCounted(Mistake, exercise="count_attention"):
-    """The operations are those of one sequence; every sequence of the batch takes as many."""
-
-    def count_attention(d_model, num_heads, num_kv_heads, has_bias):
-        d_kv = num_kv_heads * d_model // num_heads
-        return (d_model + has_bias) * 2 * (d_model + d_kv)
-
-    def attention_flops(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-        d_kv = num_kv_heads * d_model // num_heads
-        maps = 4 * d_model * (q_len * d_model + k_len * d_kv)
-        return maps, 4 * q_len * k_len * d_model
-
-    def break_even_length(d_model, num_heads, num_kv_heads):
-        return d_model + num_kv_heads * d_model // num_heads
-
-
-class KeysAsManyAsQueries(Mistake, exercise="count_attention"):
-    """Keys and values are mapped q_len times; there are k_len of them."""
-
-    def count_attention(d_model, num_heads, num_kv_heads, has_bias):
-        d_kv = num_kv_heads * d_model // num_heads
-        return (d_model + has_bias) * 2 * (d_model + d_kv)
-
-    def attention_flops(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-        d_kv = num_kv_heads * d_model // num_heads
-        maps = 4 * d_model * q_len * (d_model + d_kv)
-        return batch * maps, batch * 4 * q_len * k_len * d_model
-
-    def break_even_length(d_model, num_heads, num_kv_heads):
-        return d_model + num_kv_heads * d_model // num_heads
-
-
-class HeadsCountedTwice(Mistake, exercise="count_attention"):
-    """The products are counted with the width of all heads and once more per head; num_heads times
-    d_head is d_model."""
-
-    def count_attention(d_model, num_heads, num_kv_heads, has_bias):
-        d_kv = num_kv_heads * d_model // num_heads
-        return (d_model + has_bias) * 2 * (d_model + d_kv)
-
-    def attention_flops(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-        d_kv = num_kv_heads * d_model // num_heads
-        maps = 4 * d_model * (q_len * d_model + k_len * d_kv)
-        return batch * maps, batch * num_heads * 4 * q_len * k_len * d_model
-
-    def break_even_length(d_model, num_heads, num_kv_heads):
-        return (d_model + num_kv_heads * d_model / num_heads) / num_heads
-
-
-class SharingSavesProducts(Mistake, exercise="count_attention"):
-    """The products are counted once per shared head; every query head still scores all its pairs."""
-
-    def count_attention(d_model, num_heads, num_kv_heads, has_bias):
-        d_kv = num_kv_heads * d_model // num_heads
-        return (d_model + has_bias) * 2 * (d_model + d_kv)
-
-    def attention_flops(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-        d_kv = num_kv_heads * d_model // num_heads
-        maps = 4 * d_model * (q_len * d_model + k_len * d_kv)
-        return batch * maps, batch * 4 * q_len * k_len * d_kv
-
-    def break_even_length(d_model, num_heads, num_kv_heads):
-        d_kv = num_kv_heads * d_model // num_heads
-        return d_model * (d_model + d_kv) / d_kv
-
-
-class ScoresOnly(Mistake, exercise="count_attention"):
-    """Only the scores are counted; averaging the values is a product of the same size."""
-
-    def count_attention(d_model, num_heads, num_kv_heads, has_bias):
-        d_kv = num_kv_heads * d_model // num_heads
-        return (d_model + has_bias) * 2 * (d_model + d_kv)
-
-    def attention_flops(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-        d_kv = num_kv_heads * d_model // num_heads
-        maps = 4 * d_model * (q_len * d_model + k_len * d_kv)
-        return batch * maps, batch * 2 * q_len * k_len * d_model
-
-    def break_even_length(d_model, num_heads, num_kv_heads):
-        return 2 * (d_model + num_kv_heads * d_model // num_heads)
+ScoresOnly = Count.but("4 * q_len", "2 * q_len").but(
+    "return d_model …", "return 2 * (d_model + num_kv_heads * d_model // num_heads)"
+)
+"""Only the scores are counted; averaging the values is a product of the same size."""
 
 
 # 3.8 ------------------------------------------------------------------------------------------
+class CheckHeads(Correct, exercise="check_multi_head"):
+    def check_multi_head(attention):
+        generator = torch.Generator().manual_seed(5)
+        names = ("query", "key", "value", "output")
+        weights = {}
+        for name in names:
+            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
+            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
+
+        def expected(x, context, mask):
+            source = x if context is None else context
+            query, key, value = (
+                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
+                .unflatten(-1, (3, -1))
+                .transpose(1, 2)
+                for name, tokens in zip(names, (x, source, source), strict=False)
+            )
+            mask = None if mask is None else mask.unsqueeze(-3)
+            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+            found = found.transpose(1, 2).flatten(2)
+            return F.linear(found, weights["output.weight"], weights["output.bias"])
+
+        for batch in (2, 3):
+            x = torch.randn(batch, 5, 12, generator=generator)
+            context = torch.randn(batch, 7, 12, generator=generator)
+            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
+            own[:, :, 0] = True
+            for args in (
+                (x, None, None),
+                (x, context, own[0]),
+                (x, context, own),
+            ):
+                seen = attention(weights, 3, *args)
+                assert torch.allclose(seen, expected(*args), atol=1e-3)
 
 
-class CannotFail(Mistake, exercise="check_multi_head"):
+class CannotFail(CheckHeads):
     """Nothing that a layer computes makes this test fail: compare numbers, not shapes, and say what
     must hold with assert."""
 
@@ -1424,410 +617,61 @@ class CannotFail(Mistake, exercise="check_multi_head"):
         assert attention(weights, 3, x, context, None).shape == x.shape
 
 
-class NeverAContext(Mistake, exercise="check_multi_head"):
-    """The tokens only ever ask themselves: give them a context of another length."""
+NeverAContext = CheckHeads.but(
+    "for args in (…\n):", "for args in ((x, None, None), (x, None, own[..., :5])):"
+)
+"""The tokens only ever ask themselves: give them a context of another length."""
 
-    def check_multi_head(attention):
-        generator = torch.Generator().manual_seed(5)
-        names = ("query", "key", "value", "output")
-        weights = {}
-        for name in names:
-            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
-            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
+NeverAMask = CheckHeads.but(
+    "for args in (…\n):", "for args in ((x, None, None), (x, context, None)):"
+)
+"""No input has a mask: try one for all sequences and one for each."""
 
-        def expected(x, context, mask):
-            source = x if context is None else context
-            query, key, value = (
-                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
-                .unflatten(-1, (3, -1))
-                .transpose(1, 2)
-                for name, tokens in zip(names, (x, source, source), strict=False)
-            )
-            mask = None if mask is None else mask.unsqueeze(-3)
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            found = found.transpose(1, 2).flatten(2)
-            return F.linear(found, weights["output.weight"], weights["output.bias"])
+OneMaskForAllSequences = CheckHeads.but(
+    "for args in (…\n):", "for args in ((x, None, None), (x, context, None), (x, context, own[0])):"
+)
+"""All sequences share one mask, so nothing shows whether each would keep its own."""
 
-        for batch in (2, 3):
-            x = torch.randn(batch, 5, 12, generator=generator)
-            context = torch.randn(batch, 7, 12, generator=generator)
-            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
-            own[:, :, 0] = True
-            for args in ((x, None, None), (x, None, own[..., :5])):
-                seen = attention(weights, 3, *args)
-                assert torch.allclose(seen, expected(*args), atol=1e-3)
+NeverAsManySequencesAsHeads = CheckHeads.but("in (2, 3)", "in (2, 5)")
+"""The sequences are never as many as the heads: where two sizes differ, broadcasting cannot confuse
+them, and this bug needs it to."""
 
+QueriesWithNothingAllowed = CheckHeads.but("own[:, :, 0] = True", "own[:, 1] = False")
+"""A mask of this test allows some query nothing at all, and there right layers differ: allow at
+least one key in each row."""
 
-class NeverAMask(Mistake, exercise="check_multi_head"):
-    """No input has a mask: try one for all sequences and one for each."""
+BiasesAreZero = CheckHeads.but("randn(12, generator=generator)", "zeros(12)")
+"""The biases are zero, as at the start of training: whoever forgets them passes."""
 
-    def check_multi_head(attention):
-        generator = torch.Generator().manual_seed(5)
-        names = ("query", "key", "value", "output")
-        weights = {}
-        for name in names:
-            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
-            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
+OneHeadOnly = CheckHeads.but("unflatten(-1, (3, -1))", "unflatten(-1, (1, -1))").but(
+    "3, *args", "1, *args"
+)
+"""There is a single head, so nothing can go wrong between heads: take several."""
 
-        def expected(x, context, mask):
-            source = x if context is None else context
-            query, key, value = (
-                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
-                .unflatten(-1, (3, -1))
-                .transpose(1, 2)
-                for name, tokens in zip(names, (x, source, source), strict=False)
-            )
-            mask = None if mask is None else mask.unsqueeze(-3)
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            found = found.transpose(1, 2).flatten(2)
-            return F.linear(found, weights["output.weight"], weights["output.bias"])
+ToleranceTooLarge = (
+    CheckHeads.but("5 * torch", "15 * torch")
+    .but('weights[f"{name}.bias"] = torch', 'weights[f"{name}.bias"] = 0.15 * torch')
+    .but("atol=1e-3", "atol=0.2")
+)
+"""The weights are small and the tolerance is large, so that only gross errors show: draw larger
+weights, or compare more closely."""
 
-        for batch in (2, 3):
-            x = torch.randn(batch, 5, 12, generator=generator)
-            context = torch.randn(batch, 7, 12, generator=generator)
-            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
-            own[:, :, 0] = True
-            for args in ((x, None, None), (x, context, None)):
-                seen = attention(weights, 3, *args)
-                assert torch.allclose(seen, expected(*args), atol=1e-3)
+DifferencesCancel = CheckHeads.but(
+    "for args in (…\n    assert …",
+    "for args in ((x, None, None), (x, context, None), (x, context, own)):\n"
+    "    off = (attention(weights, 3, *args) - expected(*args)).mean()\n"
+    "    assert off.abs() < 1e-4",
+)
+"""The mean of the differences is small even where each is large, because they have signs: take
+their absolute values, or the largest of them."""
 
-
-class OneMaskForAllSequences(Mistake, exercise="check_multi_head"):
-    """All sequences share one mask, so nothing shows whether each would keep its own."""
-
-    def check_multi_head(attention):
-        generator = torch.Generator().manual_seed(5)
-        names = ("query", "key", "value", "output")
-        weights = {}
-        for name in names:
-            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
-            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
-
-        def expected(x, context, mask):
-            source = x if context is None else context
-            query, key, value = (
-                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
-                .unflatten(-1, (3, -1))
-                .transpose(1, 2)
-                for name, tokens in zip(names, (x, source, source), strict=False)
-            )
-            mask = None if mask is None else mask.unsqueeze(-3)
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            found = found.transpose(1, 2).flatten(2)
-            return F.linear(found, weights["output.weight"], weights["output.bias"])
-
-        for batch in (2, 3):
-            x = torch.randn(batch, 5, 12, generator=generator)
-            context = torch.randn(batch, 7, 12, generator=generator)
-            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
-            own[:, :, 0] = True
-            for args in ((x, None, None), (x, context, None), (x, context, own[0])):
-                seen = attention(weights, 3, *args)
-                assert torch.allclose(seen, expected(*args), atol=1e-3)
-
-
-class NeverAsManySequencesAsHeads(Mistake, exercise="check_multi_head"):
-    """The sequences are never as many as the heads: where two sizes differ, broadcasting cannot confuse
-    them, and this bug needs it to."""
-
-    def check_multi_head(attention):
-        generator = torch.Generator().manual_seed(5)
-        names = ("query", "key", "value", "output")
-        weights = {}
-        for name in names:
-            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
-            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
-
-        def expected(x, context, mask):
-            source = x if context is None else context
-            query, key, value = (
-                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
-                .unflatten(-1, (3, -1))
-                .transpose(1, 2)
-                for name, tokens in zip(names, (x, source, source), strict=False)
-            )
-            mask = None if mask is None else mask.unsqueeze(-3)
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            found = found.transpose(1, 2).flatten(2)
-            return F.linear(found, weights["output.weight"], weights["output.bias"])
-
-        for batch in (2, 5):
-            x = torch.randn(batch, 5, 12, generator=generator)
-            context = torch.randn(batch, 7, 12, generator=generator)
-            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
-            own[:, :, 0] = True
-            for args in (
-                (x, None, None),
-                (x, context, own[0]),
-                (x, context, own),
-            ):
-                seen = attention(weights, 3, *args)
-                assert torch.allclose(seen, expected(*args), atol=1e-3)
-
-
-class QueriesWithNothingAllowed(Mistake, exercise="check_multi_head"):
-    """A mask of this test allows some query nothing at all, and there right layers differ: allow at
-    least one key in each row."""
-
-    def check_multi_head(attention):
-        generator = torch.Generator().manual_seed(5)
-        names = ("query", "key", "value", "output")
-        weights = {}
-        for name in names:
-            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
-            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
-
-        def expected(x, context, mask):
-            source = x if context is None else context
-            query, key, value = (
-                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
-                .unflatten(-1, (3, -1))
-                .transpose(1, 2)
-                for name, tokens in zip(names, (x, source, source), strict=False)
-            )
-            mask = None if mask is None else mask.unsqueeze(-3)
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            found = found.transpose(1, 2).flatten(2)
-            return F.linear(found, weights["output.weight"], weights["output.bias"])
-
-        for batch in (2, 3):
-            x = torch.randn(batch, 5, 12, generator=generator)
-            context = torch.randn(batch, 7, 12, generator=generator)
-            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
-            own[:, 1] = False
-            for args in (
-                (x, None, None),
-                (x, context, own[0]),
-                (x, context, own),
-            ):
-                seen = attention(weights, 3, *args)
-                assert torch.allclose(seen, expected(*args), atol=1e-3)
-
-
-class BiasesAreZero(Mistake, exercise="check_multi_head"):
-    """The biases are zero, as at the start of training: whoever forgets them passes."""
-
-    def check_multi_head(attention):
-        generator = torch.Generator().manual_seed(5)
-        names = ("query", "key", "value", "output")
-        weights = {}
-        for name in names:
-            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
-            weights[f"{name}.bias"] = torch.zeros(12)
-
-        def expected(x, context, mask):
-            source = x if context is None else context
-            query, key, value = (
-                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
-                .unflatten(-1, (3, -1))
-                .transpose(1, 2)
-                for name, tokens in zip(names, (x, source, source), strict=False)
-            )
-            mask = None if mask is None else mask.unsqueeze(-3)
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            found = found.transpose(1, 2).flatten(2)
-            return F.linear(found, weights["output.weight"], weights["output.bias"])
-
-        for batch in (2, 3):
-            x = torch.randn(batch, 5, 12, generator=generator)
-            context = torch.randn(batch, 7, 12, generator=generator)
-            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
-            own[:, :, 0] = True
-            for args in (
-                (x, None, None),
-                (x, context, own[0]),
-                (x, context, own),
-            ):
-                seen = attention(weights, 3, *args)
-                assert torch.allclose(seen, expected(*args), atol=1e-3)
-
-
-class OneHeadOnly(Mistake, exercise="check_multi_head"):
-    """There is a single head, so nothing can go wrong between heads: take several."""
-
-    def check_multi_head(attention):
-        generator = torch.Generator().manual_seed(5)
-        names = ("query", "key", "value", "output")
-        weights = {}
-        for name in names:
-            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
-            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
-
-        def expected(x, context, mask):
-            source = x if context is None else context
-            query, key, value = (
-                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
-                .unflatten(-1, (1, -1))
-                .transpose(1, 2)
-                for name, tokens in zip(names, (x, source, source), strict=False)
-            )
-            mask = None if mask is None else mask.unsqueeze(-3)
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            found = found.transpose(1, 2).flatten(2)
-            return F.linear(found, weights["output.weight"], weights["output.bias"])
-
-        for batch in (2, 3):
-            x = torch.randn(batch, 5, 12, generator=generator)
-            context = torch.randn(batch, 7, 12, generator=generator)
-            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
-            own[:, :, 0] = True
-            for args in (
-                (x, None, None),
-                (x, context, own[0]),
-                (x, context, own),
-            ):
-                seen = attention(weights, 1, *args)
-                assert torch.allclose(seen, expected(*args), atol=1e-3)
-
-
-class ToleranceTooLarge(Mistake, exercise="check_multi_head"):
-    """The weights are small and the tolerance is large, so that only gross errors show: draw larger
-    weights, or compare more closely."""
-
-    def check_multi_head(attention):
-        generator = torch.Generator().manual_seed(5)
-        names = ("query", "key", "value", "output")
-        weights = {}
-        for name in names:
-            weights[f"{name}.weight"] = 0.15 * torch.randn(12, 12, generator=generator)
-            weights[f"{name}.bias"] = 0.15 * torch.randn(12, generator=generator)
-
-        def expected(x, context, mask):
-            source = x if context is None else context
-            query, key, value = (
-                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
-                .unflatten(-1, (3, -1))
-                .transpose(1, 2)
-                for name, tokens in zip(names, (x, source, source), strict=False)
-            )
-            mask = None if mask is None else mask.unsqueeze(-3)
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            found = found.transpose(1, 2).flatten(2)
-            return F.linear(found, weights["output.weight"], weights["output.bias"])
-
-        for batch in (2, 3):
-            x = torch.randn(batch, 5, 12, generator=generator)
-            context = torch.randn(batch, 7, 12, generator=generator)
-            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
-            own[:, :, 0] = True
-            for args in (
-                (x, None, None),
-                (x, context, own[0]),
-                (x, context, own),
-            ):
-                seen = attention(weights, 3, *args)
-                assert torch.allclose(seen, expected(*args), atol=0.2)
-
-
-class DifferencesCancel(Mistake, exercise="check_multi_head"):
-    """The mean of the differences is small even where each is large, because they have signs: take
-    their absolute values, or the largest of them."""
-
-    def check_multi_head(attention):
-        generator = torch.Generator().manual_seed(5)
-        names = ("query", "key", "value", "output")
-        weights = {}
-        for name in names:
-            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
-            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
-
-        def expected(x, context, mask):
-            source = x if context is None else context
-            query, key, value = (
-                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
-                .unflatten(-1, (3, -1))
-                .transpose(1, 2)
-                for name, tokens in zip(names, (x, source, source), strict=False)
-            )
-            mask = None if mask is None else mask.unsqueeze(-3)
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            found = found.transpose(1, 2).flatten(2)
-            return F.linear(found, weights["output.weight"], weights["output.bias"])
-
-        for batch in (2, 3):
-            x = torch.randn(batch, 5, 12, generator=generator)
-            context = torch.randn(batch, 7, 12, generator=generator)
-            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
-            own[:, :, 0] = True
-            for args in ((x, None, None), (x, context, None), (x, context, own)):
-                off = (attention(weights, 3, *args) - expected(*args)).mean()
-                assert off.abs() < 1e-4
-
-
-class NoTolerance(Mistake, exercise="check_multi_head"):
-    """Numbers are compared exactly: right layers differ in the last digits, and one of them computes in
-    float32, so leave a tolerance."""
-
-    def check_multi_head(attention):
-        generator = torch.Generator().manual_seed(5)
-        names = ("query", "key", "value", "output")
-        weights = {}
-        for name in names:
-            weights[f"{name}.weight"] = 0.5 * torch.randn(12, 12, generator=generator)
-            weights[f"{name}.bias"] = torch.randn(12, generator=generator)
-
-        def expected(x, context, mask):
-            source = x if context is None else context
-            query, key, value = (
-                F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"])
-                .unflatten(-1, (3, -1))
-                .transpose(1, 2)
-                for name, tokens in zip(names, (x, source, source), strict=False)
-            )
-            mask = None if mask is None else mask.unsqueeze(-3)
-            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            found = found.transpose(1, 2).flatten(2)
-            return F.linear(found, weights["output.weight"], weights["output.bias"])
-
-        for batch in (2, 3):
-            x = torch.randn(batch, 5, 12, generator=generator)
-            context = torch.randn(batch, 7, 12, generator=generator)
-            own = torch.rand(batch, 5, 7, generator=generator) < 0.5
-            own[:, :, 0] = True
-            for args in (
-                (x, None, None),
-                (x, context, own[0]),
-                (x, context, own),
-            ):
-                seen = attention(weights, 3, *args)
-                assert torch.equal(seen, expected(*args))
+NoTolerance = CheckHeads.but("assert …", "assert torch.equal(seen, expected(*args))")
+"""Numbers are compared exactly: right layers differ in the last digits, and one of them computes in
+float32, so leave a tolerance."""
 
 
 # 3.9 ------------------------------------------------------------------------------------------
-
-
-class AsPublished(Mistake, exercise="mended_derivation"):
-    """Nothing has changed: the token that gives asks, and with the mask each token takes from later
-    ones only."""
-
-    def mended_derivation(tokens, w_query, w_key, w_value, is_causal):
-        query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
-        weights = query @ key.T / math.sqrt(query.shape[-1])
-        if is_causal:
-            allowed = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
-            weights = weights.masked_fill(~allowed, -math.inf)
-        weights = weights.softmax(dim=0)
-        return weights.T @ value, weights.T
-
-
-class RolesStillExchanged(Mistake, exercise="mended_derivation"):
-    """Mask and matrix fit now and nothing leaks any more, but query and key still have each other's
-    place: the token that receives must ask."""
-
-    def mended_derivation(tokens, w_query, w_key, w_value, is_causal):
-        query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
-        weights = query @ key.T / math.sqrt(query.shape[-1])
-        if is_causal:
-            allowed = torch.ones(len(tokens), len(tokens), dtype=torch.bool).triu()
-            weights = weights.masked_fill(~allowed, -math.inf)
-        weights = weights.softmax(dim=0)
-        return weights.T @ value, weights.T
-
-
-class OnlyTheSoftmaxTurned(Mistake, exercise="mended_derivation"):
-    """The softmax runs along the other axis now, but the sum over the values still takes columns,
-    which do not sum to 1."""
-
+class Derivation(Correct, exercise="mended_derivation"):
     def mended_derivation(tokens, w_query, w_key, w_value, is_causal):
         query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
         weights = query @ key.T / math.sqrt(query.shape[-1])
@@ -1835,145 +679,118 @@ class OnlyTheSoftmaxTurned(Mistake, exercise="mended_derivation"):
             allowed = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
             weights = weights.masked_fill(~allowed, -math.inf)
         weights = weights.softmax(dim=1)
-        return weights.T @ value, weights.T
-
-
-class OnlyTheSumTurned(Mistake, exercise="mended_derivation"):
-    """The sum takes rows of the weights now, but the softmax still made their columns sum to 1."""
-
-    def mended_derivation(tokens, w_query, w_key, w_value, is_causal):
-        query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
-        weights = query @ key.T / math.sqrt(query.shape[-1])
-        if is_causal:
-            allowed = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
-            weights = weights.masked_fill(~allowed, -math.inf)
-        weights = weights.softmax(dim=0)
         return weights @ value, weights
 
 
-class RightOutputOldWeights(Mistake, exercise="mended_derivation"):
-    """The output is right, but the weights are returned in the old orientation: row j must say what
-    token j takes."""
+AsPublished = Derivation.but("dim=1", "dim=0").but(
+    "weights @ value, weights", "weights.T @ value, weights.T"
+)
+"""Nothing has changed: the token that gives asks, and with the mask each token takes from later
+ones only."""
 
-    def mended_derivation(tokens, w_query, w_key, w_value, is_causal):
-        query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
-        weights = query @ key.T / math.sqrt(query.shape[-1])
-        if is_causal:
-            allowed = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
-            weights = weights.masked_fill(~allowed, -math.inf)
-        weights = weights.softmax(dim=1)
-        return weights @ value, weights.T
+RolesStillExchanged = (
+    Derivation.but("tril()", "triu()")
+    .but("dim=1", "dim=0")
+    .but("weights @ value, weights", "weights.T @ value, weights.T")
+)
+"""Mask and matrix fit now and nothing leaks any more, but query and key still have each other's
+place: the token that receives must ask."""
 
+OnlyTheSoftmaxTurned = Derivation.but("weights @ value, weights", "weights.T @ value, weights.T")
+"""The softmax runs along the other axis now, but the sum over the values still takes columns, which
+do not sum to 1."""
 
-class MaskDropped(Mistake, exercise="mended_derivation"):
-    """The roles are right, but is_causal is not looked at."""
+OnlyTheSumTurned = Derivation.but("dim=1", "dim=0")
+"""The sum takes rows of the weights now, but the softmax still made their columns sum to 1."""
 
-    def mended_derivation(tokens, w_query, w_key, w_value, is_causal):
-        query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
-        weights = (query @ key.T / math.sqrt(query.shape[-1])).softmax(dim=1)
-        return weights @ value, weights
+RightOutputOldWeights = Derivation.but("value, weights", "value, weights.T")
+"""The output is right, but the weights are returned in the old orientation: row j must say what
+token j takes."""
+
+MaskDropped = Derivation.but(
+    "weights = …\nweights = …",
+    "weights = (query @ key.T / math.sqrt(query.shape[-1])).softmax(dim=1)",
+)
+"""The roles are right, but is_causal is not looked at."""
 
 
 # 3.10 -----------------------------------------------------------------------------------------
-
-
-class KernelTurnedRound(Mistake, exercise="convolution_as_heads"):
-    """The kernel is the wrong way round: its first entry belongs to the token itself, its last one
-    to the farthest."""
-
+class Convolution(Correct, exercise="convolution_as_heads"):
     def toeplitz_weights(kernel, length):
         back = torch.arange(length)[:, None] - torch.arange(length)
         weights = torch.zeros(length, length, dtype=kernel.dtype)
-        for j, c in enumerate(kernel.flip(0)):
+        for j, c in enumerate(kernel):
             weights[back == j] = c
         return weights
 
     def convolution_as_heads(x, kernel):
         back = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
         weights = torch.stack([back == j for j in range(len(kernel))]).to(x.dtype)
-        return sum(w @ x @ k for w, k in zip(weights, kernel.flip(0), strict=True)), weights
-
-
-class LooksAhead(Mistake, exercise="convolution_as_heads"):
-    """The weights lie above the diagonal: a token takes from later ones instead of earlier ones."""
-
-    def toeplitz_weights(kernel, length):
-        ahead = torch.arange(length) - torch.arange(length)[:, None]
-        weights = torch.zeros(length, length, dtype=kernel.dtype)
-        for j, c in enumerate(kernel):
-            weights[ahead == j] = c
-        return weights
-
-    def convolution_as_heads(x, kernel):
-        ahead = torch.arange(x.shape[1]) - torch.arange(x.shape[1])[:, None]
-        weights = torch.stack([ahead == j for j in range(len(kernel))]).to(x.dtype)
         return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)), weights
 
 
-class RolledRound(Mistake, exercise="convolution_as_heads"):
-    """What lies before the first token is taken from the end of the text, as torch.roll does; there
-    is nothing before it."""
+KernelTurnedRound = Convolution.but("enumerate(kernel)", "enumerate(kernel.flip(0))").but(
+    "kernel, strict", "kernel.flip(0), strict"
+)
+"""The kernel is the wrong way round: its first entry belongs to the token itself, its last one to
+the farthest."""
 
-    def toeplitz_weights(kernel, length):
-        back = (torch.arange(length)[:, None] - torch.arange(length)) % length
-        weights = torch.zeros(length, length, dtype=kernel.dtype)
-        for j, c in enumerate(kernel):
-            weights[back == j] = c
-        return weights
+LooksAhead = (
+    Convolution.but(
+        "back = torch.arange(length)[:, None] - torch.arange(length)",
+        "ahead = torch.arange(length) - torch.arange(length)[:, None]",
+    )
+    .but("[back == j]", "[ahead == j]")
+    .but(
+        "back = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])",
+        "ahead = torch.arange(x.shape[1]) - torch.arange(x.shape[1])[:, None]",
+    )
+    .but("back == j for j in range", "ahead == j for j in range")
+)
+"""The weights lie above the diagonal: a token takes from later ones instead of earlier ones."""
 
-    def convolution_as_heads(x, kernel):
-        identity = torch.eye(x.shape[1], dtype=x.dtype)
-        weights = torch.stack([identity.roll(j, dims=0) for j in range(len(kernel))])
-        return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)), weights
+RolledRound = (
+    Convolution.but(
+        "torch.arange(length)[:, None] - torch.arange(length)",
+        "(torch.arange(length)[:, None] - torch.arange(length)) % length",
+    )
+    .but("back = torch.arange(x.shape[1])[:, …", "identity = torch.eye(x.shape[1], dtype=x.dtype)")
+    .but(
+        "[back == j for j in range(len(kernel))]).to(x.dtype",
+        "[identity.roll(j, dims=0) for j in range(len(kernel))]",
+    )
+)
+"""What lies before the first token is taken from the end of the text, as torch.roll does; there is
+nothing before it."""
 
+NotTheTokenItself = Convolution.but("- torch.arange(length)", "- torch.arange(length) - 1").but(
+    "- torch.arange(x.shape[1])", "- torch.arange(x.shape[1]) - 1"
+)
+"""The nearest entry is given to the token before; the first entry is for the token itself."""
 
-class NotTheTokenItself(Mistake, exercise="convolution_as_heads"):
-    """The nearest entry is given to the token before; the first entry is for the token itself."""
+RowsMadeToSumToOne = Convolution.but(
+    "return weights", "return weights / weights.sum(dim=1, keepdim=True)"
+).but(
+    "return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)), weights",
+    "total = weights.sum(dim=0).sum(dim=1)[:, None]\n"
+    "return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)) / total, weights",
+)
+"""The rows are divided by their sums; a convolution takes the entries of its kernel as they are."""
 
-    def toeplitz_weights(kernel, length):
-        back = torch.arange(length)[:, None] - torch.arange(length) - 1
-        weights = torch.zeros(length, length, dtype=kernel.dtype)
-        for j, c in enumerate(kernel):
-            weights[back == j] = c
-        return weights
-
-    def convolution_as_heads(x, kernel):
-        back = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1]) - 1
-        weights = torch.stack([back == j for j in range(len(kernel))]).to(x.dtype)
-        return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)), weights
-
-
-class RowsMadeToSumToOne(Mistake, exercise="convolution_as_heads"):
-    """The rows are divided by their sums; a convolution takes the entries of its kernel as they
-    are."""
-
-    def toeplitz_weights(kernel, length):
-        back = torch.arange(length)[:, None] - torch.arange(length)
-        weights = torch.zeros(length, length, dtype=kernel.dtype)
-        for j, c in enumerate(kernel):
-            weights[back == j] = c
-        return weights / weights.sum(dim=1, keepdim=True)
-
-    def convolution_as_heads(x, kernel):
-        back = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
-        weights = torch.stack([back == j for j in range(len(kernel))]).to(x.dtype)
-        total = weights.sum(dim=0).sum(dim=1)[:, None]
-        return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)) / total, weights
-
-
-class FirstTokenStandsIn(Mistake, exercise="convolution_as_heads"):
-    """A head that looks past the beginning takes the first token instead; there it should take
-    nothing."""
-
-    def toeplitz_weights(kernel, length):
-        weights = torch.zeros(length, length, dtype=kernel.dtype)
-        for t in range(length):
-            for j, c in enumerate(kernel):
-                weights[t, max(t - j, 0)] += c
-        return weights
-
-    def convolution_as_heads(x, kernel):
-        length = x.shape[1]
-        places = (torch.arange(length) - torch.arange(len(kernel))[:, None]).clamp(min=0)
-        weights = F.one_hot(places, length).to(x.dtype)
-        return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)), weights
+FirstTokenStandsIn = (
+    Convolution.but("back = torch.arange(length)[:, …", "")
+    .but(
+        "for …\n    weights[back == j] = c",
+        "for t in range(length):\n"
+        "    for j, c in enumerate(kernel):\n"
+        "        weights[t, max(t - j, 0)] += c",
+    )
+    .but(
+        "back = torch.arange(x.shape[1])[:, …\nweights = …",
+        "length = x.shape[1]\n"
+        "places = (torch.arange(length) - torch.arange(len(kernel))[:, None]).clamp(min=0)\n"
+        "weights = F.one_hot(places, length).to(x.dtype)",
+    )
+)
+"""A head that looks past the beginning takes the first token instead; there it should take
+nothing."""

@@ -38,7 +38,7 @@ from classroom import check
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "SelfAttentionHead", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="SelfAttentionHead"
 class SelfAttentionHead(nn.Module):
     """One head of self attention."""
 
@@ -66,9 +66,6 @@ class SelfAttentionHead(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "SelfAttentionHead-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("SelfAttentionHead")
-
 # %% [markdown]
 # {{exercise loop_of_heads}}
 #
@@ -92,7 +89,7 @@ check("SelfAttentionHead")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "loop_of_heads", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="loop_of_heads"
 def loop_of_heads(
     x: torch.Tensor,
     w_query: torch.Tensor,
@@ -117,9 +114,6 @@ def loop_of_heads(
     return torch.cat(found, dim=-1) @ w_output
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "loop_of_heads-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("loop_of_heads")
 
 # %% [markdown]
 # {{exercise MultiHeadAttention}}
@@ -151,7 +145,7 @@ print("what head 0 gets:\n", heads_first[0])
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "MultiHeadAttention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="MultiHeadAttention"
 class MultiHeadAttention(nn.Module):
     """All heads at once, for self and cross attention."""
 
@@ -191,9 +185,6 @@ class MultiHeadAttention(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "MultiHeadAttention-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("MultiHeadAttention")
-
 # %% [markdown]
 # {{exercise head_circuits}}
 #
@@ -213,7 +204,7 @@ check("MultiHeadAttention")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "head_circuits", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="head_circuits"
 def head_circuits(
     w_query: torch.Tensor,
     w_key: torch.Tensor,
@@ -246,9 +237,6 @@ def head_contributions(found: torch.Tensor, w_output: torch.Tensor) -> torch.Ten
     return torch.einsum("bhtd,hdm->bhtm", found, blocks)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "head_circuits-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
-check("head_circuits")
 
 # %% [markdown]
 # {{exercise drop_key_bias}}
@@ -295,7 +283,7 @@ with torch.no_grad():
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "drop_key_bias", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="drop_key_bias"
 def split_score_bias(
     query: torch.Tensor, key: torch.Tensor, query_bias: torch.Tensor, key_bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -332,9 +320,6 @@ def move_value_bias(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "drop_key_bias-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
-check("drop_key_bias")
-
 # %% [markdown]
 # {{exercise grouped_query_attention}}
 #
@@ -350,7 +335,7 @@ check("drop_key_bias")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "grouped_query_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="grouped_query_attention"
 def grouped_query_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> torch.Tensor:
@@ -379,9 +364,6 @@ def pool_heads(w: torch.Tensor, num_heads: int, num_kv_heads: int) -> torch.Tens
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "grouped_query_attention-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("grouped_query_attention")
-
 # %% [markdown]
 # {{exercise count_attention}}
 #
@@ -399,7 +381,7 @@ check("grouped_query_attention")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "count_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="count_attention"
 def count_attention(d_model: int, num_heads: int, num_kv_heads: int, has_bias: bool) -> int:
     """Return the number of parameters of a layer."""
     ### BEGIN SOLUTION
@@ -428,9 +410,6 @@ def break_even_length(d_model: int, num_heads: int, num_kv_heads: int) -> float:
     return d_model + num_kv_heads * d_model / num_heads
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "count_attention-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("count_attention")
 
 # %% [markdown]
 # {{exercise check_multi_head}}
@@ -501,7 +480,7 @@ for attention in (torch_attention, scrambled_attention):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "check_multi_head", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="check_multi_head"
 def check_multi_head(attention) -> None:
     """Raise AssertionError if a multi-head attention is wrong.
 
@@ -542,9 +521,6 @@ def check_multi_head(attention) -> None:
             assert off < 1e-3, f"off by {off:.2g}"
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "check_multi_head-check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
-check("check_multi_head")
 
 # %% [markdown]
 # {{exercise mended_derivation}}
@@ -589,7 +565,7 @@ for changed in range(6):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_derivation", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_derivation"
 def mended_derivation(
     tokens: torch.Tensor,
     w_query: torch.Tensor,
@@ -613,9 +589,6 @@ def mended_derivation(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "mended_derivation-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("mended_derivation")
-
 # %% [markdown]
 # {{exercise convolution_as_heads}}
 #
@@ -635,7 +608,7 @@ check("mended_derivation")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "convolution_as_heads", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="convolution_as_heads"
 def toeplitz_weights(kernel: torch.Tensor, length: int) -> torch.Tensor:
     """Return the weights of a convolution that looks back.
 
@@ -665,9 +638,6 @@ def convolution_as_heads(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "convolution_as_heads-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("convolution_as_heads")
-
 # %% [markdown]
 # ## Look at what you built
 #
@@ -688,3 +658,17 @@ plt.xlabel("number of the singular value")
 plt.ylabel("singular value of the OV circuit")
 plt.legend()
 plt.show()
+
+# %% [markdown]
+# {{question why_several_heads}}
+#
+# Two heads with queries and keys of width 32 have as many parameters as one head of width 64. What can the two heads do that the one cannot? Give an example of a sentence, or of a task, in which one position needs it. And what does each of the two lose? Answer in three to five sentences.
+
+# %% [markdown] written="why_several_heads" points=3
+# **What earns the points**, one each:
+#
+# 1. One head gives each query one distribution over the keys; two heads give two that are independent of each other.
+# 2. An example in which one position needs two things at once, such as a verb that needs its subject and its object, and why one averaged distribution mixes the two.
+# 3. Each head has a lower rank: its scores come from 32 dimensions instead of 64, so it can express fewer patterns of matching.
+#
+# **Often seen, and wrong:** “They are faster because they run in parallel”; “more heads have more parameters”; the claim that each head sees only a part of the tokens (each sees all tokens, through projections of its own).

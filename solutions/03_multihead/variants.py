@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from classroom.answers import Variant
+from classroom.exercise.answers import Variant
 
 # 3.1 ------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from classroom import check
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "layer_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="layer_norm"
 def layer_norm(
     x: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
 ) -> torch.Tensor:
@@ -54,9 +54,6 @@ def layer_norm(
     return centred / torch.sqrt(variance + eps) * gain + bias
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "layer_norm-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("layer_norm")
 
 # %% [markdown]
 # {{exercise rms_norm}}
@@ -77,7 +74,7 @@ check("layer_norm")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "rms_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="rms_norm"
 def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
     """Bring each token to a mean square of 1, then scale its features.
 
@@ -95,9 +92,6 @@ def centring_matrix(d_model: int) -> torch.Tensor:
     return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "rms_norm-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("rms_norm")
 
 # %% [markdown]
 # {{exercise feed_forward}}
@@ -130,7 +124,7 @@ check("rms_norm")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "feed_forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="feed_forward"
 def feed_forward(
     x: torch.Tensor,
     w_up: torch.Tensor,
@@ -180,9 +174,6 @@ def gated_width(d_ff: int, multiple: int) -> int:
     return -(-2 * d_ff // (3 * multiple)) * multiple
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "feed_forward-check", "locked": true, "points": 7, "schema_version": 3, "solution": false, "task": false}
-check("feed_forward")
 
 # %% [markdown]
 # {{exercise TransformerBlock}}
@@ -236,7 +227,7 @@ for size in (1, 10, 100):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "TransformerBlock", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="TransformerBlock"
 class TransformerBlock(nn.Module):
     """Self attention, then feed-forward, each added to the stream."""
 
@@ -274,9 +265,6 @@ class TransformerBlock(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "TransformerBlock-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("TransformerBlock")
-
 # %% [markdown]
 # {{exercise stack_with_final_norm}}
 #
@@ -292,7 +280,7 @@ check("TransformerBlock")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "stack_with_final_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="stack_with_final_norm"
 def stack_with_final_norm(
     x: torch.Tensor,
     gains: torch.Tensor,
@@ -315,9 +303,6 @@ def stack_with_final_norm(
     return F.layer_norm(x, width, gains[-1], biases[-1]), torch.stack(sizes)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "stack_with_final_norm-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("stack_with_final_norm")
 
 # %% [markdown]
 # {{exercise init_std}}
@@ -351,7 +336,7 @@ for layer in range(1, 7):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "init_std", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="init_std"
 def linear_std(fan_in: int) -> float:
     """Return the standard deviation of weights that keep the mean square of what comes in."""
     ### BEGIN SOLUTION
@@ -381,9 +366,6 @@ def stream_variance(fan_in: int, num_layers: int, std: float) -> float:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "init_std-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("init_std")
-
 # %% [markdown]
 # {{exercise dropout_block}}
 #
@@ -404,7 +386,7 @@ check("init_std")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "dropout_block", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="dropout_block"
 def dropout(x: torch.Tensor, keep: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
     """Drop the features where `keep` is False, and leave their mean as it was.
 
@@ -438,9 +420,6 @@ def dropout_block(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "dropout_block-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("dropout_block")
-
 # %% [markdown]
 # {{exercise fold_norm}}
 #
@@ -458,7 +437,7 @@ check("dropout_block")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "fold_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="fold_norm"
 def fold_norm(
     gain: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, linear_bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -483,9 +462,6 @@ def centre_writer(
     return weight - weight.mean(dim=0), linear_bias - linear_bias.mean()
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "fold_norm-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("fold_norm")
 
 # %% [markdown]
 # {{exercise check_layer_norm}}
@@ -524,7 +500,7 @@ print("passes")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "check_layer_norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="check_layer_norm"
 def check_layer_norm(layer_norm) -> None:
     """Raise AssertionError if a LayerNorm is wrong.
 
@@ -543,9 +519,6 @@ def check_layer_norm(layer_norm) -> None:
         assert off < 1e-3, f"off by {off:.2g} at eps={eps}"
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "check_layer_norm-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("check_layer_norm")
 
 # %% [markdown]
 # {{exercise mended_block}}
@@ -614,7 +587,7 @@ show_symptoms(published_block)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_block", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_block"
 def mended_block(
     x: torch.Tensor,
     memory: torch.Tensor,
@@ -640,9 +613,6 @@ def mended_block(
     return x + torch.relu(norm(x, 2) @ w_up) @ w_down
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "mended_block-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("mended_block")
 
 # %% [markdown]
 # {{exercise swapped_sublayer}}
@@ -671,7 +641,7 @@ def logits_with(sublayer, ids):
     """Run the reader with `sublayer(x, weights)` in place of each feed-forward sub-layer."""
     x = reader.embedding(ids)
     for block in reader.blocks:
-        x = x + block.attention(block.attention_norm(x), mask="causal")
+        x = x + block.attention(block.attention_norm(x))
         x = sublayer(x, sublayer_weights(block))
     return reader.unembedding(reader.final_norm(x))
 
@@ -697,7 +667,7 @@ print(f"without feed-forward: {nats_per_token(without, ids):.4f} nats per token"
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "swapped_sublayer", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="swapped_sublayer"
 def swapped_sublayer(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
     """Do what the feed-forward sub-layer of a trained pre-norm model does.
 
@@ -711,9 +681,6 @@ def swapped_sublayer(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch
     return x + F.linear(hidden, weights["down.weight"], weights["down.bias"])
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "swapped_sublayer-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("swapped_sublayer")
 
 # %% [markdown]
 # ## Look at what you built
@@ -784,3 +751,17 @@ right.set_ylabel("size of the gradient")
 left.legend()
 figure.tight_layout()
 plt.show()
+
+# %% [markdown]
+# {{question why_norm_before}}
+#
+# A pre-norm block computes x + f(norm(x)); a post-norm block, norm(x + f(x)). Follow a gradient from the last layer of a deep stack back to the first. What does it pass in each case? Why does a deep pre-norm stack train with less warm-up, or none, and why does it need one more norm at its end? Answer in three to five sentences.
+
+# %% [markdown] written="why_norm_before" points=3
+# **What earns the points**, one each:
+#
+# 1. Pre-norm: the residual connection is an identity, so the gradient reaches each layer unchanged along one path, plus what comes through the sub-layers.
+# 2. Post-norm: the gradient passes a norm at each layer, which rescales it each time, so its size depends on depth, and early steps need small learning rates.
+# 3. The residual stream of a pre-norm stack grows with depth and is never normalised on its way, so the logits need a final norm.
+#
+# **Often seen, and wrong:** “The norm prevents vanishing gradients” without saying where the gradient goes; pre- and post-norm exchanged; the claim that the two compute the same function.

@@ -51,7 +51,7 @@ def minus_the_token_before(x):
     return torch.cat((x[:1], x[1:] - x[:-1]))
 
 
-# %% nbgrader={"grade": false, "grade_id": "check_order_blindness", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="check_order_blindness"
 def check_order_blindness(layer) -> None:
     """Raise AssertionError if the layer does more to permuted tokens than permute its outputs."""
     ### BEGIN SOLUTION
@@ -77,9 +77,6 @@ def order_counter_example(
     return torch.stack((something, torch.zeros_like(something)))
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "check_order_blindness-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("check_order_blindness")
 
 # %% [markdown]
 # {{exercise sinusoidal_positions}}
@@ -110,7 +107,7 @@ check("check_order_blindness")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "sinusoidal_positions", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="sinusoidal_positions"
 def sinusoidal_positions(length: int, d_model: int, base: float = 10_000.0) -> torch.Tensor:
     """Return the rows of the positions 0, 1, …, length - 1: shape (length, d_model)."""
     ### BEGIN SOLUTION
@@ -134,9 +131,6 @@ def shift_matrix(shift: int, d_model: int, base: float = 10_000.0) -> torch.Tens
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "sinusoidal_positions-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("sinusoidal_positions")
-
 # %% [markdown]
 # {{exercise learned_positions}}
 #
@@ -154,7 +148,7 @@ check("sinusoidal_positions")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "learned_positions", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="learned_positions"
 def learned_positions(x: torch.Tensor, table: torch.Tensor, offset: int = 0) -> torch.Tensor:
     """Add to each token the row of its position, in a new tensor.
 
@@ -169,9 +163,6 @@ def learned_positions(x: torch.Tensor, table: torch.Tensor, offset: int = 0) -> 
     return x + table.narrow(0, offset, length)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "learned_positions-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("learned_positions")
 
 # %% [markdown]
 # {{exercise apply_rotary}}
@@ -198,7 +189,7 @@ check("learned_positions")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "apply_rotary", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="apply_rotary"
 def apply_rotary(x: torch.Tensor, positions: torch.Tensor, base: float = 10_000.0) -> torch.Tensor:
     """Turn neighbouring features of queries or keys by angles that grow with position.
 
@@ -240,9 +231,6 @@ def rotary_attention(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "apply_rotary-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("apply_rotary")
-
 # %% [markdown]
 # {{exercise convert_rotary}}
 #
@@ -258,7 +246,7 @@ check("apply_rotary")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "convert_rotary", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="convert_rotary"
 def convert_rotary(weight: torch.Tensor, num_heads: int, to: str) -> torch.Tensor:
     """Return the rows of a query or key projection in the order of the layout `to`.
 
@@ -273,9 +261,6 @@ def convert_rotary(weight: torch.Tensor, num_heads: int, to: str) -> torch.Tenso
     return weight.unflatten(0, (num_heads, d_head))[:, order].flatten(0, 1)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "convert_rotary-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("convert_rotary")
 
 # %% [markdown]
 # {{exercise alibi_bias}}
@@ -298,7 +283,7 @@ check("convert_rotary")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "alibi_bias", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="alibi_bias"
 def alibi_slopes(num_heads: int) -> torch.Tensor:
     """Return the slope of each head, shape (num_heads,)."""
 
@@ -324,9 +309,6 @@ def alibi_bias(num_heads: int, q_len: int, k_len: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "alibi_bias-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("alibi_bias")
-
 # %% [markdown]
 # {{exercise rotary_in_space}}
 #
@@ -346,7 +328,7 @@ check("alibi_bias")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "rotary_in_space", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="rotary_in_space"
 def patch_coordinates(height: int, width: int) -> torch.Tensor:
     """Return (row, column) of each patch in reading order, shape (height * width, 2), floats."""
     ### BEGIN SOLUTION
@@ -376,9 +358,6 @@ def rotary_in_space(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "rotary_in_space-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("rotary_in_space")
-
 # %% [markdown]
 # {{exercise extrapolation}}
 #
@@ -402,9 +381,9 @@ check("rotary_in_space")
 # </details>
 
 # %%
-from groundup.data import python_reference
-from groundup.positions import alibi_bias as library_bias
-from groundup.positions import rotate, sinusoidal_table
+from groundup.core.positions import alibi_bias as library_bias
+from groundup.core.positions import rotate, sinusoidal_table
+from groundup.data.texts import python_reference
 
 text = python_reference().train
 symbols = sorted(set(text))
@@ -468,7 +447,7 @@ for scheme, losses in measured.items():
     print(f"{scheme:10}", "  ".join(f"{part.mean():.2f}" for part in parts))
 
 
-# %% nbgrader={"grade": false, "grade_id": "extrapolation", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="extrapolation"
 def extrapolation(
     losses: torch.Tensor, trained_length: int, window: int, tolerance: float
 ) -> tuple[torch.Tensor, int, torch.Tensor]:
@@ -487,9 +466,6 @@ def extrapolation(
     return by_position, breaks_at, torch.exp(by_position.cumsum(dim=0) / tokens_so_far)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "extrapolation-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("extrapolation")
 
 # %% [markdown]
 # {{exercise mended_positions}}
@@ -539,7 +515,7 @@ def picture_symptoms(table_of, turn):
 picture_symptoms(published_positions, published_rotary)
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_positions", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_positions"
 def mended_positions(length: int, d_model: int) -> torch.Tensor:
     """Return the sinusoidal table, shape (length, d_model), with base 10,000."""
     ### BEGIN SOLUTION
@@ -563,9 +539,6 @@ def mended_rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     return x * torch.cos(angle) + crossed * torch.sin(angle)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "mended_positions-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("mended_positions")
 
 # %% [markdown]
 # {{exercise swapped_rotary}}
@@ -620,7 +593,7 @@ print(f"with nothing turned: {nats_per_token(unturned, ids):.4f} nats per token"
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "swapped_rotary", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="swapped_rotary"
 def swapped_rotary(
     query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -643,9 +616,6 @@ def swapped_rotary(
     return turned(query), turned(key)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "swapped_rotary-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("swapped_rotary")
 
 # %% [markdown]
 # ## Look at what you built
@@ -726,3 +696,17 @@ for scheme, losses in measured.items():
 right.set(title="loss by position", xlabel="position", ylabel="nats")
 right.legend()
 plt.show()
+
+# %% [markdown]
+# {{question why_rotations}}
+#
+# Attention without any information about position cannot tell “dog bites man” from “man bites dog”. Why not? Rotary embeddings rotate queries and keys by angles proportional to their positions. Why does a score then depend on the distance between two positions alone, and why are the values not rotated? Answer in three to five sentences.
+
+# %% [markdown] written="why_rotations" points=3
+# **What earns the points**, one each:
+#
+# 1. Without positions, permuting the tokens only permutes the outputs: each query sees the same set of keys and values, whatever their order.
+# 2. The dot product of two rotated vectors depends on the difference of the angles, because one rotation's transpose times the other is the rotation by the difference, hence on the distance.
+# 3. Only scores need to know where tokens are; rotated values would add up in different directions that depend on absolute positions, and the output would have to be rotated back.
+#
+# **Often seen, and wrong:** “Attention is order-free because of the softmax”; absolute and relative confused; the claim that rotation changes the norms of vectors.

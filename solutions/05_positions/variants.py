@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from classroom.answers import Variant
+from classroom.exercise.answers import Variant
 
 # 5.1 ------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ def block(x, mask, weights):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "decoder_only_logits", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="decoder_only_logits"
 def decoder_only_logits(
     tokens: torch.Tensor,
     table: torch.Tensor,
@@ -86,9 +86,6 @@ def decoder_only_logits(
     return F.layer_norm(x, (d_model,), gain, bias) @ table.T
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "decoder_only_logits-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("decoder_only_logits")
 
 # %% [markdown]
 # {{exercise shifted_loss}}
@@ -126,7 +123,7 @@ print(f"a model that knows nothing: {math.log(8):.3f} nats per token")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "shifted_loss", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="shifted_loss"
 def shifted_loss(model, targets: torch.Tensor, bos: int, pad: int) -> torch.Tensor:
     """Return how many nats per token a model needs for the targets, each given those before it.
 
@@ -138,9 +135,6 @@ def shifted_loss(model, targets: torch.Tensor, bos: int, pad: int) -> torch.Tens
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=pad)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "shifted_loss-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("shifted_loss")
 
 # %% [markdown]
 # {{exercise CrossAttention}}
@@ -163,7 +157,7 @@ check("shifted_loss")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "CrossAttention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="CrossAttention"
 class CrossAttention(nn.Module):
     """Let each target token collect from the memory of a source."""
 
@@ -198,9 +192,6 @@ class CrossAttention(nn.Module):
         ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "CrossAttention-check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
-check("CrossAttention")
-
 # %% [markdown]
 # {{exercise greedy_translation}}
 #
@@ -227,7 +218,7 @@ check("CrossAttention")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "greedy_translation", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="greedy_translation"
 def greedy_translation(
     encode,
     decode,
@@ -258,9 +249,6 @@ def greedy_translation(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "greedy_translation-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("greedy_translation")
-
 # %% [markdown]
 # {{exercise masked_tokens}}
 #
@@ -285,7 +273,7 @@ check("greedy_translation")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "masked_tokens", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="masked_tokens"
 def masked_tokens(
     tokens: torch.Tensor,
     choice: torch.Tensor,
@@ -311,9 +299,6 @@ def masked_tokens(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "masked_tokens-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("masked_tokens")
-
 # %% [markdown]
 # {{exercise check_prompt_split}}
 #
@@ -335,7 +320,7 @@ check("masked_tokens")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "check_prompt_split", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="check_prompt_split"
 def check_prompt_split(predict) -> None:
     """Raise AssertionError if a model's prediction depends on where its prompt was split.
 
@@ -350,9 +335,6 @@ def check_prompt_split(predict) -> None:
         assert off < 1e-5, f"cut before token {cut}, a probability moves by {off:.2g}"
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "check_prompt_split-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("check_prompt_split")
 
 # %% [markdown]
 # {{exercise one_block_three_masks}}
@@ -379,7 +361,7 @@ check("check_prompt_split")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "one_block_three_masks", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="one_block_three_masks"
 def three_masks(
     length: int, prefix_lens: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -411,9 +393,6 @@ def one_block_three_masks(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "one_block_three_masks-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("one_block_three_masks")
-
 # %% [markdown]
 # {{exercise smoothed_loss}}
 #
@@ -435,7 +414,7 @@ check("one_block_three_masks")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "smoothed_loss", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="smoothed_loss"
 def smoothed_loss(
     logits: torch.Tensor, targets: torch.Tensor, smoothing: float, pad: int
 ) -> torch.Tensor:
@@ -459,9 +438,6 @@ def noam(step: int, d_model: int, warmup_steps: int) -> float:
     return d_model**-0.5 * min(number**-0.5, number * warmup_steps**-1.5)
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "smoothed_loss-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("smoothed_loss")
 
 # %% [markdown]
 # {{exercise mended_decoder}}
@@ -554,7 +530,7 @@ show_symptoms(published_decoder)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_decoder", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_decoder"
 def mended_decoder(
     x: torch.Tensor, memory: torch.Tensor, source_mask: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
@@ -573,16 +549,15 @@ def mended_decoder(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "mended_decoder-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("mended_decoder")
-
 # %% [markdown]
 # {{exercise swapped_cross_attention}}
 #
 # So far your parts have run with random numbers. The course comes with an encoder-decoder that has learned something: it reads a date as people of 24 locales write it, character by character, and writes it in ISO form. Two blocks read, two write; `d_model` is 64, there are 4 heads, every norm has $\varepsilon = 10^{-5}$. The cell below loads it, takes its decoder apart at the right place, and measures it on dates of days that it has never met.
 
 # %%
-from groundup.data import BOS, EOS, PAD, Dates, pair_batches
+from groundup.data.batches import pair_batches
+from groundup.data.dates import Dates
+from groundup.data.tokenizers import BOS, EOS, PAD
 from groundup.pretrained import load
 
 translator, tokenizers = load("dates")
@@ -609,7 +584,7 @@ def decode_with(sublayer, target, memory, source_mask):
     """Run the decoder with `sublayer` in place of each cross-attention sub-layer."""
     x = translator.embedding(target)
     for part in translator.blocks:
-        x = x + part.attention(part.attention_norm(x), mask="causal")
+        x = x + part.attention(part.attention_norm(x))
         x = sublayer(x, memory, source_mask, sublayer_weights(part), 4)
         x = x + part.feed_forward(part.feed_forward_norm(x))
     return translator.unembedding(translator.final_norm(x))
@@ -645,7 +620,7 @@ print(f"without cross attention: {nats_per_token(without):.4f} nats per characte
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "swapped_cross_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="swapped_cross_attention"
 def swapped_cross_attention(
     x: torch.Tensor,
     memory: torch.Tensor,
@@ -676,9 +651,6 @@ def swapped_cross_attention(
     return x + apply("output", found.transpose(1, 2).flatten(2))
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "swapped_cross_attention-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
-check("swapped_cross_attention")
 
 # %% [markdown]
 # ## Look at what you built
@@ -773,8 +745,8 @@ alone = torch.tensor([tokenizers["source"].encode(shown.source)])
 with torch.no_grad():
     memory_alone = translator.encode(alone)
     x = translator.embedding(target[which : which + 1])
-    x = translator.blocks[0](x, memory_alone, "causal")
-    x = x + part.attention(part.attention_norm(x), mask="causal")
+    x = translator.blocks[0](x, memory_alone)
+    x = x + part.attention(part.attention_norm(x))
     attention = part.cross_attention.weights(part.cross_attention_norm(x), memory_alone)
 figure, axes = plt.subplots(1, 4, figsize=(13, 4), sharey=True)
 for head, axis in enumerate(axes):
@@ -786,3 +758,17 @@ figure.supxlabel("written")
 figure.supylabel("read")
 figure.tight_layout()
 plt.show()
+
+# %% [markdown]
+# {{question why_three_attentions}}
+#
+# An encoder-decoder has three kinds of attention. For each: where do the queries come from, where the keys and values, and which mask does it need, in training and in generation? Why can the decoder be trained on all positions of a target in one forward pass, although it generates one token at a time? Answer in three to five sentences.
+
+# %% [markdown] written="why_three_attentions" points=3
+# **What earns the points**, one each:
+#
+# 1. Encoder: all from the source, padding mask. Decoder self-attention: all from the target, causal mask and padding. Cross-attention: queries from the target, keys and values from the encoder's output, the source's padding mask.
+# 2. In training the target is known and is the decoder's input, shifted by one position (teacher forcing).
+# 3. The causal mask makes the output at each position depend on earlier inputs only, so all positions give the predictions that they would give one after the other.
+#
+# **Often seen, and wrong:** A causal mask in the cross-attention; no padding mask there; “the model sees the target in training, so it learns to copy it”, which the shift and the mask prevent.

@@ -13,7 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from classroom.checks import (
+from classroom.calls.lending import Refused
+from classroom.calls.subject import Crashed, StudentError
+from classroom.exercise.comparing import describe, differs, same
+from classroom.exercise.expect import (
     CheckFailed,
     exercise,
     expect_agrees,
@@ -23,9 +26,7 @@ from classroom.checks import (
     expect_test_judges,
     points,
 )
-from classroom.comparing import describe, differs, same
-from classroom.diagnosis import SECONDS_PER_MISTAKE
-from classroom.subjects import Crashed, LocalSubject, StudentError
+from classroom.exercise.prepared import known, observing, oracle
 
 LOGITS = {"logits": "batch length vocab_size"}
 TOKENS = {"output": "batch length d_model"}
@@ -69,8 +70,8 @@ def expect_answer(subject, case, draw, request, judge):
         raise CheckFailed(problem)
     alike = []
     for mistake in case.mistakes:
-        known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
-        if all(same(answer(known, *given), seen) for given, seen in trials):
+        code = known(mistake)
+        if all(same(answer(code, *given), seen) for given, seen in trials):
             alike.append(mistake)
     raise CheckFailed(problem, alike)
 
@@ -131,6 +132,7 @@ def decoder_inputs(case, is_scaled=False):
     )
 
 
+@oracle
 def decoder_oracle(tokens, table, positions, layers, gain, bias, is_scaled=False):
     rows = F.embedding(tokens, table)
     x = rows * (table.shape[1] ** 0.5 if is_scaled else 1.0) + positions[None, : tokens.shape[1]]
@@ -154,8 +156,7 @@ def draw_with_cotangent(case):
 def both_uses_count(gradient, cotangent, *args):
     if gradient is None:
         return "no gradient reaches `table`: part of the computation is cut off from it"
-    oracle = LocalSubject({"decoder_only_logits": decoder_oracle})
-    expected = table_gradient(oracle, cotangent, *args)
+    (expected,) = decoder_oracle.gradients(args, [1], [cotangent])
     return differs("the gradient by the tied table", gradient, expected)
 
 
@@ -179,7 +180,7 @@ class TestDecoderOnlyLogits:
         inputs = partial(decoder_inputs, is_scaled=True)
         expect_agrees(subject, case, "decoder_only_logits", inputs, decoder_oracle, LOGITS)
 
-    @points(1)
+    @points(1, only_with="test_from_tokens_to_logits")
     def test_no_logit_depends_on_a_later_token(self, subject, case):
         def inputs(case):
             tokens, table, *rest = decoder_inputs(case)
@@ -253,10 +254,8 @@ def as_a_number(loss):
     return None, f"the loss should be a single number, it is {describe(loss)}"
 
 
-def loss_judge(loss, targets, table, places):
-    loss, problem = as_a_number(loss)
-    if problem:
-        return problem
+@oracle
+def shifted_oracle(targets, table, places):
     begin = torch.full((len(targets), 1), BOS)
     logits = position_model(table, places, torch.cat([begin, targets], dim=1))
     nats = [
@@ -265,7 +264,14 @@ def loss_judge(loss, targets, table, places):
         for i, token in enumerate(sequence)
         if token != PAD
     ]
-    return differs("the loss", loss, sum(nats) / len(nats))
+    return sum(nats) / len(nats)
+
+
+def loss_judge(loss, targets, table, places):
+    loss, problem = as_a_number(loss)
+    if problem:
+        return problem
+    return differs("the loss", loss, shifted_oracle(targets, table, places))
 
 
 def rule_model(rule, tokens):
@@ -307,7 +313,7 @@ class TestShiftedLoss:
     def test_padding_is_not_counted(self, subject, case):
         expect_answer(subject, case, loss_inputs, loss_request, loss_judge)
 
-    @points(2)
+    @points(2, only_with="test_each_token_is_predicted_from_those_before_it")
     def test_a_model_that_copies_its_input_has_a_high_loss(self, subject, case):
         def judge(loss, rule, targets):
             loss, problem = as_a_number(loss)
@@ -323,7 +329,7 @@ class TestShiftedLoss:
 
         expect_answer(subject, case, draw, rule_request, judge)
 
-    @points(1)
+    @points(1, only_with="test_each_token_is_predicted_from_those_before_it")
     def test_a_model_that_knows_what_follows_has_a_low_loss(self, subject, case):
         def draw(case):
             length = case.integer(4, 7)
@@ -362,6 +368,7 @@ def cross_inputs(case, masked=False, heads=3):
     return settings, weights, x, memory, torch.arange(src_len) < lengths[:, None]
 
 
+@oracle
 def cross_oracle(settings, weights, x, memory, source_mask=None):
     names = ("query", "key", "value")
     found, _ = F.multi_head_attention_forward(
@@ -409,7 +416,7 @@ class TestCrossAttention:
     def test_padding_of_the_source_is_not_seen(self, subject, case):
         self.compare(subject, case, partial(cross_inputs, masked=True))
 
-    @points(1)
+    @points(1, only_with="test_one_head_asks_the_memory")
     def test_the_order_of_the_memory_does_not_matter(self, subject, case):
         def inputs(case):
             settings, weights, x, memory = cross_inputs(case)
@@ -424,12 +431,7 @@ class TestCrossAttention:
     @points(1)
     def test_gradients_reach_target_and_memory(self, subject, case):
         expect_gradients(
-            subject,
-            case,
-            "CrossAttention",
-            cross_inputs,
-            lambda settings, weights, x, memory: cross_oracle(settings, weights, x, memory),
-            wrt=["x", "memory"],
+            subject, case, "CrossAttention", cross_inputs, cross_oracle, wrt=["x", "memory"]
         )
 
     def compare(self, subject, case, inputs):
@@ -461,14 +463,16 @@ class Translator:
         seen = torch.ones(memory.shape[:2]) if source_mask is None else source_mask
         return (memory[..., 0] * seen.double()).sum(dim=1)
 
+    @observing
     def encode(self, source, source_mask=None):
         self.num_encoded += 1
         return self.read(source, source_mask)
 
+    @observing
     def decode(self, target, memory, source_mask=None):
         self.num_decoded += 1
         if target.dim() != 2 or len(target) != len(memory):
-            raise ValueError(
+            raise Refused(
                 "decode must get one target for each source of the batch, got target of shape "
                 f"{tuple(target.shape)} and memory of shape {tuple(memory.shape)}"
             )
@@ -615,6 +619,7 @@ def masking_inputs(case, share=0.6, kind=None):
     return tokens, choice, kinds, word, num_special, mask_id, vocab_size, share
 
 
+@oracle
 def masking_oracle(tokens, choice, kind, word, num_special, mask_id, vocab_size, share=0.15):
     """Decide about one place after the other."""
     inputs, labels = tokens.clone(), torch.full_like(tokens, -100)
@@ -662,7 +667,7 @@ class TestMaskedTokens:
     def test_every_chosen_token_is_asked_for_and_no_other(self, subject, case):
         self.compare(subject, case, partial(masking_inputs, kind=(0.7, 1.0)), ["labels"])
 
-    @points(1)
+    @points(1, only_with="test_all_three_kinds_are_told_apart")
     def test_the_tokens_themselves_are_not_hidden(self, subject, case):
         expect_inputs_unchanged(subject, case, "masked_tokens", masking_inputs)
 
@@ -675,6 +680,7 @@ class TestMaskedTokens:
 WORDS, WIDTH, MAX_LEN = 11, 6, 16
 
 
+### BEGIN PACKED
 def fixed(*shape):
     """Weights of the models that a student's test is to judge: always the same."""
     generator = torch.Generator().manual_seed(sum(shape))
@@ -757,11 +763,16 @@ def remembered(model):
 
     def predict(first, rest):
         if not (len(first) and len(rest)):
-            raise ValueError(
+            raise Refused(
                 "predict needs at least one token in each part, got "
                 f"{len(first)} in first and {len(rest)} in rest"
             )
-        text = (*first.tolist(), -1, *rest.tolist())
+        if first.dim() != 1 or rest.dim() != 1:
+            raise ValueError(
+                "predict needs tokens (length,) in each part, got shapes "
+                f"{tuple(first.shape)} and {tuple(rest.shape)}"
+            )
+        text = (first.dtype, *first.tolist(), rest.dtype, *rest.tolist())
         if text not in known:
             known[text] = model(first, rest)
         return known[text]
@@ -834,6 +845,7 @@ NOT_RIGHT = {
 # They are asked the same by all checks, and by all tests that a student's is compared with.
 RIGHT = {description: remembered(model) for description, model in RIGHT.items()}
 NOT_RIGHT = {description: remembered(model) for description, model in NOT_RIGHT.items()}
+### END PACKED
 
 
 @exercise(
@@ -893,10 +905,11 @@ def prefix_lens(case, batch, length):
 
 
 def mask_inputs(case):
-    batch, length = case.size("batch", 3), case.size("length", 6, smallest=4)
+    batch, length = case.size("batch", 3), case.size("length", case.integer(5, 79), smallest=4)
     return length, prefix_lens(case, batch, length)
 
 
+@oracle
 def mask_oracle(length, prefix_lens):
     """Decide about one pair of tokens after the other."""
     places = range(length)
@@ -925,6 +938,7 @@ def block_inputs(case):
     return x, block_weights(case, d_model, d_ff), prefix_lens(case, batch, length)
 
 
+@oracle
 def block_oracle(x, weights, prefix_lens):
     return tuple(run_block(x, mask, weights) for mask in mask_oracle(x.shape[1], prefix_lens))
 
@@ -955,7 +969,7 @@ class TestOneBlockThreeMasks:
     @points(1)
     def test_the_prefix_stands_between_the_other_two(self, subject, case):
         def inputs(case):
-            length = case.integer(4, 7)
+            length = case.integer(4, 29)
             return length, torch.tensor([0, 1, length])
 
         def law(masks, length, prefix_lens):
@@ -969,14 +983,18 @@ class TestOneBlockThreeMasks:
                     return f"with a prefix of {words} the mask should be your {other} one"
             return None
 
-        expect_law(subject, case, "three_masks", inputs, law)
+        for _ in range(3):
+            expect_law(subject, case, "three_masks", inputs, law)
 
     @points(2)
     def test_the_same_block_is_run_with_each(self, subject, case):
         expect_agrees(subject, case, "one_block_three_masks", block_inputs, block_oracle, OUTPUTS)
 
     def compare_masks(self, subject, case, part):
-        expect_agrees(subject, case, "three_masks", mask_inputs, mask_oracle, MASKS, compare=[part])
+        for _ in range(3):
+            expect_agrees(
+                subject, case, "three_masks", mask_inputs, mask_oracle, MASKS, compare=[part]
+            )
 
 
 # 6.8 ------------------------------------------------------------------------------------------
@@ -994,6 +1012,7 @@ def smoothing_inputs(case, padded=True):
     return logits, targets, float(case.uniform(low=0.05, high=0.4)), 0
 
 
+@oracle
 def smoothing_oracle(logits, targets, smoothing, pad):
     flat = logits.flatten(0, 1), targets.flatten()
     return F.cross_entropy(*flat, ignore_index=pad, label_smoothing=smoothing)
@@ -1005,6 +1024,7 @@ def schedule_inputs(case, late=False):
     return step, case.integer(5, 600), warmup_steps
 
 
+@oracle
 def schedule_oracle(step, d_model, warmup_steps):
     """Rise in a line to the highest rate, then fall like a root."""
     highest = 1 / math.sqrt(d_model * warmup_steps)
@@ -1074,6 +1094,7 @@ def mended_inputs(case, padded=False):
     )
 
 
+@oracle
 def mended_oracle(x, memory, source_mask, weights):
     """Go token by token: the past by a growing slice, the source by what is real of it."""
     w_q, w_k, w_v, cross_q, cross_k, cross_v = weights
@@ -1137,7 +1158,7 @@ class TestMendedDecoder:
     def test_padding_of_the_source_is_not_seen(self, subject, case):
         self.compare(subject, case, partial(mended_inputs, padded=True))
 
-    @points(1)
+    @points(1, only_with="test_without_cross_attention_tokens_attend_to_the_past")
     def test_no_token_notices_a_later_one(self, subject, case):
         expect_law(subject, case, "mended_decoder", decoder_twins, nobody_notices_the_last)
 
@@ -1151,7 +1172,7 @@ class TestMendedDecoder:
 @functools.cache
 def translator():
     """Load the trained model in double precision, and what it reads and writes."""
-    from groundup.data import Dates
+    from groundup.data.dates import Dates
     from groundup.pretrained import load
 
     model, tokenizers = load("dates")
@@ -1165,7 +1186,7 @@ def drawn_dates(case):
         The source, the target, the source's mask, and the right answers.
 
     """
-    from groundup.data import pair_batches
+    from groundup.data.batches import pair_batches
 
     model, tokenizers, dates = translator()
     drawn = dates.draw(8, case.generator, dates.validation_days)
@@ -1186,9 +1207,9 @@ def before_cross_attention(source, target, source_mask, layer):
     model, _, _ = translator()
     memory, x = model.encode(source, source_mask), model.embedding(target)
     for block in model.blocks[:layer]:
-        x = block(x, memory, "causal", source_mask)
+        x = block(x, memory, None, source_mask)
     block = model.blocks[layer]
-    x = x + block.attention(block.attention_norm(x), mask="causal")
+    x = x + block.attention(block.attention_norm(x))
     heads = model.config.num_heads
     return x, memory, source_mask[:, 0, 0], trained_weights(block), heads
 
@@ -1198,7 +1219,7 @@ def after_cross_attention(x, memory, source_mask, layer):
     model, _, _ = translator()
     x = x + model.blocks[layer].feed_forward(model.blocks[layer].feed_forward_norm(x))
     for block in model.blocks[layer + 1 :]:
-        x = block(x, memory, "causal", source_mask[:, None, None, :])
+        x = block(x, memory, None, source_mask[:, None, None, :])
     return model.unembedding(model.final_norm(x))
 
 
@@ -1208,6 +1229,7 @@ def swap_inputs(case):
     return before_cross_attention(source, target, source_mask, layer)
 
 
+@oracle
 def swap_oracle(x, memory, source_mask, weights, num_heads):
     read = F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])
     settings = {"d_model": x.shape[-1], "num_heads": num_heads}

@@ -15,7 +15,10 @@ import torch.nn.functional as F
 from torch.optim.adamw import adamw
 from torch.utils.flop_counter import FlopCounterMode
 
-from classroom.checks import (
+from classroom.calls.lending import Refused
+from classroom.exercise.comparing import describe, differs
+from classroom.exercise.diagnosis import Crash, asks_for
+from classroom.exercise.expect import (
     exercise,
     expect_agrees,
     expect_answer,
@@ -24,8 +27,7 @@ from classroom.checks import (
     expect_test_judges,
     points,
 )
-from classroom.comparing import describe, differs
-from classroom.diagnosis import Crash, asks_for
+from classroom.exercise.prepared import observing, oracle
 
 # 7.0 ------------------------------------------------------------------------------------------
 
@@ -40,6 +42,7 @@ def merge(pieces, pair):
     return joined
 
 
+@oracle
 def merges_oracle(words, num_merges):
     spelled, merges = [list(word) for word in words], []
     for _ in range(num_merges):
@@ -66,8 +69,13 @@ def judge_merges(seen, words, num_merges):
     return None
 
 
+@oracle
+def pieces_oracle(word, merges):
+    return functools.reduce(merge, map(tuple, merges), list(word))
+
+
 def judge_pieces(seen, word, merges):
-    expected = functools.reduce(merge, map(tuple, merges), list(word))
+    expected = pieces_oracle(word, merges)
     if not isinstance(seen, (list, tuple)):
         return f"`encode` should return a list of pieces, it returned {describe(seen)}"
     if list(seen) != expected:
@@ -170,6 +178,7 @@ def cut_inputs(case):
     return whole_numbers(case, num_tokens, 96), case.integer(2, max(2, num_tokens // 3))
 
 
+@oracle
 def cut_oracle(tokens, num_held_out):
     return tokens.split([len(tokens) - num_held_out, num_held_out])
 
@@ -181,6 +190,7 @@ def start_inputs(case):
     return torch.cat([ends, inner]), length + extra, length
 
 
+@oracle
 def start_oracle(draws, num_tokens, length):
     possible = [s for s in range(num_tokens) if s + length <= num_tokens - 1]
     return torch.tensor([possible[int(draw * len(possible))] for draw in draws.tolist()])
@@ -193,6 +203,7 @@ def batch_inputs(case):
     return whole_numbers(case, length + extra, 96), starts, length
 
 
+@oracle
 def batch_oracle(tokens, starts, length):
     windows = tokens.unfold(0, length + 1, 1)[starts]
     return windows[:, :-1], windows[:, 1:]
@@ -266,6 +277,7 @@ def later_update(case):
     return *tensors, case.integer(3, 9), *settings(case)
 
 
+@oracle
 def update_oracle(
     parameter, gradient, mean, mean_square, step, lr, beta1, beta2, eps, weight_decay
 ):
@@ -288,6 +300,7 @@ def update_oracle(
     return weight, mean, mean_square
 
 
+@oracle
 def torch_run(parameter, gradients, rates, *constants):
     """Update a parameter by each gradient in turn, from averages of zero on."""
     values = (parameter, torch.zeros_like(parameter), torch.zeros_like(parameter))
@@ -368,7 +381,7 @@ class TestAdamwStep:
         others = [draw(case.fresh(i)) for i in range(2)]
         expect_answer(subject, case, [run_of_updates(g) for g in (given, *others)], judge)
 
-    @points(1)
+    @points(1, only_with="test_a_later_update_is_that_of_torch")
     def test_what_was_handed_over_stays_as_it_was(self, subject, case):
         expect_inputs_unchanged(subject, case, "adamw_step", later_update)
 
@@ -376,6 +389,7 @@ class TestAdamwStep:
 # 7.3 ------------------------------------------------------------------------------------------
 
 
+@oracle
 def rate_oracle(step, peak, warmup_steps, total_steps, final):
     if step < warmup_steps:
         return peak * (step + 1) / (warmup_steps + 1)
@@ -414,7 +428,7 @@ class TestLearningRate:
     def test_the_first_update_is_small_and_not_zero(self, subject, case):
         self.compare(subject, case, lambda case, warmup, total: 0)
 
-    @points(1)
+    @points(1, only_with="test_the_rate_climbs_from_the_first_update_on")
     def test_the_peak_comes_right_after_the_warm_up(self, subject, case):
         self.compare(subject, case, lambda case, warmup, total: warmup)
 
@@ -422,17 +436,17 @@ class TestLearningRate:
     def test_the_way_down_is_half_a_cosine(self, subject, case):
         self.compare(subject, case, lambda case, warmup, total: case.integer(warmup + 1, total - 2))
 
-    @points(1)
+    @points(1, only_with="test_the_way_down_is_half_a_cosine")
     def test_the_last_update_has_the_final_rate(self, subject, case):
         self.compare(subject, case, lambda case, warmup, total: total - 1)
 
-    @points(1)
+    @points(1, only_with="test_the_way_down_is_half_a_cosine")
     def test_from_there_on_the_rate_stays(self, subject, case):
         self.compare(
             subject, case, lambda case, warmup, total: total + case.integer(1, total - warmup - 2)
         )
 
-    @points(1)
+    @points(1, only_with="test_the_way_down_is_half_a_cosine")
     def test_no_warm_up_begins_at_the_peak(self, subject, case):
         def inputs(case):
             peak, _, total_steps, final = schedule(case)
@@ -459,6 +473,7 @@ def drawn_gradients(case):
     ]
 
 
+@oracle
 def length_of(gradients):
     return float(torch.cat([g.flatten() for g in gradients if g is not None]).norm())
 
@@ -482,18 +497,24 @@ def judge_form(seen, gradients):
     return None
 
 
+@oracle
+def clipped_oracle(gradients, max_norm):
+    norm = length_of(gradients)
+    factor = min(1.0, max_norm / norm) if norm > 0 else 1.0
+    return [gradient if gradient is None else gradient * factor for gradient in gradients]
+
+
 def judge_clipped(seen, gradients, max_norm):
     if problem := judge_form(seen, gradients):
         return problem
-    norm = length_of(gradients)
+    norm, right = length_of(gradients), clipped_oracle(gradients, max_norm)
     for place, (s, gradient) in enumerate(zip(seen[0], gradients, strict=True)):
         if gradient is None:
             continue
         label = f"gradient {place} of {len(gradients)}"
         if not isinstance(s, torch.Tensor) or s.shape != gradient.shape:
             return f"{label} should be a tensor of shape {tuple(gradient.shape)}"
-        expected = gradient * min(1.0, max_norm / norm) if norm > 0 else gradient
-        if problem := differs(label, s, expected, ROUNDING):
+        if problem := differs(label, s, right[place], ROUNDING):
             return f"{problem} (the norm of all is {norm:.4g}, max_norm {max_norm:.4g})"
     return None
 
@@ -531,7 +552,7 @@ class TestClipGradients:
         inputs = partial(with_longest_norm, 0.3)
         expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
 
-    @points(1)
+    @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
     def test_shorter_gradients_stay_as_they_are(self, subject, case):
         inputs = partial(with_longest_norm, 1.5)
         expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
@@ -541,19 +562,19 @@ class TestClipGradients:
         inputs = partial(with_longest_norm, 0.3)
         expect_law(subject, case, "clip_gradients", inputs, judge_norm)
 
-    @points(1)
+    @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
     def test_a_frozen_parameter_stays_without_a_gradient(self, subject, case):
         inputs = partial(with_longest_norm, 0.3)
         expect_law(subject, case, "clip_gradients", inputs, judge_frozen)
 
-    @points(1)
+    @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
     def test_gradients_of_zero_stay_zero(self, subject, case):
         def inputs(case):
             return [g if g is None else 0 * g for g in drawn_gradients(case)], 2.5
 
         expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
 
-    @points(1)
+    @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
     def test_a_gradient_that_is_no_number_is_refused(self, subject, case):
         requests = []
         for bad in (math.nan, math.inf):
@@ -569,7 +590,7 @@ class TestClipGradients:
         for first in (0, 1):
             expect_answer(subject, case, requests[first:] + requests[:first], judge, may_crash=True)
 
-    @points(1)
+    @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
     def test_what_was_handed_over_stays_as_it_was(self, subject, case):
         inputs = partial(with_longest_norm, 0.3)
         expect_inputs_unchanged(subject, case, "clip_gradients", inputs)
@@ -599,6 +620,7 @@ def with_a_part_that_is_ignored(case):
     return weight, [parts[0], (x, torch.full_like(targets, IGNORED)), parts[2]]
 
 
+@oracle
 def big_batch(weight, parts):
     """Give the gradient and the loss of all parts at once."""
     x, targets = (torch.cat([part[i].flatten(0, 1) for part in parts]) for i in (0, 1))
@@ -613,6 +635,7 @@ def accumulation(weight, parts):
     def request(subject):
         sizes = [0]
 
+        @observing
         def model(weight, x):
             sizes.append(len(x))
             return x @ weight
@@ -698,11 +721,16 @@ def norm_inputs(dtype, size, case, eps=1e-12):
     return x, (1.0 + case.uniform(d_model)).float(), eps
 
 
+@oracle
+def norm_oracle(x, gain, eps):
+    wide = x.double()
+    return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * gain.double()
+
+
 def judge_norm_of(seen, x, gain, eps):
     if not isinstance(seen, torch.Tensor) or seen.shape != x.shape:
         return f"`rms_norm` should return a tensor of shape {tuple(x.shape)}, not {describe(seen)}"
-    wide = x.double()
-    expected = wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * gain.double()
+    expected = norm_oracle(x, gain, eps)
     if seen.dtype != x.dtype:
         return f"the result has dtype {seen.dtype}, the input has {x.dtype}"
     return differs("the normalised vector", seen, expected, HALF_DIGITS)
@@ -716,11 +744,16 @@ def loss_inputs(case):
     return logits, whole_numbers(case, batch * length, vocab_size - 1).view(batch, length)
 
 
+@oracle
+def losses_oracle(logits, targets):
+    return F.cross_entropy(logits.double().mT, targets, reduction="none")
+
+
 def judge_losses(seen, logits, targets):
     if not isinstance(seen, torch.Tensor) or seen.shape != targets.shape:
         shape = tuple(targets.shape)
         return f"`token_losses` should return a tensor of shape {shape}, not {describe(seen)}"
-    expected = F.cross_entropy(logits.double().mT, targets, reduction="none")
+    expected = losses_oracle(logits, targets)
     if problem := differs("the losses", seen, expected, 1e-5):
         return problem
     return None if seen.dtype == torch.float32 else f"the losses have dtype {seen.dtype}"
@@ -732,10 +765,15 @@ def master_inputs(case):
     return case.normal(*shape).float(), case.normal(*shape).bfloat16(), rate
 
 
+@oracle
+def master_oracle(master, gradient, lr):
+    return master.double() - lr * gradient.double()
+
+
 def judge_master(seen, master, gradient, lr):
     if not isinstance(seen, (tuple, list)) or len(seen) != 2:
         return f"`master_step` should return (master, weight), it returned {describe(seen)}"
-    expected = master.double() - lr * gradient.double()
+    expected = master_oracle(master, gradient, lr)
     for label, tensor, dtype, digits in (
         ("master", seen[0], torch.float32, 1e-6),
         ("weight", seen[1], torch.bfloat16, 2.0**-8),
@@ -801,7 +839,7 @@ class TestLowPrecision:
     def test_an_update_reaches_the_float32_weights_whole(self, subject, case):
         expect_law(subject, case, "master_step", master_inputs, judge_master)
 
-    @points(1)
+    @points(1, only_with="test_an_update_reaches_the_float32_weights_whole")
     def test_what_was_handed_over_stays_as_it_was(self, subject, case):
         expect_inputs_unchanged(subject, case, "master_step", master_inputs)
 
@@ -822,7 +860,7 @@ class TestLowPrecision:
             master, gradient, lr = given
             if not isinstance(seen, torch.Tensor) or seen.shape != master.shape:
                 return f"`master_step` should return (master, weight), it returned {describe(seen)}"
-            expected = master.double() - NUM_TINY_UPDATES * lr * gradient.double()
+            expected = master_oracle(master, gradient, NUM_TINY_UPDATES * lr)
             return differs(f"the master after {NUM_TINY_UPDATES} updates", seen, expected, 1e-4)
 
         others = [draw(case.fresh(i)) for i in range(2)]
@@ -832,6 +870,7 @@ class TestLowPrecision:
 # 7.7 ------------------------------------------------------------------------------------------
 
 
+### BEGIN PACKED
 def explicit(query, key, value, mask, scale=None):
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if mask is not None:
@@ -892,17 +931,18 @@ def where_every_query_sees_a_key(attention):
 
     def checked(query, key, value, mask):
         if mask is not None and not mask.any(dim=-1).all():
-            raise AssertionError("a query of your mask may see no key; every one must see some")
+            text = "a query of your mask may see no key; every one must see some"
+            raise Refused(text, AssertionError)
         return attention(query, key, value, mask)
 
     return checked
 
 
 SAME = {
-    "written out": where_every_query_sees_a_key(explicit),
-    "torch's fused one": where_every_query_sees_a_key(fused),
-    "in blocks of keys": where_every_query_sees_a_key(by_blocks),
-    "in float64, and rounded at the end": where_every_query_sees_a_key(in_float64),
+    "written out": explicit,
+    "torch's fused one": fused,
+    "in blocks of keys": by_blocks,
+    "in float64, and rounded at the end": in_float64,
 }
 NOT_SAME = {
     "the mask is ignored": lambda query, key, value, mask: explicit(query, key, value, None),
@@ -920,6 +960,9 @@ NOT_SAME = {
         slope_of_the_keys_doubled
     ),
 }
+SAME = {name: where_every_query_sees_a_key(attention) for name, attention in SAME.items()}
+NOT_SAME = {name: where_every_query_sees_a_key(attention) for name, attention in NOT_SAME.items()}
+### END PACKED
 
 
 @exercise(
@@ -986,6 +1029,7 @@ def model_sizes(case):
     )
 
 
+@oracle
 @functools.lru_cache(maxsize=2048)
 def counted_flops(num_layers, d_model, d_ff, vocab_size, length):
     """Let torch count while it trains a model without numbers: on "meta" nothing is computed."""
@@ -1003,10 +1047,12 @@ def counted_flops(num_layers, d_model, d_ff, vocab_size, length):
     return counter.get_total_flops() // length
 
 
+@oracle
 def use_oracle(tokens_per_second, flops_per_token, peak_teraflops):
     return (tokens_per_second * flops_per_token) / (peak_teraflops * 10**12)
 
 
+@oracle
 def bits_oracle(nats_per_token, num_tokens, num_bytes):
     return nats_per_token * num_tokens * math.log2(math.e) / num_bytes
 
@@ -1089,7 +1135,7 @@ def texts_of(shape, generator):
     return torch.stack(tokens, dim=-1)
 
 
-def norm(x):
+def normed(x):
     return F.rms_norm(x, x.shape[-1:])
 
 
@@ -1126,11 +1172,11 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
         targets = if_made("targets not shifted", given, texts[..., 1:])
         x = F.one_hot(given, VOCAB_SIZE).float().flatten(1, 2) @ w["tokens"]
         x = x + w["places"].repeat(1, texts.shape[1], 1)
-        read = (norm(x) @ w["read"]).unflatten(1, (-1, LENGTH))
+        read = (normed(x) @ w["read"]).unflatten(1, (-1, LENGTH))
         query, key, value = read.chunk(3, dim=-1)
         scores = (query @ key.mT / WIDTH**0.5).masked_fill(~mask, -math.inf)
         x = x + (scores.softmax(dim=-1) @ value).flatten(1, 2)
-        x = norm(x + (norm(x) @ w["up"]).relu() @ w["down"])
+        x = normed(x + (normed(x) @ w["up"]).relu() @ w["down"])
         is_kept = torch.rand(x.shape, generator=generator) >= dropout
         x = torch.where(is_dropping, x * is_kept / (1 - dropout), x)
         logits = x @ w["logits"]
@@ -1170,6 +1216,7 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
 NUM_RUNS = 12
 
 
+@oracle
 @functools.lru_cache(maxsize=8)
 def trained(mistakes, seed):
     return train_side_by_side(mistakes, seed)
@@ -1203,7 +1250,7 @@ def drawn_runs(case):
     minutes=40,
 )
 class TestVerdicts:
-    @points(2)
+    @points(2, only_with="test_the_two_leaks_are_found_and_told_apart")
     def test_a_sound_run_is_called_sound_and_nothing_else_is(self, subject, case):
         self.judge(subject, case, "nothing")
 

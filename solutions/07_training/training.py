@@ -44,7 +44,7 @@ from classroom import check
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "byte_pairs", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="byte_pairs"
 def encode(word: str, merges: list[tuple[str, str]]) -> list[str]:
     """Cut a word into pieces by merges, the first merge first."""
     ### BEGIN SOLUTION
@@ -76,9 +76,6 @@ def byte_pairs(words: list[str], num_merges: int) -> list[tuple[str, str]]:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "byte_pairs-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("byte_pairs")
-
 # %% [markdown]
 # {{exercise get_batch}}
 #
@@ -100,9 +97,9 @@ check("byte_pairs")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "get_batch", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="get_batch"
 def cut(tokens: torch.Tensor, num_held_out: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Split a text (num_tokens,) into what is learned from and its end, which is held out."""
+    """Split a text into what is learned from, (num_train,), and its end (num_held_out,)."""
     ### BEGIN SOLUTION
     return tokens[:-num_held_out], tokens[-num_held_out:]
     ### END SOLUTION
@@ -129,9 +126,6 @@ def get_batch(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "get_batch-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("get_batch")
-
 # %% [markdown]
 # {{exercise adamw_step}}
 #
@@ -155,7 +149,7 @@ check("get_batch")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "adamw_step", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="adamw_step"
 def adamw_step(
     parameter: torch.Tensor,
     gradient: torch.Tensor,
@@ -182,9 +176,6 @@ def adamw_step(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "adamw_step-check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
-check("adamw_step")
-
 # %% [markdown]
 # {{exercise learning_rate}}
 #
@@ -205,7 +196,7 @@ check("adamw_step")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "learning_rate", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="learning_rate"
 def learning_rate(
     step: int, peak: float, warmup_steps: int, total_steps: int, final: float
 ) -> float:
@@ -218,9 +209,6 @@ def learning_rate(
     return final + (peak - final) * (1 + math.cos(math.pi * progress)) / 2
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "learning_rate-check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
-check("learning_rate")
 
 # %% [markdown]
 # {{exercise clip_gradients}}
@@ -241,7 +229,7 @@ check("learning_rate")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "clip_gradients", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="clip_gradients"
 def clip_gradients(
     gradients: list[torch.Tensor | None], max_norm: float
 ) -> tuple[list[torch.Tensor | None], torch.Tensor]:
@@ -256,9 +244,6 @@ def clip_gradients(
     return clipped, norm
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "clip_gradients-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("clip_gradients")
 
 # %% [markdown]
 # {{exercise accumulated_gradients}}
@@ -290,7 +275,7 @@ print(f"all targets that count at once: {whole:.4f}")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "accumulated_gradients", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="accumulated_gradients"
 def accumulated_gradients(
     model, weight: torch.Tensor, parts: list[tuple[torch.Tensor, torch.Tensor]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -314,9 +299,6 @@ def accumulated_gradients(
     return gradient, loss
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "accumulated_gradients-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("accumulated_gradients")
 
 # %% [markdown]
 # {{exercise low_precision}}
@@ -354,7 +336,7 @@ print(f"a log probability among a thousand: {half:.5f} in bfloat16, {full:.5f} i
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "low_precision", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="low_precision"
 def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
     """Divide each vector by the root of its mean square, and return the dtype of x.
 
@@ -392,9 +374,6 @@ def master_step(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "low_precision-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("low_precision")
-
 # %% [markdown]
 # {{exercise check_same_attention}}
 #
@@ -420,7 +399,7 @@ check("low_precision")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "check_same_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="check_same_attention"
 def check_same_attention(attention) -> None:
     """Raise AssertionError if a function is not attention, forward and backward.
 
@@ -448,9 +427,6 @@ def check_same_attention(attention) -> None:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "check_same_attention-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("check_same_attention")
-
 # %% [markdown]
 # {{exercise training_cost}}
 #
@@ -472,7 +448,7 @@ check("check_same_attention")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "training_cost", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="training_cost"
 def flops_per_token(num_layers: int, d_model: int, d_ff: int, vocab_size: int, length: int) -> int:
     """Count the operations that training takes per token, forward and backward."""
     ### BEGIN SOLUTION
@@ -497,9 +473,6 @@ def bits_per_byte(nats_per_token: float, num_tokens: int, num_bytes: int) -> flo
     return nats_per_token * num_tokens / math.log(2) / num_bytes
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "training_cost-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("training_cost")
 
 # %% [markdown]
 # {{exercise verdicts}}
@@ -687,7 +660,7 @@ plt.show()
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "verdicts", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="verdicts"
 def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
     """Say of each run what is wrong with it."""
 
@@ -714,9 +687,6 @@ def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "verdicts-check", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
-check("verdicts")
-
 # %% [markdown]
 # ## Look at what you built
 #
@@ -725,8 +695,8 @@ check("verdicts")
 # %%
 import sys
 
-from groundup.data import python_reference
-from groundup.tokenizers import CharacterTokenizer
+from groundup.data.texts import python_reference
+from groundup.data.tokenizers import CharacterTokenizer
 
 sys.path.append("../..")
 try:
@@ -734,7 +704,7 @@ try:
 
     print("the blocks come from your own library")
 except ImportError:
-    from groundup.parts import TransformerBlock
+    from groundup.own_parts.parts import TransformerBlock
 
     print("the blocks are borrowed")
 
@@ -840,3 +810,17 @@ plt.xlabel("updates")
 plt.ylabel("nats per character")
 plt.legend()
 plt.show()
+
+# %% [markdown]
+# {{question what_the_first_loss_says}}
+#
+# A language model has a vocabulary of V tokens. Before the first step its loss should be about ln V. Why? What do you look for if it is much larger, and what if it is much smaller? And what does it mean if it falls to nearly 0 within a few hundred steps? Answer in three to five sentences.
+
+# %% [markdown] written="what_the_first_loss_says" points=3
+# **What earns the points**, one each:
+#
+# 1. With small random weights all tokens are about equally likely, each has probability 1/V, and its negative logarithm is ln V.
+# 2. Much larger: the model is confidently wrong, so the initial logits are too large (initialisation, a missing norm or scale). Much smaller: it has information that it should not have, or the loss is averaged over the wrong things, such as padding.
+# 3. Nearly 0: a leak (a missing causal mask, targets that are not shifted), or a data set so small that it is memorised; the held-out loss tells the two apart.
+#
+# **Often seen, and wrong:** “The loss starts high because the model has not learnt anything”, without a number; base 2 and base e mixed; a small first loss taken for good luck.

@@ -88,7 +88,7 @@ for text in ("def __init__(self,", "    return"):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "next_token", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="next_token"
 def with_temperature(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """Sharpen (below 1) or flatten (above 1) each row. Shapes: logits (batch, vocab_size)."""
     ### BEGIN SOLUTION
@@ -143,9 +143,6 @@ def next_token(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "next_token-check", "locked": true, "points": 13, "schema_version": 3, "solution": false, "task": false}
-check("next_token")
-
 # %% [markdown]
 # {{exercise cached_attention}}
 #
@@ -176,7 +173,7 @@ check("next_token")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "cached_attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="cached_attention"
 def cached_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cache=None):
     """Let new tokens attend to those in the cache and, causally, to each other.
 
@@ -197,9 +194,6 @@ def cached_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     return found, {"keys": keys, "values": values}
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "cached_attention-check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
-check("cached_attention")
 
 # %% [markdown]
 # {{exercise cache_bytes}}
@@ -224,7 +218,7 @@ check("cached_attention")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "cache_bytes", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="cache_bytes"
 def cache_bytes(
     num_layers: int,
     num_heads: int,
@@ -268,9 +262,6 @@ def sliding_cache(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "cache_bytes-check", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
-check("cache_bytes")
-
 # %% [markdown]
 # {{exercise beam_search}}
 #
@@ -298,7 +289,7 @@ check("cache_bytes")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "beam_search", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="beam_search"
 def beam_search(
     next_log_probs, bos: int, eos: int, num_beams: int, max_len: int, alpha: float = 0.0
 ) -> tuple[list[int], float]:
@@ -324,9 +315,6 @@ def beam_search(
     return max(answers, key=lambda answer: answer[1])
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "beam_search-check", "locked": true, "points": 9, "schema_version": 3, "solution": false, "task": false}
-check("beam_search")
 
 # %% [markdown]
 # {{exercise left_padded}}
@@ -355,7 +343,7 @@ check("beam_search")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "left_padded", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="left_padded"
 def left_padded(
     prompts: list[torch.Tensor], pad: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -385,9 +373,6 @@ def next_logits(model, prompts: list[torch.Tensor], pad: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "left_padded-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("left_padded")
-
 # %% [markdown]
 # {{exercise speculative}}
 #
@@ -413,7 +398,7 @@ check("left_padded")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "speculative", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="speculative"
 def speculative(
     target: torch.Tensor,
     draft: torch.Tensor,
@@ -439,9 +424,6 @@ def speculative(
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "speculative-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("speculative")
-
 # %% [markdown]
 # {{exercise check_cache}}
 #
@@ -465,7 +447,7 @@ check("speculative")
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "check_cache", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="check_cache"
 def check_cache(step) -> None:
     """Raise AssertionError if reading in chunks gives other logits than reading at once.
 
@@ -487,9 +469,6 @@ def check_cache(step) -> None:
     assert off < 1e-4, f"after another continuation of one prompt, a logit moves by {off:.2g}"
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "check_cache-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("check_cache")
 
 # %% [markdown]
 # {{exercise mended_generate}}
@@ -567,7 +546,7 @@ show_symptoms(published_generate)
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "mended_generate", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="mended_generate"
 def mended_generate(read, prompt: torch.Tensor, num_new: int) -> torch.Tensor:
     """Write the most likely tokens, with a cache. Shapes: prompt (batch, length); returns (batch, num_new).
 
@@ -586,18 +565,15 @@ def mended_generate(read, prompt: torch.Tensor, num_new: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "mended_generate-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
-check("mended_generate")
-
 # %% [markdown]
 # ## Look at what you built
 #
-# First, your functions write. `cached_attention` stands in each layer of the trained model, `next_token` chooses. If you have made your own library with `classroom mine`, everything else of the model is computed by your pieces from earlier chapters as well. (These cells are not graded.)
+# First, your functions generate. `cached_attention` computes in each layer of the trained model, `next_token` chooses. If you have made your own library with `classroom mine`, the model that is called as a whole below is computed with your pieces from earlier chapters. (These cells are not graded.)
 
 # %%
 import sys
 
-from groundup.assembled import rebuilt
+from groundup.own_parts.assembled import rebuilt
 
 sys.path.append("../..")
 try:
@@ -751,3 +727,17 @@ def step(tokens, caches):
 
 check_cache(step)
 print("your test finds nothing wrong with your cache in the trained model")
+
+# %% [markdown]
+# {{question what_a_cache_keeps}}
+#
+# A KV cache makes generation faster and changes no result. What exactly is kept, and why may it be kept when a token is added? Why are queries not kept? What does the cache cost, and on what does its size depend? Name one change to a model that would make keeping it wrong. Answer in three to five sentences.
+
+# %% [markdown] written="what_a_cache_keeps" points=3
+# **What earns the points**, one each:
+#
+# 1. Keys and values of all earlier tokens in each layer: with a causal mask, they depend on earlier tokens only, so a new token does not change them; each query is used once, by its own token.
+# 2. The cost is memory, proportional to layers, key heads, width of a head, length and batch, and the bandwidth to read it at each step.
+# 3. A change that makes earlier keys or values depend on later tokens or on the number of tokens, such as no causal mask, or absolute positions that are counted from the end or shifted when a window slides.
+#
+# **Often seen, and wrong:** “It keeps the attention weights”; “it makes training faster, too”; the claim that each step then costs the same, whatever the length.

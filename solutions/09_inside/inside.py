@@ -75,7 +75,7 @@ def attention_only(tokens, weights, vocab_size, max_len):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "induction_weights", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="induction_weights"
 def induction_weights(vocab_size: int, max_len: int) -> dict[str, torch.Tensor]:
     """Write down the weights of two layers that repeat what followed the last time.
 
@@ -108,9 +108,6 @@ def induction_weights(vocab_size: int, max_len: int) -> dict[str, torch.Tensor]:
     }
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "induction_weights-check", "locked": true, "points": 8, "schema_version": 3, "solution": false, "task": false}
-check("induction_weights")
 
 # %% [markdown]
 # Where do your two heads look? Below, a text of ten letters, said twice. Layer 1 should show one line under the diagonal; layer 2, in the second half, a line that points to the place *after* the same letter. (This cell is not graded.)
@@ -152,7 +149,7 @@ print(f"{int(right.sum())} of {len(right)} guesses in the second half are right"
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "look_inside", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="look_inside"
 def induction_score(attention: torch.Tensor) -> torch.Tensor:
     """Say how much each head looks at what followed the last time, in a passage said twice.
 
@@ -208,16 +205,13 @@ def bits_lost(logits: torch.Tensor, ablated: torch.Tensor, targets: torch.Tensor
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "look_inside-check", "locked": true, "points": 11, "schema_version": 3, "solution": false, "task": false}
-check("look_inside")
-
 # %% [markdown]
 # ### In a model that was trained
 #
 # `reader` learned to continue Python. Nobody told it to look back. Below, your `induction_score` for all its heads; then the lens on a line of Python; then what the whole model misses without each head, on text and on random tokens said twice. Before you run the last cell, write down which head you expect to be missed most, and on which of the two texts. (These cells are not graded.)
 
 # %%
-from groundup import probes
+from groundup.looking import probes
 from groundup.pretrained import load
 
 reader, tokenizer = load("reader")
@@ -295,7 +289,7 @@ for layer in range(reader.config.num_layers):
 # </details>
 
 
-# %% nbgrader={"grade": false, "grade_id": "language_model", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="language_model"
 def step(config: dict, weights: dict[str, torch.Tensor], tokens: torch.Tensor, cache=None):
     """Read the next tokens: return their logits and what to remember.
 
@@ -372,14 +366,13 @@ def language_model(config: dict, weights: dict[str, torch.Tensor], tokens: torch
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "language_model-check", "locked": true, "points": 14, "schema_version": 3, "solution": false, "task": false}
-check("language_model")
-
 # %% [markdown]
 # Your transformer with trained weights: it writes Python, one token per step, with your cache. (This cell is not graded.)
 
 # %%
-settings, trained = reader.config.to_dict(), dict(reader.named_parameters())
+from dataclasses import asdict
+
+settings, trained = asdict(reader.config), dict(reader.named_parameters())
 written = tokenizer.encode("import os\n\ndef read")
 with torch.no_grad():
     logits, remembered = step(settings, trained, torch.tensor([written]))
@@ -422,11 +415,12 @@ print(tokenizer.decode(written))
 # </details>
 # <details><summary>Hint: too many parameters?</summary>
 #
-# Where do they go? A table of 1 024 rows of 128 is 131 072 parameters, twice as many if it is not tied. `groundup.accounting.parameters(config)` counts by part.
+# Where do they go? A table of 1 024 rows of 128 is 131 072 parameters, twice as many if it is not tied. `groundup.looking.accounting.parameters(config)` counts by part.
 # </details>
 
 # %%
-from groundup.data import covering_windows, python_reference
+from groundup.data.batches import covering_windows
+from groundup.data.texts import python_reference
 
 passage = python_reference().validation[:3000]
 
@@ -445,7 +439,7 @@ def bits_per_byte(model, tokenizer, text):
 
 def my_model():
     """Load what lies beside this notebook."""
-    from groundup.checkpoint import load
+    from groundup.files.checkpoint import load
 
     found = load(Path.cwd())
     return found.model, found.tokenizers["text"]
@@ -459,16 +453,13 @@ else:
     print("no model.safetensors beside this notebook yet")
 
 
-# %% nbgrader={"grade": false, "grade_id": "capstone", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="capstone"
 def capstone() -> dict[str, float]:
     """Report about the model that is handed in: `parameters`, and `bits_per_byte` on `passage`."""
     ### BEGIN SOLUTION
     return {"parameters": 660608, "bits_per_byte": 1.8921}
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "capstone-check", "locked": true, "points": 12, "schema_version": 3, "solution": false, "task": false}
-check("capstone")
 
 # %% [markdown]
 # {{exercise ablation}}
@@ -503,7 +494,7 @@ def seal(layer, head, low, high):
 # seal(layer=..., head=..., low=..., high=...)
 
 
-# %% nbgrader={"grade": false, "grade_id": "ablation", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% exercise="ablation"
 def most_missed(bits_without, num_layers: int, num_heads: int) -> tuple[int, int, float]:
     """Find the head that is missed most: return its layer, its number and what it costs."""
     ### BEGIN SOLUTION
@@ -521,9 +512,6 @@ def ablation() -> dict[str, float]:
     return {"cost": 0.1612}
     ### END SOLUTION
 
-
-# %% nbgrader={"grade": true, "grade_id": "ablation-check", "locked": true, "points": 10, "schema_version": 3, "solution": false, "task": false}
-check("ablation")
 
 # %% [markdown]
 # ## Look at what you built
@@ -550,7 +538,7 @@ if Path("model.safetensors").exists():
 
 # %%
 if Path("model.safetensors").exists():
-    from groundup.generation import generate
+    from groundup.generation.loop import generate
 
     def choose(logits):
         return torch.multinomial((logits / 0.7).softmax(dim=-1), 1, generator=generator)[:, 0]
@@ -559,3 +547,17 @@ if Path("model.safetensors").exists():
     with torch.no_grad():
         tokens = generate(my_transformer, beginning, 100, choose)
     print(my_tokenizer.decode(tokens[0].tolist()))
+
+# %% [markdown]
+# {{question what_an_attention_map_shows}}
+#
+# An attention map shows that a head puts most of its weight from token B on token A. Somebody concludes that the model uses A to predict what comes after B. Why does the map alone not show this? Which experiment would you do, and which result would make you give up the conclusion? Answer in three to five sentences.
+
+# %% [markdown] written="what_an_attention_map_shows" points=3
+# **What earns the points**, one each:
+#
+# 1. The weight says from where values are taken, not what they contribute: the value may be small, the output projection may ignore it, or later layers may cancel it.
+# 2. An intervention: ablate the head, or replace the value at A by that of another run (activation patching), and compare the prediction, with a baseline such as another head or position.
+# 3. A result named in advance that would refute it, such as an unchanged loss or logit; or the reservation that other heads may take over, so that no change in one ablation is not final.
+#
+# **Often seen, and wrong:** Another observation (more maps, more heads) offered as the experiment; a probe offered as proof of use, although it shows only that the information is present; no result that could refute.
