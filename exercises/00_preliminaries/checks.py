@@ -1,16 +1,15 @@
 """What is graded in chapter 00, preliminaries.
 
-The oracles are torch's own functions, torch's autograd, or numbers made by hand.
+Made by `classroom release`: what is right, and what known mistakes return, comes as data in
+prepared.zip.
 """
 
-import itertools
 import math
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 
-from classroom.checks import (
+from classroom.exercise.expect import (
     CheckFailed,
     exercise,
     expect_agrees,
@@ -20,7 +19,7 @@ from classroom.checks import (
     expect_test_judges,
     points,
 )
-from classroom.subjects import LocalSubject
+from classroom.exercise.prepared import handed_out, known, packed
 
 INFINITY = float("inf")
 
@@ -29,11 +28,10 @@ def expect_named_gradients(subject, case, name, inputs, oracle, wrt):
     """Expect the gradients of `oracle`; name the mistakes whose gradients are wrong alike."""
     problem = gradient_problem(subject, case, name, inputs, oracle, wrt)
     if problem:
-        known = [(m, LocalSubject(m.namespace, seconds=2)) for m in case.mistakes]
         alike = [
             mistake
-            for mistake, code in known
-            if gradient_problem(code, case, name, inputs, oracle, wrt) == problem
+            for mistake in case.mistakes
+            if gradient_problem(known(mistake), case, name, inputs, oracle, wrt) == problem
         ]
         raise CheckFailed(problem, alike)
 
@@ -70,30 +68,29 @@ class TestMeanOfRows:
         def inputs(case):
             return (case.normal(case.size("rows", 3), case.size("columns", 5)),)
 
-        def oracle(x):
-            return torch.mean(x, dim=1)
+        @handed_out
+        def right(x):
+            ...
 
-        expect_agrees(subject, case, "mean_of_rows", inputs, oracle, {"means": "rows"})
+        expect_agrees(subject, case, "mean_of_rows", inputs, right, {"means": "rows"})
 
 
 # 0.1 ------------------------------------------------------------------------------------------
 
 
-def only_minus_infinity(scores, dim):
-    return (scores == -INFINITY).all(dim=dim, keepdim=True)
-
-
+@handed_out
 def softmax_oracle(scores, dim):
-    return torch.where(only_minus_infinity(scores, dim), 0.0, torch.softmax(scores, dim))
+    ...
 
 
+@handed_out
 def log_softmax_oracle(scores, dim):
-    result = torch.log_softmax(scores, dim)
-    return torch.where(only_minus_infinity(scores, dim), -INFINITY, result)
+    ...
 
 
+@handed_out
 def logsumexp_oracle(scores, dim):
-    return torch.logsumexp(scores, dim)
+    ...
 
 
 def block_along(dim):
@@ -153,7 +150,7 @@ class TestStableSoftmax:
                 subject, case, "stable_softmax", block_along(dim), softmax_oracle, WEIGHTS
             )
 
-    @points(1)
+    @points(1, only_with="test_weights_sum_to_one_along_the_dimension_asked_for")
     def test_scores_around_1000_and_minus_1000_give_no_nan(self, subject, case):
         for inputs in (far_inputs, spread_inputs):
             expect_agrees(subject, case, "stable_softmax", inputs, softmax_oracle, ROW_WEIGHTS)
@@ -185,24 +182,22 @@ class TestStableSoftmax:
             "log_softmax": log_softmax_oracle,
             "logsumexp": logsumexp_oracle,
         }
-        for name, oracle in functions.items():
+        for name, right in functions.items():
             expect_inputs_unchanged(subject, case, name, block_along(1))
-            expect_gradients(subject, case, name, block_along(1), oracle, wrt=["scores"])
+            expect_gradients(subject, case, name, block_along(1), right, wrt=["scores"])
 
 
 # 0.2 ------------------------------------------------------------------------------------------
 
 
+@handed_out
 def loss_oracle(logits, targets, ignore_index):
-    rows, flat = logits.flatten(0, 1), targets.flatten()
-    if (flat == ignore_index).all():
-        return torch.zeros((), dtype=logits.dtype)
-    return F.cross_entropy(rows, flat, ignore_index=ignore_index)
+    ...
 
 
+@handed_out
 def sequence_oracle(logits, targets, ignore_index):
-    pairs = zip(logits, targets, strict=True)
-    return torch.stack([loss_oracle(x[None], t[None], ignore_index) for x, t in pairs])
+    ...
 
 
 def loss_inputs(case, ignored=lambda sequence, length: 0, ignore_index=-100, std=2.0):
@@ -280,28 +275,31 @@ class TestCrossEntropy:
             "cross_entropy": (padded_inputs, loss_oracle),
             "sequence_losses": (with_an_empty_sequence, sequence_oracle),
         }
-        for name, (inputs, oracle) in functions.items():
-            expect_named_gradients(subject, case, name, inputs, oracle, wrt=["logits"])
+        for name, (inputs, right) in functions.items():
+            expect_named_gradients(subject, case, name, inputs, right, wrt=["logits"])
 
 
 # 0.3 ------------------------------------------------------------------------------------------
 
 
+@handed_out
 def split_oracle(x, num_heads):
-    """Cut every token into equal pieces, and stack the pieces."""
-    return torch.stack(x.chunk(num_heads, dim=-1), dim=1)
+    ...
 
 
+@handed_out
 def merge_oracle(heads):
-    return torch.cat(heads.unbind(dim=1), dim=-1)
+    ...
 
 
+@handed_out
 def transposed_oracle(x):
-    return torch.stack(x.unbind(dim=1))
+    ...
 
 
+@handed_out
 def scores_oracle(query, key):
-    return torch.matmul(query, key.mT)
+    ...
 
 
 @exercise(
@@ -373,12 +371,9 @@ def training_inputs(case):
     return documents, vocab, case.integer(2, 9) / 4
 
 
+@handed_out
 def bigram_oracle(documents, vocab_size, smoothing):
-    counts = torch.full((vocab_size, vocab_size), smoothing, dtype=torch.float64)
-    for document in documents:
-        for previous, following in itertools.pairwise(document.tolist()):
-            counts[previous, following] += 1
-    return torch.log(counts / counts.sum(dim=1, keepdim=True))
+    ...
 
 
 def held_out_inputs(case):
@@ -386,9 +381,9 @@ def held_out_inputs(case):
     return case.normal(vocab, vocab, std=1.5).log_softmax(dim=-1), drawn_documents(case, vocab)
 
 
+@handed_out
 def held_out_oracle(log_probs, documents):
-    rows = torch.cat([log_probs[document[:-1]] for document in documents])
-    return F.nll_loss(rows, torch.cat([document[1:] for document in documents]))
+    ...
 
 
 @exercise(
@@ -422,33 +417,39 @@ class TestBigram:
         def inputs(case):
             return (case.integer(3, 60_000),)
 
-        def oracle(vocab_size):
-            return F.cross_entropy(torch.zeros(1, vocab_size).double(), torch.tensor([0]))
+        @handed_out
+        def right(vocab_size):
+            ...
 
-        expect_agrees(subject, case, "first_loss", inputs, oracle, LOSS)
+        expect_agrees(subject, case, "first_loss", inputs, right, LOSS)
 
 
 # 0.5 ------------------------------------------------------------------------------------------
 
 
+@handed_out
 def tanh_oracle(x):
-    return torch.tanh(x)
+    ...
 
 
+@handed_out
 def silu_oracle(x):
-    return F.silu(x)
+    ...
 
 
+@handed_out
 def softplus_oracle(x):
-    return torch.logaddexp(x, torch.zeros_like(x))
+    ...
 
 
+@handed_out
 def gelu_oracle(x):
-    return F.gelu(x)
+    ...
 
 
+@handed_out
 def gelu_tanh_oracle(x):
-    return F.gelu(x, approximate="tanh")
+    ...
 
 
 def features(case):
@@ -507,33 +508,21 @@ class TestActivations:
             "gelu": gelu_oracle,
             "gelu_tanh": gelu_tanh_oracle,
         }
-        for name, oracle in functions.items():
-            expect_agrees(subject, case, name, extreme_features, oracle, {"y": "width"})
+        for name, right in functions.items():
+            expect_agrees(subject, case, name, extreme_features, right, {"y": "width"})
 
 
 # 0.6 ------------------------------------------------------------------------------------------
 
 
-def stepped(parameters, loss, learning_rate):
-    """Take one step of gradient descent by autograd."""
-    leaves = [parameter.clone().requires_grad_() for parameter in parameters]
-    gradients = torch.autograd.grad(loss(*leaves), leaves)
-    pairs = zip(parameters, gradients, strict=True)
-    return tuple(parameter - learning_rate * gradient for parameter, gradient in pairs)
-
-
+@handed_out
 def logistic_oracle(weights, bias, x, labels, learning_rate):
-    def loss(weights, bias):
-        return F.binary_cross_entropy_with_logits(x @ weights + bias, labels.double())
-
-    return stepped((weights, bias), loss, learning_rate)
+    ...
 
 
+@handed_out
 def classifier_oracle(weights, bias, x, labels, learning_rate):
-    def loss(weights, bias):
-        return F.cross_entropy(x @ weights + bias, labels)
-
-    return stepped((weights, bias), loss, learning_rate)
+    ...
 
 
 def logistic_inputs(case):
@@ -623,7 +612,7 @@ class TestGradientStep:
             subject, case, "classifier_step", classifier_inputs, classifier_oracle, CLASSIFIER
         )
 
-    @points(1)
+    @points(1, only_with=("test_so_does_its_bias", "test_so_do_its_biases"))
     def test_the_old_parameters_stay_as_they_were(self, subject, case):
         expect_inputs_unchanged(subject, case, "gradient_step", logistic_inputs)
         expect_inputs_unchanged(subject, case, "classifier_step", classifier_inputs)
@@ -650,10 +639,9 @@ def ones_and_even_noise(case):
     return torch.ones(width).double(), (order.double() + 0.5) / width, uneven_rate(case), True
 
 
+@handed_out
 def dropout_oracle(x, noise, rate, training):
-    if not training:
-        return x
-    return torch.where(noise < rate, torch.zeros_like(x), x / (1 - rate))
+    ...
 
 
 @exercise(
@@ -667,7 +655,7 @@ def dropout_oracle(x, noise, rate, training):
     minutes=15,
 )
 class TestMendedDropout:
-    @points(1)
+    @points(1, only_with="test_the_noise_decides_feature_by_feature")
     def test_the_rate_is_the_share_that_is_dropped(self, subject, case):
         def law(output, x, noise, rate, training):
             if output.shape != x.shape:
@@ -682,7 +670,7 @@ class TestMendedDropout:
 
         expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
 
-    @points(1)
+    @points(1, only_with="test_the_noise_decides_feature_by_feature")
     def test_the_expected_value_stays_what_it_was(self, subject, case):
         def law(output, x, noise, rate, training):
             mean = float(output.mean())
@@ -703,11 +691,11 @@ class TestMendedDropout:
             {"output": "length d_model"},
         )
 
-    @points(1)
+    @points(1, only_with="test_the_noise_decides_feature_by_feature")
     def test_the_features_of_whoever_called_stay_as_they_were(self, subject, case):
         expect_inputs_unchanged(subject, case, "mended_dropout", dropout_inputs)
 
-    @points(1)
+    @points(1, only_with="test_the_noise_decides_feature_by_feature")
     def test_in_evaluation_nothing_happens(self, subject, case):
         def inputs(case):
             return dropout_inputs(case, training=False)
@@ -720,39 +708,12 @@ class TestMendedDropout:
 # 0.8 ------------------------------------------------------------------------------------------
 
 
-def through_float32(scores, dim):
-    from_the_top = scores - scores.amax(dim=dim, keepdim=True)
-    return torch.softmax(from_the_top.float(), dim).to(scores.dtype)
+exec(packed(__file__, 0), globals())
 
 
-def shifted(scores, dim, top):
-    exponentials = (scores - top).exp()
-    return exponentials / exponentials.sum(dim=dim, keepdim=True)
-
-
-RIGHT = {
-    "torch's softmax": torch.softmax,
-    "softmax as in 0.1": softmax_oracle,
-    "through the logarithm": lambda scores, dim: torch.log_softmax(scores, dim).exp(),
-    "computed in single precision": through_float32,
-}
-WRONG = {
-    "there is no shift: a score of 1000 gives NaN": lambda scores, dim: shifted(scores, dim, 0.0),
-    "the shift is the largest score of all rows, so rows far below give NaN": lambda scores, dim: (
-        shifted(scores, dim, scores.max())
-    ),
-    "large scores are cut off at 50": lambda scores, dim: torch.softmax(scores.clamp(-50, 50), dim),
-    "dim is ignored: it is always the last": lambda scores, dim: torch.softmax(scores, -1),
-    "2 is raised to the scores instead of e": lambda scores, dim: torch.softmax(
-        scores * math.log(2), dim
-    ),
-}
-
-
+@handed_out
 def agreement(seen, expected):
-    if seen.shape != expected.shape:
-        return False
-    return bool(((seen - expected).abs() <= 1e-5).all())
+    ...
 
 
 def gap(seen, expected):
@@ -817,8 +778,11 @@ class TestCheckSoftmax:
     def test_rounding_is_forgiven_and_a_wrong_number_is_not(self, subject, case):
         for inputs in (*map(off_by, (5e-6, 1e-4, 0.01, -0.01)), large_and_off):
             self.judge_agreement(subject, case, inputs)
+        # In an order that is drawn, so that answers which do not look at the numbers are wrong.
+        for inputs in case.shuffled(5 * [off_by(5e-6), off_by(0.01)]):
+            self.judge_agreement(subject, case, inputs)
 
-    @points(1)
+    @points(1, only_with="test_rounding_is_forgiven_and_a_wrong_number_is_not")
     def test_nan_and_another_shape_never_agree(self, subject, case):
         self.judge_agreement(subject, case, off_by(float("nan")))
         # Whoever comes this far has said no to a single NaN.

@@ -1,7 +1,7 @@
 """What is graded in chapter 03, many heads.
 
-The oracles are torch's own attention, its counter of operations, its convolution, or sums over
-heads written out. Modules get their weights from the check, by the names that the text fixes.
+Made by `classroom release`: what is right, and what known mistakes return, comes as data in
+prepared.zip.
 """
 
 import math
@@ -9,10 +9,10 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.utils.flop_counter import bmm_flop, mm_flop
 
-from classroom.checks import (
+from classroom.calls.lending import Refused
+from classroom.exercise.comparing import describe, differs
+from classroom.exercise.expect import (
     exercise,
     expect_agrees,
     expect_gradients,
@@ -21,7 +21,7 @@ from classroom.checks import (
     expect_test_judges,
     points,
 )
-from classroom.comparing import describe, differs
+from classroom.exercise.prepared import handed_out, packed
 
 
 def random_mask(case, *shape):
@@ -50,9 +50,9 @@ def masked_head_inputs(case):
     return settings, weights, x, random_mask(case, *x.shape[:2], x.shape[1])
 
 
+@handed_out
 def head_oracle(settings, weights, x, mask=None):
-    query, key, value = (F.linear(x, weights[f"{n}.weight"]) for n in ("query", "key", "value"))
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    ...
 
 
 HEAD = {"output": "batch length d_head"}
@@ -108,13 +108,9 @@ def masked_loop_inputs(case):
     return x, *maps, random_mask(case, *x.shape[:2], x.shape[1])
 
 
+@handed_out
 def loop_oracle(x, w_query, w_key, w_value, w_output, mask=None):
-    """Each head meets its own rows of the output map, and the results are summed."""
-    blocks = w_output.split(w_value.shape[2])
-    return sum(
-        F.scaled_dot_product_attention(x @ q, x @ k, x @ v @ block, attn_mask=mask)
-        for q, k, v, block in zip(w_query, w_key, w_value, blocks, strict=True)
-    )
+    ...
 
 
 MODEL = {"output": "batch length d_model"}
@@ -139,7 +135,7 @@ class TestLoopOfHeads:
     def test_the_mask_holds_for_every_head(self, subject, case):
         expect_agrees(subject, case, "loop_of_heads", masked_loop_inputs, loop_oracle, MODEL)
 
-    @points(1)
+    @points(1, only_with="test_the_mask_holds_for_every_head")
     def test_inputs_stay_as_they_were(self, subject, case):
         expect_inputs_unchanged(subject, case, "loop_of_heads", masked_loop_inputs)
 
@@ -172,35 +168,12 @@ def cross_inputs(case, batch=None):
     return settings, weights, x, case.normal(len(x), case.size("k_len", 7), x.shape[2])
 
 
-def torch_layer(weights, num_heads, x, context=None, mask=None):
-    """Torch's own multi-head attention. Its masks say what is forbidden, head by head."""
-    source = x if context is None else context
-    if mask is not None:
-        mask = ~mask.expand(len(x), x.shape[1], source.shape[1])
-        mask = mask.repeat_interleave(num_heads, dim=0)
-    output, _ = F.multi_head_attention_forward(
-        x.transpose(0, 1),
-        source.transpose(0, 1),
-        source.transpose(0, 1),
-        x.shape[2],
-        num_heads,
-        torch.cat([weights[f"{name}.weight"] for name in INPUT_MAPS]),
-        torch.cat([weights[f"{name}.bias"] for name in INPUT_MAPS]),
-        bias_k=None,
-        bias_v=None,
-        add_zero_attn=False,
-        dropout_p=0.0,
-        out_proj_weight=weights["output.weight"],
-        out_proj_bias=weights["output.bias"],
-        training=False,
-        need_weights=False,
-        attn_mask=mask,
-    )
-    return output.transpose(0, 1)
+exec(packed(__file__, 0), globals())
 
 
+@handed_out
 def layer_oracle(settings, weights, x, context=None, mask=None):
-    return torch_layer(weights, settings["num_heads"], x, context, mask)
+    ...
 
 
 LAYER = {"output": "batch q_len d_model"}
@@ -261,18 +234,9 @@ def circuit_inputs(case, d_model=None):
     return *maps, case.normal(heads * d_head, d_model), heads
 
 
-def blocks_of(w, num_heads):
-    """Return the rows that belong to each head."""
-    return w.split(len(w) // num_heads)
-
-
+@handed_out
 def circuit_oracle(w_query, w_key, w_value, w_output, num_heads):
-    query, key, value = (blocks_of(w.T, num_heads) for w in (w_query, w_key, w_value))
-    output = blocks_of(w_output, num_heads)
-    return (
-        torch.stack([torch.mm(q.T, k) for q, k in zip(query, key, strict=True)]),
-        torch.stack([torch.mm(v.T, o) for v, o in zip(value, output, strict=True)]),
-    )
+    ...
 
 
 def found_inputs(case):
@@ -281,11 +245,9 @@ def found_inputs(case):
     return case.normal(batch, heads, length, d_head), case.normal(heads * d_head, d_model)
 
 
+@handed_out
 def contributions_oracle(found, w_output):
-    """The output of the layer with all heads but one silenced, one head after the other."""
-    heads = found.shape[1]
-    alone = [found * F.one_hot(torch.tensor(h), heads)[:, None, None] for h in range(heads)]
-    return torch.stack([f.movedim(1, 2).flatten(2) @ w_output for f in alone], dim=1)
+    ...
 
 
 CIRCUITS = {"w_qk": "num_heads d_model d_model", "w_ov": "num_heads d_model d_model"}
@@ -310,7 +272,13 @@ class TestHeadCircuits:
     def test_one_matrix_per_head_says_what_it_writes(self, subject, case):
         self.compare(subject, case, "w_ov")
 
-    @points(1)
+    @points(
+        1,
+        only_with=(
+            "test_one_matrix_per_head_is_behind_its_scores",
+            "test_one_matrix_per_head_says_what_it_writes",
+        ),
+    )
     def test_no_circuit_has_a_larger_rank_than_a_head_has_features(self, subject, case):
         def law(circuits, w_query, w_key, w_value, w_output, num_heads):
             d_head = w_query.shape[1] // num_heads
@@ -361,10 +329,9 @@ def bias_inputs(case):
     )
 
 
+@handed_out
 def bias_oracle(query, key, query_bias, key_bias):
-    root = math.sqrt(query.shape[-1])
-    per_query = F.linear(query + query_bias, key_bias[None]).squeeze(2) / root
-    return per_query, F.linear(key, query_bias[None]).squeeze(2) / root
+    ...
 
 
 def surgery_inputs(case):
@@ -425,7 +392,13 @@ class TestDropKeyBias:
         law = same_function("value.bias")
         expect_law(subject, case, "move_value_bias", surgery_inputs, law)
 
-    @points(1)
+    @points(
+        1,
+        only_with=(
+            "test_without_the_key_bias_the_output_is_the_same",
+            "test_without_the_value_bias_the_output_is_the_same",
+        ),
+    )
     def test_the_old_weights_stay_as_they_were(self, subject, case):
         expect_inputs_unchanged(subject, case, "drop_key_bias", surgery_inputs)
         expect_inputs_unchanged(subject, case, "move_value_bias", surgery_inputs)
@@ -451,12 +424,9 @@ def grouped_inputs(case):
     )
 
 
+@handed_out
 def grouped_oracle(query, key, value):
-    """The query heads that share a key head are so many more queries to that head."""
-    grouped = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
-    return F.scaled_dot_product_attention(grouped, key, value).reshape(
-        *query.shape[:3], value.shape[-1]
-    )
+    ...
 
 
 def pool_inputs(case):
@@ -465,11 +435,9 @@ def pool_inputs(case):
     return case.normal(d_model, kv_heads * sharing * d_head), kv_heads * sharing, kv_heads
 
 
+@handed_out
 def pool_oracle(w, num_heads, num_kv_heads):
-    heads = blocks_of(w.T, num_heads)
-    size = num_heads // num_kv_heads
-    groups = [heads[start : start + size] for start in range(0, num_heads, size)]
-    return torch.cat([torch.stack(group).mean(dim=0) for group in groups]).T
+    ...
 
 
 GROUPED = {"output": "batch num_heads q_len d_value"}
@@ -515,32 +483,14 @@ def layer_sizes(case):
     return heads * d_head, heads, kv_heads
 
 
-def widths_of(d_model, num_heads, num_kv_heads):
-    """Return how wide the queries, keys, values and outputs are."""
-    d_kv = num_kv_heads * d_model // num_heads
-    return d_model, d_kv, d_kv, d_model
-
-
+@handed_out
 def count_oracle(d_model, num_heads, num_kv_heads, has_bias):
-    """Count what torch makes, on the device that has shapes only."""
-    maps = [
-        nn.Linear(d_model, width, has_bias, device="meta")
-        for width in widths_of(d_model, num_heads, num_kv_heads)
-    ]
-    return sum(parameter.numel() for linear in maps for parameter in linear.parameters())
+    ...
 
 
+@handed_out
 def flops_oracle(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-    """Add up what torch's counter of operations says about each product."""
-    lengths = (q_len, k_len, k_len, q_len)
-    maps = [
-        mm_flop((batch * length, d_model), (d_model, width))
-        for length, width in zip(lengths, widths_of(d_model, num_heads, num_kv_heads), strict=True)
-    ]
-    heads, d_head = batch * num_heads, d_model // num_heads
-    scores = bmm_flop((heads, q_len, d_head), (heads, d_head, k_len))
-    averages = bmm_flop((heads, q_len, k_len), (heads, k_len, d_head))
-    return sum(maps), scores + averages
+    ...
 
 
 @exercise(
@@ -576,13 +526,13 @@ class TestCountAttention:
 
     @points(1)
     def test_at_the_break_even_length_maps_and_products_cost_the_same(self, subject, case):
-        def oracle(d_model, num_heads, num_kv_heads):
+        @handed_out
+        def right(d_model, num_heads, num_kv_heads):
             # Maps grow with the length, products with its square: at length 1 the ratio is known.
-            maps, products = flops_oracle(1, 1, 1, d_model, num_heads, num_kv_heads)
-            return maps / products
+            ...
 
         returns = {"length": ""}
-        expect_agrees(subject, case, "break_even_length", layer_sizes, oracle, returns)
+        expect_agrees(subject, case, "break_even_length", layer_sizes, right, returns, draws=4)
 
     def compare(self, subject, case, part):
         def inputs(case):
@@ -598,131 +548,7 @@ class TestCountAttention:
 # 3.8 ------------------------------------------------------------------------------------------
 
 
-def require_mask(mask):
-    if mask is not None and (mask.dtype != torch.bool or mask.dim() not in (2, 3)):
-        raise ValueError(
-            "a mask must be boolean with axes (q_len, k_len) or (batch, q_len, k_len), "
-            f"got dtype={mask.dtype}, shape={tuple(mask.shape)}"
-        )
-
-
-def split(x, num_heads):
-    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-
-
-def merge(x):
-    return x.transpose(1, 2).flatten(2)
-
-
-def head_mask(mask, num_heads):
-    """Give a mask the axis of the heads."""
-    return mask if mask is None else mask.unsqueeze(-3)
-
-
-def attend(query, key, value, mask, num_heads):
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-
-
-def layer(split=split, merge=merge, head_mask=head_mask, attend=attend, cross=True, bias=1.0):
-    """Return multi-head attention in which a part may have been replaced by a wrong one."""
-
-    def attention(weights, num_heads, x, context=None, mask=None):
-        require_mask(mask)
-        source = context if cross and context is not None else x
-        query, key, value = (
-            F.linear(tokens, weights[f"{name}.weight"], bias * weights[f"{name}.bias"])
-            for name, tokens in zip(INPUT_MAPS, (x, source, source), strict=True)
-        )
-        heads = (split(part, num_heads) for part in (query, key, value))
-        if not cross and mask is not None:
-            mask = mask[..., : x.shape[1]]
-            mask = F.pad(mask, (0, x.shape[1] - mask.shape[-1]), value=True)
-        found = merge(attend(*heads, head_mask(mask, num_heads), num_heads))
-        return F.linear(found, weights["output.weight"], bias * weights["output.bias"])
-
-    return attention
-
-
-def checked_torch_layer(weights, num_heads, x, context=None, mask=None):
-    require_mask(mask)
-    return torch_layer(weights, num_heads, x, context, mask)
-
-
-def by_softmax(query, key, value, mask, num_heads):
-    scores = torch.einsum("bhqd,bhkd->bhqk", query, key) / math.sqrt(query.shape[-1])
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
-    return torch.einsum("bhqk,bhkd->bhqd", scores.softmax(dim=-1), value)
-
-
-def in_float32(weights, num_heads, x, context=None, mask=None):
-    weights = {name: weight.float() for name, weight in weights.items()}
-    context = None if context is None else context.float()
-    return layer()(weights, num_heads, x.float(), context, mask).to(x.dtype)
-
-
-def scaled_by_d_model(query, key, value, mask, num_heads):
-    scale = 1 / math.sqrt(num_heads * query.shape[-1])
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-
-
-def masked_in_the_first_head(query, key, value, mask, num_heads):
-    if mask is not None:
-        mask = mask.expand(len(query), 1, -1, -1)
-        unmasked = torch.ones_like(mask).expand(-1, num_heads - 1, -1, -1)
-        mask = torch.cat([mask, unmasked], dim=1)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-
-
-def mask_by_head(mask, num_heads):
-    """Take a mask per sequence for a mask per head wherever that fits."""
-    if mask is not None and mask.dim() == 3 and len(mask) == num_heads:
-        return mask.unsqueeze(0)
-    return head_mask(mask, num_heads)
-
-
-def tiled(mask, num_heads):
-    """Lay the masks of the sequences out in turns, where all heads of a sequence come together."""
-    if mask is None or mask.dim() == 2:
-        return mask
-    return mask.repeat(num_heads, 1, 1).view(len(mask), num_heads, *mask.shape[1:])
-
-
-def without_output_map(weights, num_heads, x, context=None, mask=None):
-    weights = {
-        **weights,
-        "output.weight": torch.eye(x.shape[-1], dtype=x.dtype),
-        "output.bias": torch.zeros_like(weights["output.bias"]),
-    }
-    return layer()(weights, num_heads, x, context, mask)
-
-
-def of_another_sequence(weights, num_heads, x, context=None, mask=None):
-    return layer()(weights, num_heads, x, context, mask).flip(0)
-
-
-RIGHT = {
-    "torch's own layer": checked_torch_layer,
-    "torch's kernel for all heads": layer(),
-    "a softmax that is written out": layer(attend=by_softmax),
-    "a layer that computes in float32": in_float32,
-}
-NOT_RIGHT = {
-    "the heads are cut across tokens": layer(
-        split=lambda x, heads: x.reshape(len(x), heads, x.shape[1], -1),
-        merge=lambda x: x.reshape(len(x), x.shape[2], -1),
-    ),
-    "the scores are divided by the root of d_model": layer(attend=scaled_by_d_model),
-    "the output map is left out": without_output_map,
-    "the biases are left out": layer(bias=0.0),
-    "keys and values come from x even if there is a context": layer(cross=False),
-    "the mask reaches the first head only": layer(attend=masked_in_the_first_head),
-    "the masks of the sequences are laid out in turns": layer(head_mask=tiled),
-    "masks of sequences are taken for masks of heads where there are as many": layer(
-        head_mask=mask_by_head
-    ),
-    "each sequence gets the result of another": of_another_sequence,
-}
+exec(packed(__file__, 1), globals())
 
 
 @exercise(
@@ -792,15 +618,9 @@ def derivation_inputs(case, is_causal=False):
     )
 
 
+@handed_out
 def derivation_oracle(tokens, w_query, w_key, w_value, is_causal):
-    """Torch's attention; the weights are what it does to the identity matrix."""
-    query, key, value = (torch.mm(tokens, w) for w in (w_query, w_key, w_value))
-    identity = torch.eye(len(tokens), dtype=tokens.dtype)
-    output, weights = (
-        F.scaled_dot_product_attention(query[None], key[None], v[None], is_causal=is_causal)[0]
-        for v in (value, identity)
-    )
-    return output, weights
+    ...
 
 
 DERIVED = {"output": "length d_value", "weights": "length length"}
@@ -839,11 +659,9 @@ class TestMendedDerivation:
 # 3.10 -----------------------------------------------------------------------------------------
 
 
+@handed_out
 def toeplitz_oracle(kernel, length):
-    """Torch's convolution of each row of the identity, which asks what a token gives to whom."""
-    identity = torch.eye(length, dtype=kernel.dtype)[:, None]
-    slid = F.conv1d(F.pad(identity, (len(kernel) - 1, 0)), kernel.flip(0)[None, None])
-    return slid[:, 0].T
+    ...
 
 
 def convolution_inputs(case):
@@ -852,12 +670,9 @@ def convolution_inputs(case):
     return case.normal(batch, length, d_in), case.normal(width, d_in, d_out)
 
 
+@handed_out
 def convolution_oracle(x, kernel):
-    width, length = len(kernel), x.shape[1]
-    padded = F.pad(x.transpose(1, 2), (width - 1, 0))
-    output = F.conv1d(padded, kernel.flip(0).permute(2, 1, 0)).transpose(1, 2)
-    alone = torch.eye(width, dtype=kernel.dtype)
-    return output, torch.stack([toeplitz_oracle(tap, length) for tap in alone])
+    ...
 
 
 CONVOLVED = {"output": "batch length d_out", "weights": "width length length"}
@@ -895,7 +710,7 @@ class TestConvolutionAsHeads:
     def test_one_head_for_each_step_back_makes_a_convolution(self, subject, case):
         self.compare(subject, case, ["output"])
 
-    @points(1)
+    @points(1, only_with="test_one_head_for_each_step_back_makes_a_convolution")
     def test_each_head_attends_to_one_token(self, subject, case):
         self.compare(subject, case, ["weights"])
 

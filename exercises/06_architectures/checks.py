@@ -1,8 +1,7 @@
 """What is graded in chapter 06, encoder-decoder and decoder-only.
 
-The oracles are torch's own attention, encoder layer and losses, and loops over single tokens.
-Models are lent to the code under test as functions; what they do is written here by hand. One exercise runs
-the trained model that comes with the course, around the part that the student wrote.
+Made by `classroom release`: what is right, and what known mistakes return, comes as data in
+prepared.zip.
 """
 
 import functools
@@ -11,9 +10,11 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from classroom.checks import (
+from classroom.calls.lending import Refused
+from classroom.calls.subject import Crashed, StudentError
+from classroom.exercise.comparing import describe, differs, same
+from classroom.exercise.expect import (
     CheckFailed,
     exercise,
     expect_agrees,
@@ -23,12 +24,9 @@ from classroom.checks import (
     expect_test_judges,
     points,
 )
-from classroom.comparing import describe, differs, same
-from classroom.diagnosis import SECONDS_PER_MISTAKE
-from classroom.subjects import Crashed, LocalSubject, StudentError
+from classroom.exercise.prepared import handed_out, known, observing, packed
 
 LOGITS = {"logits": "batch length vocab_size"}
-TOKENS = {"output": "batch length d_model"}
 
 
 def expect_answer(subject, case, draw, request, judge):
@@ -69,8 +67,8 @@ def expect_answer(subject, case, draw, request, judge):
         raise CheckFailed(problem)
     alike = []
     for mistake in case.mistakes:
-        known = LocalSubject(mistake.namespace, seconds=SECONDS_PER_MISTAKE)
-        if all(same(answer(known, *given), seen) for given, seen in trials):
+        code = known(mistake)
+        if all(same(answer(code, *given), seen) for given, seen in trials):
             alike.append(mistake)
     raise CheckFailed(problem, alike)
 
@@ -80,33 +78,6 @@ def block_weights(case, d_model, d_ff):
     shapes = {name: (d_model, d_model) for name in ("query", "key", "value", "output")}
     shapes |= {"up": (d_model, d_ff), "down": (d_ff, d_model)}
     return {name: case.normal(*shape, std=shape[0] ** -0.5) for name, shape in shapes.items()}
-
-
-def run_block(x, mask, weights):
-    """Do what the notebook's block does: torch's encoder layer with gains of 1 and no biases."""
-    d_model, d_ff = weights["up"].shape
-    layer = nn.TransformerEncoderLayer(
-        d_model,
-        1,
-        d_ff,
-        dropout=0.0,
-        activation="gelu",
-        batch_first=True,
-        norm_first=True,
-        bias=False,
-        dtype=x.dtype,
-    )
-    projections = [weights[name].T for name in ("query", "key", "value")]
-    names = {
-        "self_attn.in_proj_weight": torch.cat(projections),
-        "self_attn.out_proj.weight": weights["output"].T,
-        "linear1.weight": weights["up"].T,
-        "linear2.weight": weights["down"].T,
-    }
-    forbidden = ~mask.expand(len(x), -1, -1)
-    norms = {f"norm{i}.weight": x.new_ones(d_model) for i in (1, 2)}
-    options = {"src_mask": forbidden}
-    return torch.func.functional_call(layer, {**names, **norms}, (x,), options)
 
 
 # 6.1 ------------------------------------------------------------------------------------------
@@ -131,13 +102,9 @@ def decoder_inputs(case, is_scaled=False):
     )
 
 
+@handed_out
 def decoder_oracle(tokens, table, positions, layers, gain, bias, is_scaled=False):
-    rows = F.embedding(tokens, table)
-    x = rows * (table.shape[1] ** 0.5 if is_scaled else 1.0) + positions[None, : tokens.shape[1]]
-    order = torch.arange(tokens.shape[1])
-    for weights in layers:
-        x = run_block(x, order[:, None] >= order, weights)
-    return F.linear(F.layer_norm(x, gain.shape, gain, bias), table)
+    ...
 
 
 def table_gradient(subject, cotangent, *args):
@@ -154,8 +121,7 @@ def draw_with_cotangent(case):
 def both_uses_count(gradient, cotangent, *args):
     if gradient is None:
         return "no gradient reaches `table`: part of the computation is cut off from it"
-    oracle = LocalSubject({"decoder_only_logits": decoder_oracle})
-    expected = table_gradient(oracle, cotangent, *args)
+    (expected,) = decoder_oracle.gradients(args, [1], [cotangent])
     return differs("the gradient by the tied table", gradient, expected)
 
 
@@ -179,7 +145,7 @@ class TestDecoderOnlyLogits:
         inputs = partial(decoder_inputs, is_scaled=True)
         expect_agrees(subject, case, "decoder_only_logits", inputs, decoder_oracle, LOGITS)
 
-    @points(1)
+    @points(1, only_with="test_from_tokens_to_logits")
     def test_no_logit_depends_on_a_later_token(self, subject, case):
         def inputs(case):
             tokens, table, *rest = decoder_inputs(case)
@@ -253,19 +219,16 @@ def as_a_number(loss):
     return None, f"the loss should be a single number, it is {describe(loss)}"
 
 
+@handed_out
+def shifted_oracle(targets, table, places):
+    ...
+
+
 def loss_judge(loss, targets, table, places):
     loss, problem = as_a_number(loss)
     if problem:
         return problem
-    begin = torch.full((len(targets), 1), BOS)
-    logits = position_model(table, places, torch.cat([begin, targets], dim=1))
-    nats = [
-        -logits[row, i].log_softmax(dim=-1)[token]
-        for row, sequence in enumerate(targets)
-        for i, token in enumerate(sequence)
-        if token != PAD
-    ]
-    return differs("the loss", loss, sum(nats) / len(nats))
+    return differs("the loss", loss, shifted_oracle(targets, table, places))
 
 
 def rule_model(rule, tokens):
@@ -307,7 +270,7 @@ class TestShiftedLoss:
     def test_padding_is_not_counted(self, subject, case):
         expect_answer(subject, case, loss_inputs, loss_request, loss_judge)
 
-    @points(2)
+    @points(2, only_with="test_each_token_is_predicted_from_those_before_it")
     def test_a_model_that_copies_its_input_has_a_high_loss(self, subject, case):
         def judge(loss, rule, targets):
             loss, problem = as_a_number(loss)
@@ -323,7 +286,7 @@ class TestShiftedLoss:
 
         expect_answer(subject, case, draw, rule_request, judge)
 
-    @points(1)
+    @points(1, only_with="test_each_token_is_predicted_from_those_before_it")
     def test_a_model_that_knows_what_follows_has_a_low_loss(self, subject, case):
         def draw(case):
             length = case.integer(4, 7)
@@ -362,25 +325,9 @@ def cross_inputs(case, masked=False, heads=3):
     return settings, weights, x, memory, torch.arange(src_len) < lengths[:, None]
 
 
+@handed_out
 def cross_oracle(settings, weights, x, memory, source_mask=None):
-    names = ("query", "key", "value")
-    found, _ = F.multi_head_attention_forward(
-        x.transpose(0, 1),
-        *2 * [memory.transpose(0, 1)],
-        embed_dim_to_check=settings["d_model"],
-        num_heads=settings["num_heads"],
-        in_proj_weight=torch.cat([weights[f"{name}.weight"] for name in names]),
-        in_proj_bias=torch.cat([weights[f"{name}.bias"] for name in names]),
-        bias_k=None,
-        bias_v=None,
-        add_zero_attn=False,
-        dropout_p=0.0,
-        out_proj_weight=weights["output.weight"],
-        out_proj_bias=weights["output.bias"],
-        key_padding_mask=None if source_mask is None else ~source_mask,
-        need_weights=False,
-    )
-    return found.transpose(0, 1)
+    ...
 
 
 FOUND = {"output": "batch tgt_len d_model"}
@@ -409,7 +356,7 @@ class TestCrossAttention:
     def test_padding_of_the_source_is_not_seen(self, subject, case):
         self.compare(subject, case, partial(cross_inputs, masked=True))
 
-    @points(1)
+    @points(1, only_with="test_one_head_asks_the_memory")
     def test_the_order_of_the_memory_does_not_matter(self, subject, case):
         def inputs(case):
             settings, weights, x, memory = cross_inputs(case)
@@ -424,12 +371,7 @@ class TestCrossAttention:
     @points(1)
     def test_gradients_reach_target_and_memory(self, subject, case):
         expect_gradients(
-            subject,
-            case,
-            "CrossAttention",
-            cross_inputs,
-            lambda settings, weights, x, memory: cross_oracle(settings, weights, x, memory),
-            wrt=["x", "memory"],
+            subject, case, "CrossAttention", cross_inputs, cross_oracle, wrt=["x", "memory"]
         )
 
     def compare(self, subject, case, inputs):
@@ -461,14 +403,16 @@ class Translator:
         seen = torch.ones(memory.shape[:2]) if source_mask is None else source_mask
         return (memory[..., 0] * seen.double()).sum(dim=1)
 
+    @observing
     def encode(self, source, source_mask=None):
         self.num_encoded += 1
         return self.read(source, source_mask)
 
+    @observing
     def decode(self, target, memory, source_mask=None):
         self.num_decoded += 1
         if target.dim() != 2 or len(target) != len(memory):
-            raise ValueError(
+            raise Refused(
                 "decode must get one target for each source of the batch, got target of shape "
                 f"{tuple(target.shape)} and memory of shape {tuple(memory.shape)}"
             )
@@ -615,21 +559,9 @@ def masking_inputs(case, share=0.6, kind=None):
     return tokens, choice, kinds, word, num_special, mask_id, vocab_size, share
 
 
+@handed_out
 def masking_oracle(tokens, choice, kind, word, num_special, mask_id, vocab_size, share=0.15):
-    """Decide about one place after the other."""
-    inputs, labels = tokens.clone(), torch.full_like(tokens, -100)
-    words = range(num_special, vocab_size)
-    for row in range(len(tokens)):
-        for i in range(tokens.shape[1]):
-            token = int(tokens[row, i])
-            if token < num_special or choice[row, i] >= share:
-                continue
-            labels[row, i] = token
-            if kind[row, i] < 0.8:
-                inputs[row, i] = mask_id
-            elif kind[row, i] < 0.9:
-                inputs[row, i] = words[math.floor(word[row, i] * len(words))]
-    return inputs, labels
+    ...
 
 
 MASKED = {"inputs": "batch length", "labels": "batch length"}
@@ -662,7 +594,7 @@ class TestMaskedTokens:
     def test_every_chosen_token_is_asked_for_and_no_other(self, subject, case):
         self.compare(subject, case, partial(masking_inputs, kind=(0.7, 1.0)), ["labels"])
 
-    @points(1)
+    @points(1, only_with="test_all_three_kinds_are_told_apart")
     def test_the_tokens_themselves_are_not_hidden(self, subject, case):
         expect_inputs_unchanged(subject, case, "masked_tokens", masking_inputs)
 
@@ -675,165 +607,7 @@ class TestMaskedTokens:
 WORDS, WIDTH, MAX_LEN = 11, 6, 16
 
 
-def fixed(*shape):
-    """Weights of the models that a student's test is to judge: always the same."""
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-TABLE, PLACES, UNEMBEDDING = fixed(WORDS, WIDTH), fixed(MAX_LEN, WIDTH), fixed(WIDTH, WORDS)
-LAYERS = 0.5 * fixed(2, 3, WIDTH, WIDTH)
-
-
-def attended(x, memory, maps, allowed):
-    """Add to each token what one head finds."""
-    query, key, value = x @ maps[0], memory @ maps[1], memory @ maps[2]
-    scores = (query @ key.T / WIDTH**0.5).masked_fill(~allowed, -math.inf)
-    return x + scores.softmax(dim=-1) @ value
-
-
-def answered(x):
-    """Turn the last vector into probabilities."""
-    return (F.layer_norm(x[-1], (WIDTH,)) @ UNEMBEDDING.to(x.dtype)).softmax(dim=-1)
-
-
-def embedded(tokens, start=0):
-    return TABLE[tokens] + PLACES[start : start + len(tokens)]
-
-
-def no_later(length):
-    return torch.ones(length, length, dtype=torch.bool).tril()
-
-
-def read_at_once(first, rest, allowed=None):
-    """Read the whole text at once, causally unless told otherwise."""
-    tokens = torch.cat([first, rest])
-    x = embedded(tokens)
-    allowed = no_later(len(tokens)) if allowed is None else allowed
-    for maps in LAYERS:
-        x = F.layer_norm(x, (WIDTH,))
-        x = attended(x, x, maps, allowed)
-    return answered(x)
-
-
-def read_in_pieces(pieces, restarts=False, corner="end", keeps=None, newest_only=False):
-    """Read piece after piece, with a cache of what each layer read before."""
-    caches = [torch.zeros(0, WIDTH, dtype=torch.float64) for _ in LAYERS]
-    start = 0
-    for number, tokens in enumerate(pieces):
-        x = embedded(tokens, 0 if restarts else start)
-        for layer, maps in enumerate(LAYERS):
-            x = F.layer_norm(x, (WIDTH,))
-            new = x[-1:] if newest_only and number > 0 else x
-            past = caches[layer] if keeps is None else caches[layer][-keeps:]
-            memory = torch.cat([past, new])
-            shift = len(memory) - len(x) if corner == "end" else 0
-            allowed = torch.arange(len(memory)) <= torch.arange(len(x))[:, None] + shift
-            if newest_only:
-                allowed[-1] = True
-            x = attended(x, memory, maps, allowed)
-            caches[layer] = memory
-        start += len(tokens)
-    return answered(x)
-
-
-def by_parts_in_float32(first, rest):
-    """Attend to both parts apart and merge what was found, so that rounding depends on the cut."""
-    x, cut = embedded(torch.cat([first, rest])).float(), len(first)
-    for maps in LAYERS.float():
-        x = F.layer_norm(x, (WIDTH,))
-        query, key, value = x @ maps[0], x @ maps[1], x @ maps[2]
-        scores = (query @ key.T / WIDTH**0.5).masked_fill(~no_later(len(x)), -math.inf)
-        shares = (scores - scores.amax(dim=1, keepdim=True)).exp()
-        parts = [(shares[:, :cut], value[:cut]), (shares[:, cut:], value[cut:])]
-        found = sum(share @ value for share, value in parts)
-        x = x + found / sum(share.sum(dim=1, keepdim=True) for share, _ in parts)
-    return answered(x)
-
-
-def remembered(model):
-    """Return the same model, which answers at once what it was asked before."""
-    known = {}
-
-    def predict(first, rest):
-        if not (len(first) and len(rest)):
-            raise ValueError(
-                "predict needs at least one token in each part, got "
-                f"{len(first)} in first and {len(rest)} in rest"
-            )
-        text = (*first.tolist(), -1, *rest.tolist())
-        if text not in known:
-            known[text] = model(first, rest)
-        return known[text]
-
-    return predict
-
-
-def in_two_pieces(first, rest, **faults):
-    return read_in_pieces([first, rest], **faults)
-
-
-def token_by_token(first, rest):
-    return read_in_pieces(torch.cat([first, rest]).split(1))
-
-
-def by_the_last_two_words(first, rest):
-    """Count nothing but the last two words."""
-    last = torch.cat([first, rest])[-2:]
-    return (TABLE[last] @ UNEMBEDDING).sum(dim=0).softmax(dim=-1)
-
-
-def by_translation(first, rest):
-    """Read the first part both ways, and write from the second part on."""
-    memory, target = embedded(first), embedded(rest)
-    memory = attended(memory, memory, LAYERS[0], torch.ones(2 * [len(first)], dtype=torch.bool))
-    target = attended(target, target, LAYERS[1], no_later(len(rest)))
-    everything = torch.ones(len(rest), len(first), dtype=torch.bool)
-    return answered(attended(target, memory, LAYERS[0], everything))
-
-
-def with_prefix(first, rest):
-    is_first = torch.arange(len(first) + len(rest)) < len(first)
-    return read_at_once(first, rest, no_later(len(is_first)) | is_first)
-
-
-def with_faint_prefix(first, rest):
-    return 0.98 * read_at_once(first, rest) + 0.02 * with_prefix(first, rest)
-
-
-def first_taken_for_padding(first, rest):
-    """Hide a first piece of one token, as a mask does that takes it for padding."""
-    length = len(first) + len(rest)
-    allowed = no_later(length)
-    if len(first) == 1:
-        allowed[1:, 0] = False
-    return read_at_once(first, rest, allowed)
-
-
-RIGHT = {
-    "a decoder-only model that reads everything at once": read_at_once,
-    "one with a cache, piece by piece": in_two_pieces,
-    "one with a cache, token by token": token_by_token,
-    "one that computes in float32, part by part": by_parts_in_float32,
-    "one that looks at the last two words only": by_the_last_two_words,
-}
-NOT_RIGHT = {
-    "an encoder-decoder": by_translation,
-    "a model that reads the first part both ways": with_prefix,
-    "a model that reads the first part both ways, faintly": with_faint_prefix,
-    "positions begin again at 0 with the second part": partial(in_two_pieces, restarts=True),
-    "the mask of the second part begins in the wrong corner": partial(
-        in_two_pieces, corner="start"
-    ),
-    "the cache keeps no more than four tokens": partial(in_two_pieces, keeps=4),
-    "of the second part the cache keeps the newest token only": partial(
-        in_two_pieces, newest_only=True
-    ),
-    "a first part of one token is taken for padding": first_taken_for_padding,
-}
-# They are asked the same by all checks, and by all tests that a student's is compared with.
-RIGHT = {description: remembered(model) for description, model in RIGHT.items()}
-NOT_RIGHT = {description: remembered(model) for description, model in NOT_RIGHT.items()}
+exec(packed(__file__, 0), globals())
 
 
 @exercise(
@@ -893,21 +667,13 @@ def prefix_lens(case, batch, length):
 
 
 def mask_inputs(case):
-    batch, length = case.size("batch", 3), case.size("length", 6, smallest=4)
+    batch, length = case.size("batch", 3), case.size("length", case.integer(5, 79), smallest=4)
     return length, prefix_lens(case, batch, length)
 
 
+@handed_out
 def mask_oracle(length, prefix_lens):
-    """Decide about one pair of tokens after the other."""
-    places = range(length)
-    causal = torch.tensor([[seen <= by for seen in places] for by in places])
-    prefix = torch.tensor(
-        [
-            [[seen <= by or seen < prefix for seen in places] for by in places]
-            for prefix in prefix_lens.tolist()
-        ]
-    )
-    return torch.full_like(causal, True), causal, prefix
+    ...
 
 
 MASKS = {
@@ -925,8 +691,9 @@ def block_inputs(case):
     return x, block_weights(case, d_model, d_ff), prefix_lens(case, batch, length)
 
 
+@handed_out
 def block_oracle(x, weights, prefix_lens):
-    return tuple(run_block(x, mask, weights) for mask in mask_oracle(x.shape[1], prefix_lens))
+    ...
 
 
 @exercise(
@@ -955,7 +722,7 @@ class TestOneBlockThreeMasks:
     @points(1)
     def test_the_prefix_stands_between_the_other_two(self, subject, case):
         def inputs(case):
-            length = case.integer(4, 7)
+            length = case.integer(4, 29)
             return length, torch.tensor([0, 1, length])
 
         def law(masks, length, prefix_lens):
@@ -969,14 +736,18 @@ class TestOneBlockThreeMasks:
                     return f"with a prefix of {words} the mask should be your {other} one"
             return None
 
-        expect_law(subject, case, "three_masks", inputs, law)
+        for _ in range(3):
+            expect_law(subject, case, "three_masks", inputs, law)
 
     @points(2)
     def test_the_same_block_is_run_with_each(self, subject, case):
         expect_agrees(subject, case, "one_block_three_masks", block_inputs, block_oracle, OUTPUTS)
 
     def compare_masks(self, subject, case, part):
-        expect_agrees(subject, case, "three_masks", mask_inputs, mask_oracle, MASKS, compare=[part])
+        for _ in range(3):
+            expect_agrees(
+                subject, case, "three_masks", mask_inputs, mask_oracle, MASKS, compare=[part]
+            )
 
 
 # 6.8 ------------------------------------------------------------------------------------------
@@ -994,9 +765,9 @@ def smoothing_inputs(case, padded=True):
     return logits, targets, float(case.uniform(low=0.05, high=0.4)), 0
 
 
+@handed_out
 def smoothing_oracle(logits, targets, smoothing, pad):
-    flat = logits.flatten(0, 1), targets.flatten()
-    return F.cross_entropy(*flat, ignore_index=pad, label_smoothing=smoothing)
+    ...
 
 
 def schedule_inputs(case, late=False):
@@ -1005,11 +776,9 @@ def schedule_inputs(case, late=False):
     return step, case.integer(5, 600), warmup_steps
 
 
+@handed_out
 def schedule_oracle(step, d_model, warmup_steps):
-    """Rise in a line to the highest rate, then fall like a root."""
-    highest = 1 / math.sqrt(d_model * warmup_steps)
-    share = (step + 1) / warmup_steps
-    return highest * share if share < 1 else highest / math.sqrt(share)
+    ...
 
 
 @exercise(
@@ -1074,22 +843,9 @@ def mended_inputs(case, padded=False):
     )
 
 
+@handed_out
 def mended_oracle(x, memory, source_mask, weights):
-    """Go token by token: the past by a growing slice, the source by what is real of it."""
-    w_q, w_k, w_v, cross_q, cross_k, cross_v = weights
-    scale = x.shape[-1] ** -0.5
-
-    def found(query, key, value):
-        return torch.softmax(key @ query * scale, dim=0) @ value
-
-    rows = []
-    for tokens, source, real in zip(x, memory, source_mask, strict=True):
-        source = source[real]
-        for i, token in enumerate(tokens):
-            past = tokens[: i + 1]
-            stream = token + found(token @ w_q, past @ w_k, past @ w_v)
-            rows.append(stream + found(stream @ cross_q, source @ cross_k, source @ cross_v))
-    return torch.stack(rows).view_as(x)
+    ...
 
 
 def decoder_twins(case):
@@ -1137,7 +893,7 @@ class TestMendedDecoder:
     def test_padding_of_the_source_is_not_seen(self, subject, case):
         self.compare(subject, case, partial(mended_inputs, padded=True))
 
-    @points(1)
+    @points(1, only_with="test_without_cross_attention_tokens_attend_to_the_past")
     def test_no_token_notices_a_later_one(self, subject, case):
         expect_law(subject, case, "mended_decoder", decoder_twins, nobody_notices_the_last)
 
@@ -1151,7 +907,7 @@ class TestMendedDecoder:
 @functools.cache
 def translator():
     """Load the trained model in double precision, and what it reads and writes."""
-    from groundup.data import Dates
+    from groundup.data.dates import Dates
     from groundup.pretrained import load
 
     model, tokenizers = load("dates")
@@ -1165,7 +921,7 @@ def drawn_dates(case):
         The source, the target, the source's mask, and the right answers.
 
     """
-    from groundup.data import pair_batches
+    from groundup.data.batches import pair_batches
 
     model, tokenizers, dates = translator()
     drawn = dates.draw(8, case.generator, dates.validation_days)
@@ -1186,9 +942,9 @@ def before_cross_attention(source, target, source_mask, layer):
     model, _, _ = translator()
     memory, x = model.encode(source, source_mask), model.embedding(target)
     for block in model.blocks[:layer]:
-        x = block(x, memory, "causal", source_mask)
+        x = block(x, memory, None, source_mask)
     block = model.blocks[layer]
-    x = x + block.attention(block.attention_norm(x), mask="causal")
+    x = x + block.attention(block.attention_norm(x))
     heads = model.config.num_heads
     return x, memory, source_mask[:, 0, 0], trained_weights(block), heads
 
@@ -1198,7 +954,7 @@ def after_cross_attention(x, memory, source_mask, layer):
     model, _, _ = translator()
     x = x + model.blocks[layer].feed_forward(model.blocks[layer].feed_forward_norm(x))
     for block in model.blocks[layer + 1 :]:
-        x = block(x, memory, "causal", source_mask[:, None, None, :])
+        x = block(x, memory, None, source_mask[:, None, None, :])
     return model.unembedding(model.final_norm(x))
 
 
@@ -1208,10 +964,9 @@ def swap_inputs(case):
     return before_cross_attention(source, target, source_mask, layer)
 
 
+@handed_out
 def swap_oracle(x, memory, source_mask, weights, num_heads):
-    read = F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])
-    settings = {"d_model": x.shape[-1], "num_heads": num_heads}
-    return x + cross_oracle(settings, weights, read, memory, source_mask)
+    ...
 
 
 def expect_same_logits(subject, case, layer):
