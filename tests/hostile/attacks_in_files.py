@@ -33,7 +33,7 @@ def attack(deserved, why="", student="", **about):
 @attack(REST, "the check of `attacked` had been changed")
 def edited_check(work):
     work.answer(WRONG)
-    work.check()["source"] = "from classroom.selfcheck import Score\nScore(7)"
+    work.check()["source"] = "from classroom.student.selfcheck import Score\nScore(7)"
 
 
 @attack(REST)

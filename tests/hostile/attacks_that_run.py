@@ -74,7 +74,7 @@ subprocess.Popen("setsid sh -c 'while true; do echo 198 > FOLDER/gradebook.db; s
 
 FORGE = """
 import os, struct
-from classroom.wire import pack
+from classroom.calls.wire import pack
 message = pack(MESSAGE)
 for name in os.listdir("/proc/self/fd"):
     try:
@@ -228,9 +228,10 @@ _ATTACKS = {
         "return torch.quantize_per_tensor(x.float(), 0.1, 0, torch.qint8)", why="cannot be read"
     ),
     "one number": inside("return torch.tensor(0.0)", why="shape"),
-    "an object of its own": inside("return object()", why="cannot be handed over"),
+    "an object of its own": inside("return object()", why="cannot be passed"),
     "a handle to what was never lent": inside(
-        "from classroom.wire import Handle\nreturn Handle(0, 'checks')", why="cannot be handed over"
+        "from classroom.calls.wire import Handle\nreturn Handle(0, 'checks')",
+        why="cannot be passed",
     ),
     "a list in a list in a list": inside(
         "y = []\nfor _ in range(99): y = [y]\nreturn y", why="nested"
@@ -244,11 +245,12 @@ _ATTACKS = {
     # Looking for the answer, or for the score.
     "the oracle is looked for in memory": inside(FIND_ORACLE, why="expected"),
     "the checks are imported": inside(
-        "try:\n    from classroom.selfcheck import load_checks\nexcept ImportError:\n    return x",
+        "try:\n    from classroom.exercise.run import load_checks\n"
+        "except ImportError:\n    return x",
         why="expected",
     ),
     "the reference library is imported": inside(
-        "from groundup.attention import scaled_dot_product_attention as mix\n"
+        "from groundup.core.attention import scaled_dot_product_attention as mix\n"
         "alike = torch.zeros_like(x)[None]\nreturn x - mix(alike, alike, x[None])[0]",
         why="No module named 'groundup': the course's library is not there when grades count",
     ),
@@ -285,16 +287,16 @@ _ATTACKS = {
         "shell.set_custom_exc((Exception,), lambda *a, **k: None)"
     ),
     "the wire is patched": before(
-        "import classroom.wire, classroom.subjects, classroom.frames\n"
-        "from classroom.subjects import LocalSubject\n"
+        "import classroom.calls.wire, classroom.calls.local, classroom.calls.channel\n"
+        "from classroom.calls.local import LocalSubject\n"
         "LocalSubject.call = lambda self, name, *args, **kwargs: True",
         why="changed how later cells are run, which was undone",
     ),
     "pickles are sent": before(
-        "import os, pickle, classroom.frames\n"
+        "import os, pickle, classroom.calls.channel\n"
         "class Evil:\n"
         "    def __reduce__(self): return os.system, ('echo 198 > FOLDER/gradebook.db',)\n"
-        "classroom.frames.pack = lambda value: pickle.dumps(Evil())",
+        "classroom.calls.channel.pack = lambda value: pickle.dumps(Evil())",
         why="",
     ),
     "replies are forged in a cell": before(
@@ -318,12 +320,12 @@ _ATTACKS = {
         why="not a message",
     ),
     "what no check has lent is called": inside(
-        "import os\nfrom classroom.wire import pack\nimport struct\n"
+        "import os\nfrom classroom.calls.wire import pack\nimport struct\n"
         "message = pack(['lent', 5, [x], {}])\n"
         "for name in os.listdir('/proc/self/fd'):\n"
         "    try: os.write(int(name), struct.pack('>Q', len(message)) + message)\n"
         "    except OSError: pass",
-        why="expected|answer|lent",
+        why="expected|answer|lent|ended the process",  # it is gone before the answer comes, or not
     ),
     # Ending, or not ending.
     "sys.exit": inside("import sys\nsys.exit(0)", why="SystemExit"),
@@ -356,13 +358,14 @@ _ATTACKS = {
     "a sleep with alarms blocked": inside(
         "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\n"
         "time.sleep(99)",
-        why="may compute for 1 second",
+        why="may take 6 seconds|may compute for 1 second",
     ),
     "an answer that is slow by design": inside(
         "import time\ntime.sleep(0.6)", why="expected|may compute for 1 second"
     ),
     "it stops itself": inside(
-        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", why="may compute for 1 second"
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+        why="may take 6 seconds|may compute for 1 second",
     ),
     "a cell stops itself": before("import os, signal\nos.kill(0, signal.SIGSTOP)", why="left out"),
     "it stops its parent": inside(

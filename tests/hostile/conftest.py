@@ -16,10 +16,10 @@ import pytest
 from corpus import RIGHT, SECRET, contents, lay_out
 from exam import known, write_exam
 
-from classroom.grade import Assignment
-from classroom.sandbox import NOBODY, Limits
-from classroom.selfcheck import run_checks
-from classroom.zygote import Zygote
+from classroom.exercise.run import run_checks
+from classroom.grader.run import Assignment
+from classroom.limits import Limits
+from classroom.sandbox.layers import NOBODY
 
 
 @pytest.fixture(scope="session")
@@ -29,13 +29,6 @@ def exam(tmp_path_factory):
     folder.mkdir()
     write_exam(folder)
     return Assignment(folder)
-
-
-@pytest.fixture(scope="session")
-def zygote(sealed):
-    """A sandbox."""
-    with Zygote() as zygote:
-        yield zygote
 
 
 @dataclass
@@ -106,23 +99,23 @@ def canaries(exam):
 
 
 @pytest.fixture
-def guarded(canaries, zygote):
+def guarded(canaries, launcher):
     """Hold a test to what holds for every submission: nothing outside is read, changed or left."""
     canaries.remember()
-    processes = _below(zygote.process)
+    processes = _below(launcher.process)
     yield canaries
     canaries.require_untouched()
     deadline = time.monotonic() + 2
-    while _below(zygote.process) != processes and time.monotonic() < deadline:
+    while _below(launcher.process) != processes and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert _below(zygote.process) == processes, "a process was left behind"
+    assert _below(launcher.process) == processes, "a process was left behind"
 
 
 @pytest.fixture(scope="session")
-def neighbour(zygote, exam):
+def neighbour(launcher, exam):
     """Another submission at work in the same sandbox; each test asks it for its points."""
     hours = 2
-    with zygote.start_job(Limits(seconds_per_submission=hours * 3600)) as job:
+    with launcher.start_job(Limits(seconds_per_submission=hours * 3600)) as job:
         job.run(RIGHT["first"])
         job.run("attacked = first")
 

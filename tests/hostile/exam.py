@@ -8,10 +8,11 @@ from pathlib import Path
 import nbformat
 import torch
 
-from classroom.notebooks import build_notebook
-from classroom.sandbox import Limits
-from classroom.selfcheck import PUBLISHED_SEED, run_checks
-from classroom.subjects import LocalSubject
+from classroom.author.notebooks import build_notebook
+from classroom.calls.local import LocalSubject
+from classroom.course import PUBLISHED_SEED
+from classroom.exercise.run import run_checks
+from classroom.limits import Limits
 
 LIMITS = Limits(
     seconds_per_cell=2.0,
@@ -25,24 +26,13 @@ LIMITS = Limits(
 """Enough for every honest answer, and soon used up by the others."""
 
 
-def _marker(grade_id, points=None):
-    about = f'"grade_id": "{grade_id}", "schema_version": 3, "task": false'
-    if points is None:
-        return f'# %% nbgrader={{{about}, "grade": false, "locked": false, "solution": true}}'
-    about += f', "points": {points}'
-    return f'# %% nbgrader={{{about}, "grade": true, "locked": true, "solution": false}}'
-
-
-_EXERCISE = """
+EXERCISE = """
 # %% [markdown]
 # {{{{exercise {name}}}}}
 
-{answer}
+# %% exercise="{name}"
 def {name}(x):
     raise NotImplementedError
-
-{check}
-check("{name}")
 """
 
 _CHECKS = '''\
@@ -50,7 +40,7 @@ _CHECKS = '''\
 
 import torch
 
-from classroom.checks import exercise, expect_agrees, expect_inputs_unchanged, points
+from classroom.exercise.expect import exercise, expect_agrees, expect_inputs_unchanged, points
 
 
 def rows(case):
@@ -107,9 +97,7 @@ class TestLast:
 def write_exam(folder: Path) -> None:
     """Write what is handed out: first for 2 points, attacked for 7, last for 2."""
     text = ["# %% [markdown]\n# # Exam\n", "# %%\nfrom classroom import check\n"]
-    for name, points in (("first", 2), ("attacked", 7), ("last", 2)):
-        check = _marker(f"{name}-check", points)
-        text.append(_EXERCISE.format(name=name, answer=_marker(name), check=check))
+    text += [EXERCISE.format(name=name) for name in ("first", "attacked", "last")]
     (folder / "exam.py").write_text("\n".join(text))
     (folder / "checks.py").write_text(_CHECKS)
     (folder / "mistakes.py").write_text("")

@@ -110,7 +110,7 @@ _CELLS = {
     "a file": "open('notes.txt', 'w').write('x')\nassert open('notes.txt').read() == 'x'\n"
     + _RIGHT,
     "await": "import asyncio\nasync def wait(): await asyncio.sleep(0)\nawait wait()\n" + _RIGHT,
-    "imports of the course's library": "import groundup\nfrom groundup.masks import (\n"
+    "imports of the course's library": "import groundup\nfrom groundup.core.masks import (\n"
     "    causal_mask,\n)\n" + _RIGHT,
     "a reader of cells of one's own": "get_ipython().input_transformers_post.append(list)\n"
     + _RIGHT,

@@ -45,7 +45,7 @@ def test_a_run_that_is_killed_and_interrupted_gives_what_an_undisturbed_one_give
         status, shown = drill.press_ctrl_c(1)
         assert drill.num_lines() < NUM_STUDENTS, "there was nothing left to stop"
         assert status == 130 and "Traceback" not in shown
-        assert shown.count("stopped; run it again, and it goes on") == 1
+        assert shown.count("stopped; run it again to continue") == 1
         assert "submissions/s" in shown, "a terminal gets a bar"
         scores = drill.run()
     assert drill.num_kills == NUM_KILLS

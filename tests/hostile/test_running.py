@@ -13,14 +13,14 @@ from corpus import RIGHT, Came, require_promises
 from exam import LIMITS
 from honest_styles import STYLES
 
-from classroom.grade import grade_submission
-from classroom.intake import Cell, Submission
+from classroom.grader.run import execute
+from classroom.grader.submission import Answers, Cell
 
 RECEIVED = datetime(2020, 2, 3, tzinfo=UTC)
 
 
 @pytest.fixture
-def grade(zygote, exam, guarded, neighbour):
+def grade(launcher, exam, guarded, neighbour):
     """Grade the cells of a case, say what came of it, and hold it to what is outside."""
 
     def grade(case):
@@ -30,16 +30,16 @@ def grade(zygote, exam, guarded, neighbour):
             *(Cell("code", "", checks="attacked"), Cell("code", RIGHT["last"])),
             Cell("code", "", checks="last"),
         ]
-        submission = Submission("exam.ipynb", tuple(cells), (), "", RECEIVED)
+        answers = Answers("exam.ipynb", tuple(cells), (), "", RECEIVED)
         started = time.monotonic()
-        outcome = grade_submission(zygote, exam, submission, "unseen", LIMITS)
+        execution = execute(launcher, exam, answers, "unseen", LIMITS)
         seconds = time.monotonic() - started
-        assert outcome.seconds <= seconds
-        results = [r for report in outcome.reports.values() for r in report.results]
-        shown = [str(output) for outputs in outcome.outputs.values() for output in outputs]
-        reasons = (*(r.message for r in results if r.message), *outcome.errors.values())
+        assert execution.seconds <= seconds
+        results = [r for report in execution.reports.values() for r in report.results]
+        shown = [str(output) for outputs in execution.outputs.values() for output in outputs]
+        reasons = (*(r.message for r in results if r.message), *execution.errors.values())
         return Came(
-            earned=tuple(outcome.reports[name].earned for name in RIGHT),
+            earned=tuple(execution.reports[name].earned for name in RIGHT),
             reasons=reasons,
             kept="\n".join([*reasons, *shown]),
             seconds=seconds,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from attacks_that_run import RUNNING
 
-from classroom import sandbox
+from classroom.sandbox import layers as sandbox
 
 ROOT = Path(__file__).parents[2]
 TEST = "test_running.py::test_an_attack_earns_nothing_and_costs_nothing_else"
@@ -20,7 +20,9 @@ SYSTEM = re.compile(r"\b(os|subprocess|socket|ctypes|signal|threading|open|atexi
 # These only wait for the same limits on time as others that are here.
 WAITING = ("a loop", "a sleep", "an answer that is slow", "output", "pictures", "it stops itself")
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root, who can become somebody else"
+)
 
 
 def reachable(places):
@@ -59,7 +61,7 @@ def as_somebody_else(sealed):
                 "HOME": "/tmp",
                 "OMP_NUM_THREADS": "1",
                 "PYTHONDONTWRITEBYTECODE": "1",
-                "CLASSROOM_SANDBOX": "required",
+                "CI": "true",
             },
             capture_output=True,
             text=True,
@@ -77,7 +79,7 @@ def test_attacks_on_an_ordinary_user_earn_nothing_either(as_somebody_else):
     ]
     assert len(names) >= 40
     tests = [f"{Path(__file__).with_name(TEST)}[{name}]" for name in names]
-    done = as_somebody_else("pytest", "-q", "-p", "no:cacheprovider", *tests)
+    done = as_somebody_else("pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     passed = done.stdout.strip().splitlines()[-1]
     assert int(passed.split()[0]) == len(names), passed
