@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from groundup.attention import dot_scores
-from groundup.throughput import machine
+from groundup.core.attention import dot_scores
+from groundup.looking.throughput import machine
 
 RECORDS = Path(__file__).parent / "records"
 ROUNDS = 7

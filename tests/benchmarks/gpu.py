@@ -42,24 +42,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from groundup import training
-from groundup.accounting import (
+from groundup import presets
+from groundup.core.attention import scaled_dot_product_attention
+from groundup.core.blocks import Block
+from groundup.core.config import DecoderOnlyConfig
+from groundup.core.models import DecoderOnly
+from groundup.core.multihead import MultiHeadAttention
+from groundup.data.batches import Batch, language_model_batches
+from groundup.data.texts import python_reference, python_source
+from groundup.data.tokenizers import CharacterTokenizer
+from groundup.generation.loop import stream
+from groundup.looking.accounting import (
     decoding_bytes,
     mfu,
     peak_of,
     training_flops,
     usual_training_flops_per_token,
 )
-from groundup.attention import scaled_dot_product_attention
-from groundup.blocks import Block
-from groundup.config import DecoderOnlyConfig
-from groundup.data import Batch, language_model_batches, python_reference, python_source
-from groundup.generation import stream
-from groundup.models import DecoderOnly
-from groundup.multihead import MultiHeadAttention
-from groundup.throughput import machine
-from groundup.tokenizers import CharacterTokenizer
-from groundup.training import TrainingConfig, optimizers_for, train, train_step
+from groundup.looking.throughput import machine
+from groundup.training import loop
+from groundup.training.loop import TrainingConfig, optimizers_for, train, train_step
 
 Row = dict[str, Any]
 ROUNDS = 5
@@ -213,7 +215,7 @@ def text(name: str) -> tuple[str, Tensor, Tensor, int]:
 def gpt2_sizes(run: Run, vocab_size: int) -> DecoderOnlyConfig:
     sizes = {"d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 128, "max_len": 16}
     sizes = run.size({}, {**sizes, "vocab_size": vocab_size % 311})
-    return DecoderOnlyConfig.gpt2_small(**{"vocab_size": vocab_size, "dropout": 0.0, **sizes})
+    return presets.decoder_only("gpt2_small", **{"vocab_size": vocab_size, "dropout": 0.0, **sizes})
 
 
 def padded(vocab_size: int) -> int:
@@ -279,12 +281,12 @@ def compiled_loss(run: Run) -> Iterator[None]:
     With 50 thousand tokens, the logits in float32 are the largest thing that training writes
     and reads; compiled, they are turned into float32 where they are used.
     """
-    usual = training.cross_entropy
-    training.cross_entropy = run.compile(usual)
+    usual = loop.cross_entropy
+    loop.cross_entropy = run.compile(usual)
     try:
         yield
     finally:
-        training.cross_entropy = usual
+        loop.cross_entropy = usual
 
 
 def updates_of(run: Run, model: nn.Module, batch: Batch, compiled: bool = True) -> Callable:
@@ -457,10 +459,10 @@ def measure_attention(run: Run) -> Iterator[Row]:
     dtype = torch.bfloat16
 
     def explicit(query, key, value):
-        return scaled_dot_product_attention(query, key, value, "causal", backend="explicit")
+        return scaled_dot_product_attention(query, key, value, backend="explicit", is_causal=True)
 
     def fused(query, key, value):
-        return scaled_dot_product_attention(query, key, value, "causal", backend="fused")
+        return scaled_dot_product_attention(query, key, value, backend="fused", is_causal=True)
 
     for length in run.size([256, 512, 1024, 2048, 4096, 8192], [16, 32]):
         shape = (num_tokens // length, heads, length, d_head)
@@ -630,7 +632,7 @@ def require_best_tokens(model: DecoderOnly, context: Tensor, num_written: int) -
 def decoding_model(run: Run, preset: str) -> DecoderOnly:
     sizes = {"d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 128, "vocab_size": 61}
     sizes = run.size({}, {**sizes, "max_len": 32})
-    config = DecoderOnlyConfig.preset(preset, dropout=0.0, **sizes)
+    config = presets.decoder_only(preset, dropout=0.0, **sizes)
     return run.new_model(config).to(torch.bfloat16).requires_grad_(False).eval()
 
 
@@ -674,7 +676,7 @@ def measure_decoding_of(
         contexts = range(context.shape[1] - num_written, context.shape[1])
         counts = [
             decoding_bytes(
-                config, 1, c - 1, torch.bfloat16, room=room if cache == "static" else None
+                config, 1, c - 1, torch.bfloat16, buffer_len=room if cache == "static" else None
             )
             for c in contexts
         ]
@@ -767,7 +769,7 @@ def small_config(run: Run, vocab_size: int, **choices: Any) -> DecoderOnlyConfig
     sizes = {"d_model": 128, "num_layers": 6, "num_heads": 4, "d_ff": 512, "max_len": 128}
     tiny = {"d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 64, "max_len": 16}
     values = {"vocab_size": vocab_size, "positions": "learned", **run.size(sizes, tiny), **choices}
-    return DecoderOnlyConfig.tiny(**values)
+    return presets.decoder_only("tiny", **values)
 
 
 def measure_precision(run: Run) -> Iterator[Row]:
@@ -820,12 +822,9 @@ def remove_residuals(model: DecoderOnly) -> None:
 
 
 def remove_mask(model: DecoderOnly) -> None:
-    def without_mask(module, arguments, given):
-        return arguments, given | {"mask": None}
-
     for block in model.blocks:
         attention: Any = block.attention
-        attention.register_forward_pre_hook(without_mask, with_kwargs=True)
+        attention.is_causal = False
 
 
 def apply_softmax_twice(model: DecoderOnly) -> None:
@@ -849,7 +848,7 @@ class Mistake:
     choices: dict[str, Any] = field(default_factory=dict)
     """Of the model's configuration."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of the training."""
+    """Of the loop."""
     change: Callable[[DecoderOnly], None] = lambda model: None
     """What is done to the model."""
     batch: Callable[[Batch], Batch] = lambda batch: batch
@@ -927,7 +926,7 @@ def learn_with(run: Run, mistake: Mistake) -> dict[str, Any]:
             curve["step"].append(record.step)
             curve["loss"].append(record.loss)
             curve["gradient_norm"].append(record.gradient_norm)
-            held = training.evaluate(model, validation)[0]
+            held = loop.evaluate(model, validation)[0]
             curve["validation"].append(held if math.isfinite(held) else None)
     except ValueError as error:  # the loss is no longer a number, which is a result
         curve["ended_by"] = str(error)

@@ -15,8 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from groundup.attention import scaled_dot_product_attention
-from groundup.online_softmax import online_softmax_attention
+from groundup.core.attention import scaled_dot_product_attention
+from groundup.variants.online_softmax import online_softmax_attention
 
 matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402
@@ -27,9 +27,9 @@ FILE = "attention_cost.json"
 LENGTHS = [128, 256, 512, 1024, 2048, 4096]
 WIDTH = 64
 KINDS = {
-    "explicit": lambda q, k, v: scaled_dot_product_attention(q, k, v, "causal"),
-    "fused": lambda q, k, v: scaled_dot_product_attention(q, k, v, "causal", backend="fused"),
-    "online softmax": lambda q, k, v: online_softmax_attention(q, k, v, "causal"),
+    "explicit": lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
+    "fused": lambda q, k, v: scaled_dot_product_attention(q, k, v, backend="fused", is_causal=True),
+    "online softmax": lambda q, k, v: online_softmax_attention(q, k, v, is_causal=True),
 }
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from classroom import matrix
-from classroom.answers import load_answers
-from classroom.notebooks import assignments
-from classroom.selfcheck import MAX_MESSAGE_LINES
+from classroom.author import kill_matrix
+from classroom.course import assignments
+from classroom.exercise.answers import load_answers
+from classroom.exercise.report import MAX_MESSAGE_LINES
 
 pytestmark = pytest.mark.benchmark
 
@@ -37,13 +37,13 @@ def mistakes(folder):
     return load_answers(folder / "mistakes.py")
 
 
-version = functools.cache(matrix.version)
+version = functools.cache(kill_matrix.version)
 
 
 def check(folder, mistake, seed):
     """Check a mistake as the self-check does and return what it said, as a line to keep."""
     started = time.process_time()
-    report = matrix.run_mistake(folder, mistake, seed, ROOT / "solutions" / folder.name)
+    report = kill_matrix.run_mistake(folder, mistake, seed, ROOT / "solutions" / folder.name)
     seconds = time.process_time() - started
     lines = report.to_text().split("\n")
     said = "\n".join(report.messages)

@@ -13,11 +13,12 @@ import numpy
 import pytest
 import torch
 
-from groundup import accounting
-from groundup.config import DecoderOnlyConfig
-from groundup.generation import generate
-from groundup.models import DecoderOnly
-from groundup.quantization import quantize
+from groundup import presets
+from groundup.core.models import DecoderOnly
+from groundup.generation.caches import StaticLayerCache
+from groundup.generation.loop import generate
+from groundup.generation.quantization import quantize
+from groundup.looking import accounting
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]  # the peers warn
 
@@ -31,7 +32,8 @@ COMPILED_PEER = "Hugging Face GPT-2, static cache, compiled"
 
 @pytest.fixture(scope="module")
 def model():
-    config = DecoderOnlyConfig.gpt2_small(
+    config = presets.decoder_only(
+        "gpt2_small",
         vocab_size=VOCAB_SIZE,
         max_len=MAX_LEN,
         d_model=WIDTH,
@@ -151,7 +153,7 @@ def test_a_token_costs_the_same_however_long_the_text(record, model):
     room = 768
     step_seconds = {}
     with torch.no_grad():
-        cache = model.new_cache(1, room, is_static=True)
+        cache = model.new_cache(1, room, StaticLayerCache)
         growing = model.new_cache(1, room)
         for kind, own in (("static", cache), ("growing", growing)):
             times = []

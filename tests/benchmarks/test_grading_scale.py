@@ -19,9 +19,9 @@ import psutil
 import pytest
 from drill import Drill, orphans_come_here
 
-from classroom.answers import load_answers
-from classroom.notebooks import cell_of
-from groundup.throughput import machine
+from classroom.author.notebooks import cell_of
+from classroom.exercise.answers import load_answers
+from groundup.looking.throughput import machine
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 

@@ -23,17 +23,17 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 
-from classroom import grade as grading
-from classroom.grade import Assignment, grade_submission
-from classroom.gradebook import GradebookWriter, Graded
-from classroom.intake import read_submission
-from classroom.jobs import Job
-from classroom.notebooks import build_notebook, cell_of
-from classroom.sandbox import Limits
-from classroom.selfcheck import run_checks
-from classroom.subjects import LocalSubject
-from classroom.zygote import Zygote
-from groundup.throughput import machine
+from classroom.author.notebooks import build_notebook, cell_of
+from classroom.calls.local import LocalSubject
+from classroom.exercise.run import run_checks
+from classroom.grader import run as grading
+from classroom.grader.run import Assignment, execute
+from classroom.grader.submission import Submission
+from classroom.grader.verdicts import Verdict
+from classroom.nbgrader.gradebook import GradebookWriter
+from classroom.sandbox.job import Job
+from classroom.sandbox.launcher import Launcher
+from groundup.looking.throughput import machine
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 
@@ -45,39 +45,23 @@ FIVE, CHAPTER = "09_five", "01_attention"
 # With few, what is measured is how long torch takes to be imported four times.
 STUDENTS = {FIVE: 96, CHAPTER: 24}
 
-MARKER = '# %% nbgrader={{"grade": {grade}, "grade_id": "{id}", "locked": {grade}, '
-MARKER += '"schema_version": 3, "solution": {solution}, "task": false{points}}}'
-
-
-def marker(grade_id, points=None):
-    solution, grade = ("true", "false") if points is None else ("false", "true")
-    more = "" if points is None else f', "points": {points}'
-    return MARKER.format(id=grade_id, grade=grade, solution=solution, points=more)
-
-
-TEXT = f"""\
+TEXT = """\
 # %%
 import torch
 
 from classroom import check
 
-{marker("weights")}
+# %% exercise="weights"
 def weights(scores):
     ### BEGIN SOLUTION
     return torch.softmax(scores, dim=-1)
     ### END SOLUTION
 
-{marker("weights-check", 2)}
-check("weights")
-
-{marker("mix")}
+# %% exercise="mix"
 def mix(scores, value):
     ### BEGIN SOLUTION
     return weights(scores) @ value
     ### END SOLUTION
-
-{marker("mix-check", 2)}
-check("mix")
 """
 
 CHECKS = '''\
@@ -85,7 +69,7 @@ CHECKS = '''\
 
 import torch
 
-from classroom.checks import exercise, expect_agrees, expect_law, points
+from classroom.exercise.expect import exercise, expect_agrees, expect_law, points
 
 about = dict(title="Mix", asks="Write it.", difficulty=1, importance=1, minutes=1)
 
@@ -127,7 +111,7 @@ MISTAKES = '''\
 
 import torch
 
-from classroom.answers import Mistake
+from classroom.exercise.answers import Mistake
 
 
 class OverQueries(Mistake, exercise="weights"):
@@ -153,7 +137,7 @@ BY_HAND = {
 
 def answers_of(folder, names):
     """Return the cells of the solution, of the mistakes and of the variants of an assignment."""
-    from classroom.answers import load_answers
+    from classroom.exercise.answers import load_answers
 
     notebook = nbformat.read(next(folder.glob("*.ipynb")), as_version=4)
     solution = {name: cell_of(notebook, name).source for name in names}
@@ -404,10 +388,10 @@ class Spent:
         monkeypatch.setattr(owner, name, watched)
 
 
-def floor(course, submission):
+def floor(course, answers):
     """Run cells and checks in this process, with nothing around them."""
     namespace = {"__name__": "__main__"}
-    for cell in submission.cells:
+    for cell in answers.cells:
         if cell.checks:
             run_checks(course.handout, cell.checks, LocalSubject(namespace), "unseen")
         elif cell.type == "code":
@@ -422,7 +406,7 @@ def test_where_the_time_of_a_submission_goes(course, accounting, one_thread, mon
     spent = Spent(accounting)
     used, sandbox = accounting.seconds(), contextlib.ExitStack()
     with accounting.of_children():
-        zygote = sandbox.enter_context(Zygote())
+        launcher = sandbox.enter_context(Launcher())
     starting = accounting.seconds() - used
     folders = sorted(folder / course.name for folder in course.submitted.iterdir())[:25]
     root = course.copy()
@@ -433,19 +417,28 @@ def test_where_the_time_of_a_submission_goes(course, accounting, one_thread, mon
 
         def all_of_it(folder):
             with spent.on("intake"):
-                submission = read_submission(folder, course.assignment.master)
-            outcome = grade_submission(zygote, course.assignment, submission, "unseen", Limits())
+                answers = Submission.read(folder, course.assignment.master).answers(
+                    course.assignment.master
+                )
+            execution = execute(launcher, course.assignment, answers, "unseen", Limits())
             with spent.on("rebuild"):
-                notebook = grading.executed(course.assignment.master, submission, outcome)
+                notebook = execution.notebook()
             student = folder.parent.name
             with spent.on("gradebook"):
-                writer.write(Graded(student, submission.received, notebook, outcome.reports))
+                verdict = Verdict(
+                    assignment=course.name,
+                    student=student,
+                    key="key",
+                    reports=tuple(execution.reports.values()),
+                    received=answers.received.isoformat(),
+                )
+                writer.write(verdict, notebook)
             with spent.on("feedback"):
                 writer.write_feedback(student, course.submitted)
             with spent.on("floor"):
-                floor(course, submission)
+                floor(course, answers)
 
-        spent.watch(monkeypatch, Zygote, "start_job", "start of the job")
+        spent.watch(monkeypatch, Launcher, "start_job", "start of the job")
         spent.watch(monkeypatch, Job, "run", "cells")
         spent.watch(monkeypatch, Job, "_connect", "forks")
         spent.watch(monkeypatch, Job, "_disconnect", "forks")

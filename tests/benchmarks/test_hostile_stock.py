@@ -18,9 +18,10 @@ import stock
 from corpus import NAME, SECRET, contents, lay_out
 from exam import LIMITS, known, write_exam
 
-from classroom.feedback import Standing, page
-from classroom.grade import Assignment, grade_folder
-from groundup.throughput import machine
+from classroom.grader.run import Assignment, ThisMachine, grade_folder
+from classroom.grader.verdicts import Grades
+from classroom.nbgrader.feedback import page
+from groundup.looking.throughput import machine
 
 RECORD = Path(__file__).parent / "records" / "hostile.json"
 KEPT = Path(__file__).parents[2] / "build" / "hostile_stock.jsonl"
@@ -94,7 +95,7 @@ def our_rows(exam, outside, tmp_path):
 
     def keep(verdict, notebook):
         reports = {report.exercise: report for report in verdict.reports}
-        shown = page(notebook, Standing(verdict.student, stock.ASSIGNMENT, ()), reports)
+        shown = page(notebook, Grades(verdict.student, stock.ASSIGNMENT, ()), reports)
         harm = ["a secret is in the page"] if SECRET in shown else []
         harm += ["a script is in the page"] if "<script>alert(198)" in shown else []
         said = [verdict.problem, *verdict.notes, *verdict.errors]
@@ -108,7 +109,9 @@ def our_rows(exam, outside, tmp_path):
 
     assignment = Assignment(exam)
     kept = tmp_path / "graded"
-    grade_folder(assignment, tmp_path / "submitted", kept, keep, LIMITS, workers=WORKERS)
+    grade_folder(
+        assignment, tmp_path / "submitted", kept, keep, LIMITS, engine=ThisMachine(WORKERS)
+    )
     assert all(rows[student]["earned"] == [2, 7, 2] for student in honest)
     return {name: rows[student] for student, name in students.items()}
 

@@ -9,9 +9,9 @@ a mark hold the record against the assignments in every run.
 import pytest
 import torch
 
-from classroom import matrix
-from classroom.answers import load_answers
-from classroom.notebooks import assignments
+from classroom.author import kill_matrix
+from classroom.course import assignments
+from classroom.exercise.answers import load_answers
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def root(request):
 
 @pytest.fixture
 def rows(root):
-    return matrix.read(root / matrix.RECORD)
+    return kill_matrix.read(root / kill_matrix.RECORD)
 
 
 def test_the_record_has_every_mistake_and_every_check_of_the_course(root, rows):
-    found = matrix.differences(root, rows)
+    found = kill_matrix.differences(root, rows)
     assert not found, f"{'; '.join(found)}: run `classroom matrix` and commit what it writes"
 
 
@@ -34,20 +34,25 @@ def test_no_mistake_of_the_record_gets_past_all_checks(rows):
     assert passed == []
 
 
+def test_no_check_of_the_record_is_passed_by_all_mistakes(rows):
+    passed = [f"{r.number} {c}" for r in rows for i, c in enumerate(r.checks) if not r.caught_by(i)]
+    assert passed == []
+
+
 def test_the_record_says_what_a_run_finds(root, rows):
     """For one mistake of each assignment: the whole matrix takes minutes."""
     for folder in assignments(root / "solutions"):
         mistake = load_answers(folder / "mistakes.py")[0]
         row = next(r for r in rows if (r.assignment, r.exercise) == (folder.name, mistake.exercise))
-        report = matrix.run_mistake(folder, mistake, matrix.SEEDS[0])
+        report = kill_matrix.run_mistake(folder, mistake, kill_matrix.SEEDS[0])
         for result, count in zip(report.results, row.failures[mistake.name], strict=True):
-            if count in (0, len(matrix.SEEDS)):
+            if count in (0, len(kill_matrix.SEEDS)):
                 assert bool(result.earned) == (count == 0), (folder.name, mistake.name, result.name)
 
 
 @pytest.mark.benchmark
 def test_every_mistake_against_every_check(root):
     torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
-    matrix.write(root / matrix.RECORD, matrix.measure(root))
-    rows = matrix.read(root / matrix.RECORD)
+    kill_matrix.write(root / kill_matrix.RECORD, kill_matrix.measure(root))
+    rows = kill_matrix.read(root / kill_matrix.RECORD)
     assert all(row.killers(name) for row in rows for name in row.failures)

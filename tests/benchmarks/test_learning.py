@@ -16,13 +16,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groundup.config import DecoderOnlyConfig
-from groundup.data import Batch, language_model_batches, text_file, tiny_shakespeare
-from groundup.models import DecoderOnly
-from groundup.tasks import TextTask
-from groundup.tokenizers import CharacterTokenizer
-from groundup.training import TrainingConfig, evaluate, optimizers_for, train
-from groundup.tuning import choose_setup, set_up
+from groundup import presets
+from groundup.core.models import DecoderOnly
+from groundup.data.batches import Batch, language_model_batches
+from groundup.data.texts import text_file, tiny_shakespeare
+from groundup.data.tokenizers import CharacterTokenizer
+from groundup.training.loop import TrainingConfig, evaluate, optimizers_for, train
+from groundup.training.setup import choose_setup, set_up
+from groundup.training.tasks import TextTask
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]  # the peers warn
 
@@ -54,7 +55,8 @@ def text():
 
 
 def classic(vocab_size, seed):
-    config = DecoderOnlyConfig.gpt2_small(
+    config = presets.decoder_only(
+        "gpt2_small",
         vocab_size=vocab_size,
         max_len=CONTEXT,
         d_model=128,
@@ -68,7 +70,7 @@ def classic(vocab_size, seed):
 
 
 def modern(vocab_size, seed):
-    config = DecoderOnlyConfig.modern(vocab_size=vocab_size, max_len=CONTEXT)
+    config = presets.decoder_only("modern", vocab_size=vocab_size, max_len=CONTEXT)
     return DecoderOnly(config, torch.Generator().manual_seed(seed))
 
 

@@ -18,10 +18,11 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from classroom.answers import files_beside, load_answers
-from classroom.notebooks import assignments, cell_of
-from classroom.selfcheck import list_checks
-from groundup.throughput import machine
+from classroom.author.notebooks import cell_of
+from classroom.course import assignments
+from classroom.exercise.answers import files_beside, load_answers
+from classroom.exercise.run import list_checks
+from groundup.looking.throughput import machine
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig
-from groundup.models import DecoderOnly, EncoderDecoder
-from groundup.multihead import MultiHeadAttention
+from groundup import presets
+from groundup.core.models import DecoderOnly, EncoderDecoder
+from groundup.core.multihead import MultiHeadAttention
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]  # the peers warn
 
@@ -30,8 +30,9 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def groundup(num_layers, d_model, num_heads, length, attention, **_):
-    config = DecoderOnlyConfig.gpt2_small(
+def groundup(num_layers, d_model, num_heads, length, attention, bias=True, **_):
+    config = presets.decoder_only(
+        "gpt2_small",
         vocab_size=VOCAB_SIZE,
         max_len=length,
         d_model=d_model,
@@ -39,6 +40,7 @@ def groundup(num_layers, d_model, num_heads, length, attention, **_):
         num_heads=num_heads,
         d_ff=4 * d_model,
         activation="gelu",
+        bias=bias,
         dropout=0.0,
     )
     model = DecoderOnly(config, generator())
@@ -110,6 +112,68 @@ class TorchLanguageModel(nn.Module):
     def forward(self, tokens):
         x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
         return self.blocks(x, mask=self.mask, is_causal=True) @ self.tokens.weight.T
+
+
+class NanoAttention(nn.Module):
+    """nanoGPT's `CausalSelfAttention`: one product makes queries, keys and values."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.attend = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.project = nn.Linear(d_model, d_model, bias=False)
+        self.dropout = nn.Dropout(0.0)
+        self.num_heads = num_heads
+
+    def forward(self, x):
+        parts = self.attend(x).chunk(3, dim=-1)
+        heads = [part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts]
+        mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
+        return self.dropout(self.project(mixed.transpose(1, 2).contiguous().flatten(2)))
+
+
+class NanoMLP(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.expand = nn.Linear(d_model, 4 * d_model, bias=False)
+        self.gelu = nn.GELU()
+        self.contract = nn.Linear(4 * d_model, d_model, bias=False)
+        self.dropout = nn.Dropout(0.0)
+
+    def forward(self, x):
+        return self.dropout(self.contract(self.gelu(self.expand(x))))
+
+
+class NanoBlock(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(d_model, bias=False)
+        self.attention = NanoAttention(d_model, num_heads)
+        self.norm_2 = nn.LayerNorm(d_model, bias=False)
+        self.mlp = NanoMLP(d_model)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm_1(x))
+        return x + self.mlp(self.norm_2(x))
+
+
+class NanoGPT(nn.Module):
+    """The architecture of nanoGPT, without biases: https://github.com/karpathy/nanoGPT."""
+
+    def __init__(self, num_layers, d_model, num_heads, length, **_):
+        super().__init__()
+        self.tokens = nn.Embedding(VOCAB_SIZE, d_model)
+        self.places = nn.Embedding(length, d_model)
+        self.dropout = nn.Dropout(0.0)
+        self.blocks = nn.ModuleList(NanoBlock(d_model, num_heads) for _ in range(num_layers))
+        self.norm = nn.LayerNorm(d_model, bias=False)
+        self.head = nn.Linear(d_model, VOCAB_SIZE, bias=False)
+        self.tokens.weight = self.head.weight
+
+    def forward(self, tokens):
+        x = self.dropout(self.tokens(tokens) + self.places(torch.arange(tokens.shape[1])))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
 
 
 PEERS = {
@@ -227,6 +291,34 @@ def test_a_language_model_trains_faster_than_with_other_libraries(
     )
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_model_without_biases_trains_as_fast_as_nanogpt_s(interleaved, record, size):
+    sizes = SIZES[size]
+    shape = (sizes["batch_size"], sizes["length"] + 1)
+    numbers = torch.randint(VOCAB_SIZE, shape, generator=generator())
+    inputs, targets, num_tokens = (numbers[:, :-1],), numbers[:, 1:], numbers[:, 1:].numel()
+    seconds = interleaved(
+        {
+            "ours": training_step(
+                groundup(**sizes, attention="fused", bias=False), inputs, targets
+            ),
+            "nanoGPT": training_step(NanoGPT(**sizes), inputs, targets),
+        },
+        calls=1 if num_tokens > 1000 else 10,
+    )
+    ratio = seconds["nanoGPT"] / seconds["ours"]
+    assert record(
+        "nanogpt_speed.json",
+        f"language model {size} without biases: training tokens per second, float32 eager",
+        round(num_tokens / seconds["ours"]),
+        round(num_tokens / seconds["nanoGPT"]),
+        "nanoGPT's architecture",
+        round(ratio, 3),
+        "at least 1.0 times the peer",
+        ratio >= 1.0,
+    )
+
+
 class TorchTranslator(nn.Module):
     def __init__(self, num_layers, d_model, num_heads, src_len, tgt_len):
         super().__init__()
@@ -257,7 +349,8 @@ class TorchTranslator(nn.Module):
 
 
 def translator(num_layers, d_model, num_heads, src_len, tgt_len, attention):
-    config = EncoderDecoderConfig.tiny(
+    config = presets.encoder_decoder(
+        "tiny",
         source_vocab_size=VOCAB_SIZE,
         vocab_size=VOCAB_SIZE,
         source_max_len=src_len,

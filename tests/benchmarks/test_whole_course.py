@@ -20,13 +20,14 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from classroom.answers import files_beside
-from classroom.mine import PIECES
-from classroom.notebooks import assignments, cell_of
-from classroom.report import Verdict
-from classroom.selfcheck import list_checks
+from classroom.author.notebooks import cell_of
+from classroom.course import assignments
+from classroom.exercise.answers import files_beside
+from classroom.exercise.run import list_checks
+from classroom.grader.verdicts import Verdict
+from classroom.student.mine import PIECES
 from groundup import pretrained
-from groundup.throughput import machine
+from groundup.looking.throughput import machine
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 
