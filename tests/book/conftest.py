@@ -8,35 +8,35 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
+BUILT = ROOT / "build" / "book"
 
 # The extensions are modules beside the book, as _config.yml tells jupyter-book.
 sys.path[:0] = [str(ROOT / "book" / "_ext"), str(ROOT / "book"), str(HERE)]
 
 
 @pytest.fixture(scope="session")
-def site() -> Path:
-    """Build the book as its readers do, with warnings as errors and no way to the network.
+def site(once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """The book, built once for all processes as its readers build it."""
+    failure = once("book", build) / "failure"
+    assert not failure.exists(), failure.read_text()
+    return BUILT / "_build" / "html"
+
+
+def build(told: Path) -> None:
+    """Build the book with warnings as errors and no way to the network; tell what went wrong.
 
     Executed pages are kept between runs, nothing else is: a page that is not read again would
     not warn again.
     """
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    target = ROOT / "build" / f"book-{worker}"
-    for leftover in (target / "_build").glob("*"):
+    for leftover in (BUILT / "_build").glob("*"):
         if leftover.name != ".jupyter_cache":
             shutil.rmtree(leftover)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", ROOT / "book"]
-    command += ["--path-output", target, "-W", "--keep-going", "-n"]
+    command += ["--path-output", BUILT, "-W", "--keep-going", "-n"]
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
     built = subprocess.run(
         [str(part) for part in command],
@@ -44,8 +44,8 @@ def site() -> Path:
         capture_output=True,
         text=True,
     )
-    assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-6000:]
-    return target / "_build" / "html"
+    if built.returncode != 0:
+        (told / "failure").write_text(built.stdout[-2000:] + built.stderr[-6000:])
 
 
 @pytest.fixture
@@ -60,21 +60,6 @@ def small_book(tmp_path: Path) -> Callable:
         return book
 
     return make
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if found is None:
-        pytest.fail(
-            "the tests of the book need Chromium: install it with `apt-get install chromium`, "
-            "`brew install chromium`, or leave these tests out with `pytest -m 'not browser'`",
-            pytrace=False,
-        )
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture

@@ -49,6 +49,16 @@ def test_what_has_moved_is_found_by_its_old_address(small_book):
 
 
 @pytest.mark.slow
+def test_a_class_with_a_new_name_takes_what_it_holds_along(small_book):
+    book = small_book("lasting_anchors", moved_names={"old.Box": "new.room.Box"})
+    lines = ["```{eval-rst}", ".. py:class:: new.room.Box", "", "   .. py:method:: open", "```"]
+    book.write("page.md", "# Page\n\n" + "\n".join(lines) + "\n")
+    built = book.build()
+    assert built.returncode == 0, built.stderr
+    assert {"page#old.Box", "page#old.Box.open"} <= present(book.folder / "out")
+
+
+@pytest.mark.slow
 def test_what_has_moved_to_nowhere_breaks_the_build(small_book):
     moved = {"page#sec-old": "page#sec-none", "page#sec-gone": "none#there"}
     book = small_book("lasting_anchors", moved_anchors=moved)

@@ -11,9 +11,9 @@ from books import BOOK, ROOT
 from bs4 import BeautifulSoup
 from chapter_map import Link, Page, draw, exercises, links, names_imported, read_lines, read_page
 
-from groundup.blocks import Block, DecoderBlock
-from groundup.layers import FeedForward
-from groundup.multihead import MultiHeadAttention
+from groundup.core.blocks import Block, DecoderBlock
+from groundup.core.layers import FeedForward
+from groundup.core.multihead import MultiHeadAttention
 
 CHAPTERS = sorted(BOOK.glob("[0-9][0-9]_*.md"))
 
@@ -29,13 +29,13 @@ title: not this
 ```{code-cell} ipython3
 :tags: [hide-input]
 # not a heading
-from groundup.attention import attention_weights as weights
+from groundup.core.attention import attention_weights as weights
 from classroom import check
 ```
 
 See [the one before](ch-first), {numref}`fig-one`, {eq}`eq-one` and [](01_first.md).
 
-```{literalinclude} ../lib/groundup/masks.py
+```{literalinclude} ../lib/groundup/core/masks.py
 :language: python
 :pyobject: Mask.forward
 ```
@@ -51,8 +51,8 @@ $$ (eq-two)
 def test_a_page_is_read_for_what_it_shows_takes_and_names():
     page = read_page(CHAPTER)
     assert page.title == "Masks"
-    assert page.shows == {("masks", "Mask")}
-    assert page.imports == {("attention", "attention_weights")}
+    assert page.shows == {("core.masks", "Mask")}
+    assert page.imports == {("core.attention", "attention_weights")}
     assert page.labels == {"ch-masks", "eq-two", "fig-two"}
     assert sorted(page.refers) == ["01_first", "ch-first", "eq-one", "fig-one"]
 
@@ -255,7 +255,6 @@ def test_the_style_sheet_has_the_colours_of_the_figures():
 # The first page, in a browser -------------------------------------------------------------------
 
 
-@pytest.mark.browser
 def test_the_first_screen_says_what_this_is_and_shows_its_figure(site, context):
     page = context(viewport={"width": 1280, "height": 800}).new_page()
     page.goto((site / "index.html").as_uri())
@@ -271,7 +270,6 @@ def test_the_first_screen_says_what_this_is_and_shows_its_figure(site, context):
     assert box["width"] > 300 and box["y"] + 0.9 * box["height"] <= 844
 
 
-@pytest.mark.browser
 def test_the_map_brings_out_the_lines_of_the_chapter_that_is_focused(site, context):
     page = context(viewport={"width": 390, "height": 844}).new_page()
     page.goto((site / "index.html").as_uri())

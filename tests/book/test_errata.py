@@ -11,14 +11,14 @@ from books import BOOK, pages
 from errata import EXHIBITS, ROOMS, SEEN, Exhibit, card, check, look, month_of, stage_of
 from matplotlib.figure import Figure
 
-from classroom.matrix import Kills
-from groundup.blocks import Block
+from classroom.author.kill_matrix import Kills
+from groundup.core.blocks import Block
 
 GOOD = Exhibit(
     "A mistake",
     "poke",
     "sec-01-scale",
-    "groundup/test_masks.py::test_causal_mask_by_hand",
+    "groundup/core/test_masks.py::test_causal_mask_by_hand",
     "1.4.NoScale 2.1.TriangleFlipped",
 )
 ROWS = [
@@ -43,8 +43,8 @@ def test_every_section_test_and_mistake_of_the_exhibits_exists():
         ({"way": "luck"}, "an exhibit must give itself away in one of WAYS"),
         ({"label": "sec-01-scales"}, "one: the book must have the label sec-01-scales"),
         (
-            {"tests": "groundup/test_masks.py::test_causal_mask_by_foot"},
-            "tests/groundup/test_masks.py must have test_causal_mask_by_foot",
+            {"tests": "groundup/core/test_masks.py::test_causal_mask_by_foot"},
+            "tests/groundup/core/test_masks.py must have test_causal_mask_by_foot",
         ),
         (
             {"tests": "groundup/test_mask.py::test_a"},

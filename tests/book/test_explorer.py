@@ -12,11 +12,11 @@ from books import AXE, LOOKS, PHONE
 from bs4 import BeautifulSoup
 from live_pages import THEMES, choose, open_page, says
 
-from groundup.config import DecoderOnlyConfig
-from groundup.masks import causal_mask, masked_softmax, sliding_window_mask
-from groundup.models import DecoderOnly
+from groundup import presets
+from groundup.core.masks import causal_mask, masked_softmax, sliding_window_mask
+from groundup.core.models import DecoderOnly
+from groundup.data.tokenizers import ByteTokenizer
 from groundup.pretrained import load
-from groundup.tokenizers import ByteTokenizer
 
 TEXT = (
     "If the name is bound, the value of the name is the value of the object; "
@@ -41,7 +41,7 @@ def small_model(preset: str = "llama", **choices: object) -> tuple[DecoderOnly, 
     """Two layers of four heads of random weights, large enough to look somewhere."""
     sizes = {"d_model": 24, "num_layers": 2, "num_heads": 4, "d_ff": 13, "dropout": 0.0}
     tokenizer = ByteTokenizer()
-    config = DecoderOnlyConfig.preset(
+    config = presets.decoder_only(
         preset, vocab_size=tokenizer.vocab_size, max_len=40, **(sizes | choices)
     )
     generator = torch.Generator().manual_seed(7)
@@ -58,8 +58,8 @@ def weights_of(model: DecoderOnly, tokens: torch.Tensor) -> torch.Tensor:
     x, weights = model.embedding(tokens), []
     for block in model.blocks:
         read = block.attention_norm(x) if block.norm_order == "pre" else x
-        weights.append(block.attention.weights(read, mask="causal")[0])
-        x = block(x, "causal")
+        weights.append(block.attention.weights(read)[0])
+        x = block(x)
     return torch.stack(weights)
 
 
@@ -78,7 +78,6 @@ def read_all(page) -> torch.Tensor:
     return torch.tensor(page.locator(".explorer").evaluate(READ_ALL_WEIGHTS))
 
 
-@pytest.mark.browser
 def test_every_weight_that_a_reader_sees_is_one_of_the_trained_model(opened, reader):
     model, tokenizer = reader
     ids = tokenizer.encode(TEXT)
@@ -89,7 +88,6 @@ def test_every_weight_that_a_reader_sees_is_one_of_the_trained_model(opened, rea
     assert true.max() > 0.5  # else near-uniform weights would agree with anything
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize(
     "choices",
     [
@@ -106,7 +104,6 @@ def test_every_kind_of_model_is_shown_as_it_computes(opened, choices):
     assert true[0].max() > 0.3
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("mask", ["causal", "past", "window", "none"])
 @pytest.mark.parametrize(("scale", "sharpness"), [("root", 0), ("one", -1), ("d", 2)])
 def test_a_switch_is_a_new_computation(opened, mask, scale, sharpness):
@@ -129,7 +126,6 @@ def test_a_switch_is_a_new_computation(opened, mask, scale, sharpness):
     assert (read_all(page) - true).abs().max() < 1e-3
 
 
-@pytest.mark.browser
 def test_one_button_undoes_every_switch(opened):
     page = opened(explorer.show(*small_model(), SHORT, name="small"))
     before, back = read_all(page), page.get_by_role("button", name="As the model has it")
@@ -141,7 +137,6 @@ def test_one_button_undoes_every_switch(opened):
     assert back.is_disabled()
 
 
-@pytest.mark.browser
 def test_a_width_that_is_no_number_does_not_break_the_window(opened):
     page = opened(explorer.show(*small_model(), SHORT, name="small"))
     assert not page.locator("[name=width]").is_visible()
@@ -149,14 +144,12 @@ def test_a_width_that_is_no_number_does_not_break_the_window(opened):
     assert torch.equal(read_all(page), torch.eye(len(SHORT)).expand(8, -1, -1))
 
 
-@pytest.mark.browser
 def test_a_token_that_may_look_at_nothing_says_so(opened):
     page = opened(explorer.show(*small_model(), SHORT, name="small", token=0))
     choose(page, mask="past")
     assert says(page) == "‘t’ (1st) may look at nothing: all its weights are 0."
 
 
-@pytest.mark.browser
 def test_the_page_says_the_same_with_and_without_its_script(opened, reader):
     shown = explorer.show(*reader, TEXT, name="reader", layer=1, head=2, token=13)
     pages = [opened(shown, java_script_enabled=is_awake) for is_awake in (False, True)]
@@ -170,7 +163,6 @@ def test_the_page_says_the_same_with_and_without_its_script(opened, reader):
     assert len(set(found[0])) > 1
 
 
-@pytest.mark.browser
 def test_without_scripts_there_is_text_and_a_table_and_nothing_dead(opened):
     page = opened(explorer.show(*small_model(), SHORT, name="small"), java_script_enabled=False)
     assert page.locator("input, select, button, canvas").count() == 0
@@ -179,7 +171,6 @@ def test_without_scripts_there_is_text_and_a_table_and_nothing_dead(opened):
     assert page.get_by_role("row").count() == len(SHORT) + 1
 
 
-@pytest.mark.browser
 def test_a_keyboard_reaches_everything(opened):
     page = opened(explorer.show(*small_model(), SHORT, name="small", token=3))
     assert says(page).startswith("‘b’ (1st) looks at ")
@@ -204,7 +195,6 @@ def test_a_keyboard_reaches_everything(opened):
     assert reached == ["mask", "scale", "sharpness", "numbers", "BUTTON", "SUMMARY"]
 
 
-@pytest.mark.browser
 def test_what_is_said_is_announced_and_only_when_it_changes(opened):
     page = opened(explorer.show(*small_model(), SHORT, name="small"))
     assert page.locator(".live-says").get_attribute("aria-live") == "polite"
@@ -223,7 +213,6 @@ def test_what_is_said_is_announced_and_only_when_it_changes(opened):
     assert page.evaluate("window.changes") == 1
 
 
-@pytest.mark.browser
 def test_pointing_shows_a_token_and_leaving_brings_back_the_chosen_one(opened):
     page = opened(explorer.show(*small_model(), SHORT, name="small", token=6))
     before = says(page)
@@ -236,7 +225,6 @@ def test_pointing_shows_a_token_and_leaving_brings_back_the_chosen_one(opened):
     assert says(page).startswith("‘e’ (1st) ")
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("has_touch", [False, True])
 def test_a_cell_of_the_map_can_be_read_and_chooses_its_token(opened, has_touch):
     model, tokenizer = small_model()
@@ -256,7 +244,6 @@ def test_a_cell_of_the_map_can_be_read_and_chooses_its_token(opened, has_touch):
     assert page.locator(".explorer-token input").nth(query).is_checked()
 
 
-@pytest.mark.browser
 def test_numbers_stand_below_the_tokens_when_asked_for(opened):
     page = opened(explorer.show(*small_model(), SHORT, name="small"))
     number = page.locator(".explorer-number").first
@@ -266,7 +253,6 @@ def test_numbers_stand_below_the_tokens_when_asked_for(opened):
     assert sum(numbers) == pytest.approx(100, abs=1)
 
 
-@pytest.mark.browser
 def test_the_table_follows_the_head(opened):
     page = opened(explorer.show(*small_model(), SHORT, name="small"))
     page.locator("summary").click()
@@ -276,7 +262,6 @@ def test_the_table_follows_the_head(opened):
     assert page.locator("table").inner_text() != before
 
 
-@pytest.mark.browser
 def test_two_explorers_on_a_page_do_not_meet(opened):
     shown = [explorer.show(*small_model(), SHORT, name=name) for name in ("one", "two")]
     page = opened(*shown)
@@ -288,7 +273,6 @@ def test_two_explorers_on_a_page_do_not_meet(opened):
     assert second.locator("input:checked").count() == 2
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("look", ["light", "phone"])
 def test_an_explorer_is_accessible_also_where_a_token_gets_everything(opened, theme, look):
@@ -305,7 +289,6 @@ def test_an_explorer_is_accessible_also_where_a_token_gets_everything(opened, th
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
 
 
-@pytest.mark.browser
 def test_fingers_find_the_tokens_and_heads_of_a_real_text_on_a_phone(opened, reader):
     page = opened(explorer.show(*reader, TEXT, name="reader"), viewport=PHONE)
     boxes = [target.bounding_box() for target in page.locator("label:has([type=radio])").all()]
@@ -347,7 +330,6 @@ def test_tokens_that_are_spelled_alike_are_counted():
     ]
 
 
-@pytest.mark.browser
 def test_a_new_line_of_the_text_begins_a_new_line_on_the_page_as_far_in(opened):
     page = opened(explorer.show(*small_model(), "if x:\n    y\nz", name="small"))
     boxes = [token.bounding_box() for token in page.locator(".explorer-token").all()]
@@ -391,5 +373,8 @@ def test_queries_and_keys_give_the_scores_of_the_model():
     queries, keys = explorer.queries_and_keys(model, tokens)
     scores = queries @ keys.mT / math.sqrt(model.config.d_head)
     torch.testing.assert_close(
-        masked_softmax(scores, "causal"), weights_of(model, tokens), rtol=0, atol=1e-6
+        masked_softmax(scores, causal_mask(scores.shape[-1])),
+        weights_of(model, tokens),
+        rtol=0,
+        atol=1e-6,
     )

@@ -3,21 +3,30 @@ from books import pages
 from bs4 import BeautifulSoup
 from first_use import bound_in, cannot_be_a_word, names_by_ending, word_pattern
 
-NAMES = ["groundup.masks.causal_mask", "groundup.a.load", "groundup.b.load", "groundup.parts.swish"]
+NAMES = [
+    "groundup.core.masks.causal_mask",
+    "groundup.a.load",
+    "groundup.b.load",
+    "groundup.own_parts.parts.swish",
+]
 
 
 def test_an_ending_that_belongs_to_one_name_stands_for_it():
     endings = names_by_ending(NAMES, [])
-    assert endings["causal_mask"] == endings["masks.causal_mask"] == "groundup.masks.causal_mask"
+    assert (
+        endings["causal_mask"] == endings["masks.causal_mask"] == "groundup.core.masks.causal_mask"
+    )
     assert "load" not in endings
     assert endings["a.load"] == "groundup.a.load"
 
 
 def test_names_of_a_module_that_repeats_others_must_name_it():
-    endings = names_by_ending([*NAMES, "groundup.parts.causal_mask"], ["groundup.parts"])
-    assert endings["causal_mask"] == "groundup.masks.causal_mask"
+    endings = names_by_ending(
+        [*NAMES, "groundup.own_parts.parts.causal_mask"], ["groundup.own_parts.parts"]
+    )
+    assert endings["causal_mask"] == "groundup.core.masks.causal_mask"
     assert "swish" not in endings
-    assert endings["parts.swish"] == "groundup.parts.swish"
+    assert endings["parts.swish"] == "groundup.own_parts.parts.swish"
 
 
 @pytest.mark.parametrize(
@@ -30,8 +39,10 @@ def test_a_name_that_may_be_a_word_is_not_clear(name, is_clear):
 
 
 def test_what_code_imports_and_defines_is_read_from_it():
-    code = "%time 1\nfrom groundup.masks import causal_mask as c\nimport torch\ndef own(): pass"
-    assert bound_in(code) == ({"c": "groundup.masks.causal_mask"}, {"own"})
+    code = (
+        "%time 1\nfrom groundup.core.masks import causal_mask as c\nimport torch\ndef own(): pass"
+    )
+    assert bound_in(code) == ({"c": "groundup.core.masks.causal_mask"}, {"own"})
     assert bound_in("not python (") == ({}, set())
 
 
@@ -76,7 +87,7 @@ cost
 LIBRARY = """# Library
 
 ```{eval-rst}
-.. py:module:: groundup.masks
+.. py:module:: groundup.core.masks
 .. py:function:: causal_mask(length)
 
     See ``length``, ``causal_mask`` and ``padding_mask``.
@@ -99,7 +110,7 @@ A *query* is made, and a query again. `causal_mask` is `masks.causal_mask`, and 
 
 ```{code-cell} ipython3
 :tags: [skip-execution]
-from groundup.masks import (
+from groundup.core.masks import (
     causal_mask,
     padding_mask as padding,
 )
@@ -135,7 +146,7 @@ def test_names_and_words_are_linked_once_a_page_and_only_in_running_text(small_b
         ("query", "glossary.html#term-query", "What asks."),
         ("cost", "glossary.html#term-loss", "What falls."),
     ]
-    place = "library.html#groundup.masks."
+    place = "library.html#groundup.core.masks."
     names = [(link.get_text(), link["href"]) for link in soup.select("a.name-link")]
     assert names == [
         ("causal_mask", f"{place}causal_mask"),

@@ -15,9 +15,8 @@ from bs4 import BeautifulSoup
 from live import caching, masking, positions, sampling
 from live_pages import STATIC, THEMES, choose, open_page, says, scripts
 
-from groundup.accounting import cache_bytes, decoding_flops, forward_flops
-from groundup.config import DecoderOnlyConfig
-from groundup.masks import (
+from groundup import presets
+from groundup.core.masks import (
     causal_mask,
     combine_masks,
     masked_softmax,
@@ -25,10 +24,11 @@ from groundup.masks import (
     prefix_mask,
     sliding_window_mask,
 )
-from groundup.models import DecoderOnly
-from groundup.positions import alibi_bias, rotate, sinusoidal_table
-from groundup.sampling import temperature, top_k, top_p
-from groundup.tokenizers import ByteTokenizer
+from groundup.core.models import DecoderOnly
+from groundup.core.positions import alibi_bias, rotate, sinusoidal_table
+from groundup.data.tokenizers import ByteTokenizer
+from groundup.generation.sampling import temperature, top_k, top_p
+from groundup.looking.accounting import cache_bytes, decoding_flops, forward_flops
 
 PIECES = ["to", " be", "\n", "or", " not", "·", "·"]  # two fillers
 LENGTH, REAL, WINDOW, PREFIX = 7, 5, 2, 3
@@ -52,8 +52,8 @@ def small_model(**choices: object) -> tuple[DecoderOnly, ByteTokenizer]:
     """Two layers of random weights, large enough to prefer something."""
     tokenizer = ByteTokenizer()
     sizes = {"d_model": 24, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "d_ff": 13}
-    config = DecoderOnlyConfig.llama(
-        vocab_size=tokenizer.vocab_size, max_len=40, **(sizes | choices)
+    config = presets.decoder_only(
+        "llama", vocab_size=tokenizer.vocab_size, max_len=40, **(sizes | choices)
     )
     generator = torch.Generator().manual_seed(7)
     model = DecoderOnly(config, generator).eval()
@@ -123,7 +123,6 @@ def combined(number: int) -> torch.Tensor:
     return combine_masks(everything, *chosen)
 
 
-@pytest.mark.browser
 def test_every_combination_of_masks_gives_the_weights_of_groundup(opened):
     page = opened(masks_figure())
     cells = page.locator(".masking").evaluate(READ_ALL_COMBINATIONS)
@@ -141,7 +140,6 @@ def test_every_combination_of_masks_gives_the_weights_of_groundup(opened):
     assert (true[0] - true[3]).abs().max() > 0.1  # and something is normalised again
 
 
-@pytest.mark.browser
 def test_a_row_with_nothing_in_it_is_told_in_each_way(opened):
     page = opened(masks_figure())
     choose(page, query=6)
@@ -161,7 +159,6 @@ def test_a_row_with_nothing_in_it_is_told_in_each_way(opened):
     assert says(page).endswith("No row is empty.")
 
 
-@pytest.mark.browser
 def test_a_place_is_switched_by_its_cell_and_by_its_box(opened):
     page = opened(masks_figure())
     back = page.get_by_role("button", name="Single places as they were")
@@ -201,7 +198,6 @@ def true_scores(i: int, j: int) -> list[float]:
     return [float(score) / root for score in (*parts, added, turned)] + [float(biased)]
 
 
-@pytest.mark.browser
 def test_scores_at_any_places_are_those_of_groundup(opened):
     page = opened(positions_figure())
     for i, j, shift in ((11, 5, 7), (0, 63, 0), (63, 2, 130), (40, 40, 91)):
@@ -219,7 +215,6 @@ def test_scores_at_any_places_are_those_of_groundup(opened):
         assert (torch.tensor(written).view_as(true) - true).abs().max() < 0.0051
 
 
-@pytest.mark.browser
 def test_only_what_is_added_changes_when_both_move_on(opened):
     page = opened(positions_figure())
     heights = """(lines) => lines.map((line) => {
@@ -251,7 +246,6 @@ def settled(text: str, tau: float, k: int, p: float) -> tuple[torch.Tensor, torc
 KEPT = [1, 2, 3, 5, 10, 20, 40, 100, 200, 256]
 
 
-@pytest.mark.browser
 def test_every_setting_leaves_what_groundup_leaves(opened):
     page = opened(sampling_figure())
     own = {}
@@ -285,7 +279,6 @@ def test_every_setting_leaves_what_groundup_leaves(opened):
     assert own["sure"] != own["unsure"]
 
 
-@pytest.mark.browser
 def test_draws_follow_the_distribution_that_is_shown(opened):
     page = opened(sampling_figure())
     choose(page, temperature=1.5, top_k=KEPT.index(10))
@@ -312,7 +305,6 @@ def test_draws_follow_the_distribution_that_is_shown(opened):
 # --- caching -------------------------------------------------------------------------------
 
 
-@pytest.mark.browser
 def test_each_step_counts_as_groundup_counts(opened):
     model, _ = small_model()
     config, prompt, num_tokens = model.config, 5, 3
@@ -353,7 +345,6 @@ def test_with_and_without_a_cache_the_model_writes_the_same():
 # --- all of them ---------------------------------------------------------------------------
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("kind", FIGURES)
 def test_a_figure_says_the_same_with_and_without_its_script(opened, kind):
     texts = []
@@ -372,7 +363,6 @@ def test_a_figure_says_the_same_with_and_without_its_script(opened, kind):
     assert len(texts[0][1]) > 4
 
 
-@pytest.mark.browser
 def test_nothing_is_announced_before_a_slider_rests(opened):
     page = opened(FIGURES["sampling"]())
     page.clock.install()
@@ -400,7 +390,6 @@ STATE = """() => document.querySelector("main").innerText +
   [...document.querySelectorAll("input")].map((input) => input.checked + input.value)"""
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("kind", FIGURES)
 def test_a_keyboard_reaches_everything_and_sees_where_it_is(opened, kind):
     page = opened(FIGURES[kind]())
@@ -424,7 +413,6 @@ def test_a_keyboard_reaches_everything_and_sees_where_it_is(opened, kind):
     assert reached == CONTROLS[kind].split()
 
 
-@pytest.mark.browser
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("look", ["light", "phone"])
 def test_figures_are_accessible_and_no_wider_than_a_phone(opened, theme, look):
@@ -438,7 +426,6 @@ def test_figures_are_accessible_and_no_wider_than_a_phone(opened, theme, look):
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
 
 
-@pytest.mark.browser
 def test_fingers_find_what_can_be_touched_on_a_phone(opened):
     page = opened(*(make() for make in FIGURES.values()), viewport=PHONE)
     targets = page.locator(
@@ -461,7 +448,6 @@ def test_fingers_find_what_can_be_touched_on_a_phone(opened):
         assert cut == []
 
 
-@pytest.mark.browser
 def test_who_wants_no_motion_gets_none(opened):
     durations = []
     for wish in ("no-preference", "reduce"):
@@ -474,7 +460,6 @@ def test_who_wants_no_motion_gets_none(opened):
     assert durations == ["0.15s", "0s"]
 
 
-@pytest.mark.browser
 def test_two_figures_of_a_kind_do_not_meet(opened):
     pair = [caching.show(*small_model(), "to be", num_tokens=3, name=name) for name in ("a", "b")]
     page = opened(*pair)

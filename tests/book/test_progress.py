@@ -5,8 +5,6 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-pytestmark = pytest.mark.browser
-
 KEY = "attention-from-the-ground-up.progress"
 PAGE = "02_masking.html"
 

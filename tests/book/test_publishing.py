@@ -2,7 +2,6 @@
 
 import datetime
 import re
-import shutil
 import struct
 import tomllib
 from functools import cache
@@ -216,4 +215,3 @@ def test_every_make_target_with_a_description_is_in_the_help_and_phony():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = set(re.search(r"^\.PHONY: (.*)", makefile, re.MULTILINE)[1].split())
     assert phony == targets()
-    assert shutil.which("make")

@@ -14,7 +14,7 @@ from warm_kernels import IMPORTED, Kernel, WarmKernels
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="forks of torch, which only Linux likes"),
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, where torch forks"),
     # nbclient leaves its event loop to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

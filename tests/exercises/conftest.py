@@ -8,11 +8,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from classroom.answers import Answer, files_beside, load_answers
-from classroom.intake import File
-from classroom.notebooks import assignments, cell_of, text_file
-from classroom.selfcheck import Report, load_checks, run_checks
-from classroom.subjects import LocalSubject
+from classroom.exercise.answers import Answer, files_beside, load_answers
+from classroom.calls.files import File
+from classroom.author.notebooks import cell_of
+from classroom.course import assignments, text_file
+from classroom.exercise.report import Report
+from classroom.exercise.run import load_checks, run_checks
+from classroom.calls.local import LocalSubject
 
 ROOT = Path(__file__).parents[2]
 

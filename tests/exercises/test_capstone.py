@@ -10,9 +10,10 @@ import time
 
 import pytest
 
-from classroom.intake import File
-from classroom.selfcheck import run_checks
-from classroom.subjects import LocalSubject
+from classroom.calls.files import File
+from classroom.exercise.run import run_checks
+from classroom.calls.local import LocalSubject
+from groundup.pretrained import FOLDER
 
 EXERCISE = "capstone"
 
@@ -104,6 +105,15 @@ def header(text):
 )
 def test_weights_that_are_none_are_refused(capstone, data, says):
     assert says in told(capstone, model_safetensors=data)
+
+
+def test_weights_of_the_course_are_known_again_when_a_bit_is_flipped(capstone):
+    folder = FOLDER / "manual"
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[-3] ^= 1
+    config = (folder / "config.json").read_bytes()
+    said = told(capstone, config_json=config, model_safetensors=bytes(data))
+    assert "these are weights that come with the course, not yours" in said
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,26 @@ counts.
 """
 
 import ast
+import contextlib
 import hashlib
+import itertools
 import re
+import runpy
 import symtable
 from collections import Counter
 
 import nbformat
+import pytest
+import torch
 
-from classroom.selfcheck import MAX_MESSAGE_LINES, PUBLISHED_SEED, load_checks, run_checks
-from classroom.subjects import LocalSubject
-from classroom.wire import pack
+from classroom.author.kill_matrix import run_mistake
+from classroom.calls.local import LocalSubject
+from classroom.calls.subject import Crashed
+from classroom.calls.wire import pack
+from classroom.course import PUBLISHED_SEED
+from classroom.exercise.answers import load_correct
+from classroom.exercise.report import MAX_MESSAGE_LINES
+from classroom.exercise.run import load_checks, run_checks
 
 
 def test_the_solution_gets_full_marks(exercise, self_check):
@@ -32,6 +42,102 @@ def test_the_blank_gets_nothing_and_says_what_to_write(exercise, self_check):
     assert asks in report.messages[0]
 
 
+class Anything(dict):
+    """Defines every name by the same function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._function = function
+
+    def get(self, name, default=None):
+        return self._function
+
+
+def earned_by(assignment, name, namespace, seed):
+    files = assignment.files(assignment.solution(name))
+    return run_checks(assignment.folder, name, LocalSubject(namespace, files=files), seed)
+
+
+@pytest.mark.parametrize("answer", [None, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "name",
+    """
+    gradient_step mended_dropout loop_of_heads drop_key_bias dropout_block fold_norm shifted_loss
+    masked_tokens adamw_step clip_gradients low_precision next_token cache_bytes look_inside
+    """.split(),
+)
+def test_inputs_are_not_left_alone_for_points_by_what_answers_nothing(
+    every_assignment, name, answer
+):
+    require_nothing_earned(every_assignment, name, lambda *a, **k: answer)
+
+
+@pytest.mark.parametrize(
+    "name",
+    """
+    mended_dropout dropout_block mended_block mended_positions decoder_only_logits mended_decoder
+    clip_gradients next_token
+    """.split(),
+)
+def test_an_input_that_is_returned_earns_nothing(every_assignment, name):
+    require_nothing_earned(every_assignment, name, lambda first, *a, **k: first)
+
+
+def require_nothing_earned(every_assignment, name, function):
+    assignment = next(a for a in every_assignment if name in a.exercises)
+    report = earned_by(assignment, name, Anything(function), assignment.seed)
+    assert report.earned == 0, report.to_text()
+
+
+@pytest.mark.parametrize(
+    "name",
+    """
+    worked_row causal_mask head_circuits convolution_as_heads check_order_blindness rotary_in_space
+    extrapolation clip_gradients
+    """.split(),
+)
+def test_what_was_recorded_on_the_published_seed_earns_nothing_on_another(every_assignment, name):
+    """Play results and errors again, by the shapes and values of arguments, else in a row."""
+    assignment = next(a for a in every_assignment if name in a.exercises)
+    recorded, by_form = [], {}
+
+    class Recorder(LocalSubject):
+        def call(self, name, *args, **kwargs):
+            try:
+                outcome = super().call(name, *args, **kwargs)
+            except Crashed as error:
+                outcome = error
+            recorded.append(outcome)
+            by_form[name, form_of(args)] = outcome
+            if isinstance(outcome, Crashed):
+                raise outcome
+            return outcome
+
+    class Player(dict):
+        def get(self, name, default=None):
+            numbers = itertools.cycle(recorded)
+
+            def play(*args, **kwargs):
+                known = (name, form_of(args))
+                outcome = by_form[known] if known in by_form else next(numbers)
+                assert not isinstance(outcome, Crashed)
+                return outcome
+
+            return self.setdefault(name, play)
+
+    solution = assignment.solution(name)
+    whole = run_checks(
+        assignment.folder, name, Recorder(solution.namespace, files={}), PUBLISHED_SEED
+    )
+    assert whole.earned == whole.points, whole.to_text()
+    report = earned_by(assignment, name, Player(), assignment.seed)
+    assert report.earned == 0, report.to_text()
+
+
+def form_of(args):
+    return str([tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args])
+
+
 def test_a_mistake_is_caught_and_named_and_no_other_is(mistake, self_check):
     assignment, answer = mistake
     report = self_check(assignment, answer)
@@ -41,9 +147,29 @@ def test_a_mistake_is_caught_and_named_and_no_other_is(mistake, self_check):
     assert len(report.to_text().splitlines()) <= MAX_MESSAGE_LINES
 
 
+@pytest.mark.slow
+def test_a_handout_says_of_a_mistake_what_the_whole_checks_say(mistake):
+    assignment, answer = mistake
+    told, wanted = (
+        run_mistake(folder, answer, PUBLISHED_SEED, assignment.folder, seconds=60.0)
+        for folder in (assignment.handout, assignment.folder)
+    )
+    assert [r.mistakes for r in told.results] == [r.mistakes for r in wanted.results]
+    assert [(r.name, r.earned) for r in told.results] == [
+        (r.name, r.earned) for r in wanted.results
+    ]
+    assert "nothing is prepared" not in told.to_text()
+
+
 def test_a_variant_gets_full_marks(variant, self_check):
     report = self_check(*variant)
     assert report.earned == report.points, report.to_text()
+
+
+def test_the_cell_that_mistakes_are_changes_of_is_correct(assignment, self_check):
+    for cell in load_correct(assignment.folder / "mistakes.py"):
+        report = self_check(assignment, cell)
+        assert report.earned == report.points, f"{cell.name}: {report.to_text()}"
 
 
 def test_every_exercise_has_mistakes_and_variants_enough(assignment):
@@ -118,3 +244,23 @@ def test_the_readme_shows_what_a_check_really_says(every_assignment, root, self_
         line for line in said if line in shown and line
     ]
     assert sum(line != "" for line in shown) > 6
+
+
+@pytest.mark.filterwarnings("ignore")  # as when grades count
+@pytest.mark.parametrize(
+    ("chapter", "ask"),
+    [
+        ("06_architectures", lambda model, tokens: model(tokens[:4], tokens[4:])),
+        ("08_generation", lambda model, tokens: model(tokens, None)[0]),
+    ],
+)
+def test_what_a_model_that_is_lent_remembers_depends_on_the_dtype(root, chapter, ask):
+    """As an index, eleven tokens in uint8 are a mask of the eleven words."""
+    poisoned, fresh = (
+        runpy.run_path(str(root / "solutions" / chapter / "checks.py"))["RIGHT"] for _ in range(2)
+    )
+    tokens = 1 + torch.arange(11) % 10
+    for name, model in poisoned.items():
+        with contextlib.suppress(Exception):
+            ask(model, tokens.to(torch.uint8))
+        assert torch.equal(ask(model, tokens), ask(fresh[name], tokens)), name

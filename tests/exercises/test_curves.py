@@ -8,7 +8,8 @@ import nbformat
 import torch
 import torch.nn.functional as F
 
-HANDOUT = Path(__file__).parents[2] / "exercises" / "07_training"
+ROOT = Path(__file__).parents[2]
+HANDOUT, SOLUTIONS = (ROOT / folder / "07_training" for folder in ("exercises", "solutions"))
 
 
 def test_the_notebook_and_the_check_train_the_same_runs():
@@ -16,7 +17,7 @@ def test_the_notebook_and_the_check_train_the_same_runs():
     (program,) = [cell.source for cell in cells if "def train_side_by_side" in cell.source]
     shown = {"math": math, "torch": torch, "F": F}
     exec(program, shown)
-    checked = runpy.run_path(str(HANDOUT / "checks.py"))
+    checked = runpy.run_path(str(SOLUTIONS / "checks.py"))
 
     assert shown["MISTAKES"] == checked["MISTAKES"]
     torch.testing.assert_close(shown["language"](), checked["language"](), rtol=0, atol=0)

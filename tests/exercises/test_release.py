@@ -1,9 +1,13 @@
 """What students get is what the solutions give, without the solutions."""
 
+import ast
+import json
+
 import nbformat
 
-from classroom.notebooks import CHECK_SUFFIX, cell_of
-from classroom.release import differences
+from classroom.author.notebooks import cell_of, is_written
+from classroom.course import CHECK_SUFFIX
+from classroom.author.release import differences
 
 
 def test_the_exercises_are_exactly_what_the_solutions_give(root):
@@ -44,6 +48,46 @@ def test_every_exercise_says_how_hard_it_is_and_folds_its_hints(exercise):
     for word in ("Difficulty", "importance", "minutes", "points", "Before you code"):
         assert word in text
     assert text.count("<details>") == text.count("</details>")
+
+
+def test_what_earns_the_points_of_a_written_answer_is_not_handed_out(assignment):
+    rubrics, blanks = written(assignment.folder, assignment), written(assignment.handout, assignment)
+    assert blanks == dict.fromkeys(rubrics, "YOUR ANSWER HERE")
+    everything = (assignment.handout / assignment.notebook_name).read_text()
+    for rubric in rubrics.values():
+        assert rubric.startswith("**What earns the points**")
+        assert json.dumps(rubric.splitlines()[-1])[1:-1] not in everything
+
+
+def test_every_chapter_of_the_course_asks_for_an_answer_in_words(every_assignment):
+    for assignment in every_assignment:
+        rubrics = written(assignment.folder, assignment)
+        assert len(rubrics) == 1, assignment.name
+        assert "**Often seen, and wrong:**" in next(iter(rubrics.values()))
+
+
+def written(folder, assignment):
+    notebook = nbformat.read(folder / assignment.notebook_name, as_version=4)
+    return {c.metadata.nbgrader.grade_id: c.source for c in notebook.cells if is_written(c)}
+
+
+def test_what_is_handed_out_of_checks_computes_no_answer(assignment):
+    whole = ast.parse((assignment.folder / "checks.py").read_text())
+    text = (assignment.handout / "checks.py").read_text()
+    left = {n.name: n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)}
+    oracles = [
+        node
+        for node in ast.walk(whole)
+        if isinstance(node, ast.FunctionDef)
+        and "oracle" in map(ast.unparse, node.decorator_list)
+    ]
+    assert oracles
+    for node in oracles:
+        if node.name in left:
+            assert [ast.unparse(line) for line in left[node.name].body] == ["..."]
+    assert "PACKED" not in text
+    assert not (assignment.handout / "mistakes.py").exists()
+    assert (assignment.handout / "prepared.zip").stat().st_size < 2_000_000
 
 
 def test_no_output_is_handed_out(assignment):

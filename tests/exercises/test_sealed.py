@@ -12,18 +12,12 @@ import nbformat
 import pytest
 import torch
 
-from classroom.grade import Assignment, grade_submission
-from classroom.intake import read_submission
-from classroom.sandbox import Limits
-from classroom.zygote import Zygote
+from classroom.grader.run import Assignment, execute
+from classroom.grader.submission import Submission
+from classroom.limits import Limits
+from classroom.sandbox.launcher import Launcher
 
 _LINE = re.compile(r"in line \d+")
-
-
-@pytest.fixture(scope="module")
-def zygote(sealed):
-    with Zygote() as zygote:
-        yield zygote
 
 
 def drawn(assignment):
@@ -51,7 +45,7 @@ def comparable(report):
 
 
 @pytest.mark.slow
-def test_a_sandbox_gives_the_scores_of_the_self_check(assignment, zygote, self_check, tmp_path):
+def test_a_sandbox_gives_the_scores_of_the_self_check(assignment, launcher, self_check, tmp_path):
     graded = Assignment(assignment.handout)
     for answers in drawn(assignment):
         cells = {name: answer.cell for name, answer in answers.items()}
@@ -59,18 +53,18 @@ def test_a_sandbox_gives_the_scores_of_the_self_check(assignment, zygote, self_c
         beside = tuple(answers.values()) if assignment.handed_in else ()
         for name, file in assignment.files(*beside).items():
             (tmp_path / name).write_bytes(file.data)
-        submission = read_submission(tmp_path, graded.master)
-        assert submission.notes == ()
-        outcome = grade_submission(zygote, graded, submission, assignment.seed, Limits())
+        handed_in = Submission.read(tmp_path, graded.master).answers(graded.master)
+        assert handed_in.notes == ()
+        execution = execute(launcher, graded, handed_in, assignment.seed, Limits())
         for name, answer in answers.items():
             here = self_check(assignment, answer, beside=beside)
-            there = outcome.reports[name]
+            there = execution.reports[name]
             assert comparable(there) == comparable(here), f"{name} {answer.name}"
 
 
-def test_a_lent_function_is_differentiated_across_processes(zygote):
+def test_a_lent_function_is_differentiated_across_processes(launcher):
     matrix = torch.tensor([[2.0, 3.0], [5.0, 7.0]])
-    with zygote.start_job() as job:
+    with launcher.start_job() as job:
         job.run("import torch\ndef use(f, x): return torch.autograd.functional.jacobian(f, x)")
         with job.serving("use") as subject:
             lent = subject.lend(lambda x: matrix @ x.square())

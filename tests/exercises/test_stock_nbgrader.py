@@ -12,22 +12,25 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
-from classroom.notebooks import CHECK_SUFFIX, cell_of
-from classroom.selfcheck import run_checks
-from classroom.subjects import LocalSubject
-from classroom.terminal import check_notebook
+from classroom.author.notebooks import cell_of
+from classroom.course import CHECK_SUFFIX
+from classroom.exercise.run import run_checks
+from classroom.calls.local import LocalSubject
+from classroom.student.terminal import check_notebook
 
 pytestmark = pytest.mark.slow
 
 # The commands of `nbgrader`, as from a terminal, one after the other in one process: importing
-# nbgrader takes longer than most of them.
+# nbgrader takes longer than most of them. Kernels are forks, for the same reason.
 COMMANDS = """
 import json, sys
 from nbgrader.apps import NbGraderApp
 from traitlets.config import Application
-for argv in json.loads(sys.argv[1]):
-    NbGraderApp.launch_instance(argv)
-    type(Application.instance()).clear_instance()
+from warm_kernels import WarmKernels
+with WarmKernels():
+    for argv in json.loads(sys.argv[1]):
+        NbGraderApp.launch_instance(argv)
+        type(Application.instance()).clear_instance()
 """
 BROKEN_CHAPTER = "01_attention"
 BROKEN = {
@@ -120,14 +123,14 @@ class Classroom:
         finished = subprocess.run(
             [sys.executable, "-c", COMMANDS, json.dumps(commands)],
             cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
         )
         assert finished.returncode == 0, finished.stderr[-3000:]
 
     def grades(self, name, student):
-        """What an exercise earned and could earn, in the gradebook."""
+        """What an exercise earned and could earn, in the gradebook; words count nowhere here."""
         database = f"sqlite:///{self.folder / 'gradebook.db'}"
         with Gradebook(database, "attention_from_the_ground_up") as gradebook:
             submission = gradebook.find_submission(name, student)
@@ -135,6 +138,7 @@ class Classroom:
                 grade.name.removesuffix(CHECK_SUFFIX): (grade.score, grade.max_score)
                 for notebook in submission.notebooks
                 for grade in notebook.grades
+                if grade.max_score or grade.needs_manual_grade
             }
 
     def feedback(self, student):

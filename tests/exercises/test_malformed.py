@@ -1,0 +1,61 @@
+"""Whatever an answer returns, its author reads what is wrong with it, and no check breaks."""
+
+import pytest
+import torch
+
+from classroom.calls.wire import Handle
+from classroom.exercise.run import run_checks
+
+MALFORMED = {
+    "nothing": None,
+    "a truth": True,
+    "a number": -1.5,
+    "a large number": 2**62,
+    "not a number": float("nan"),
+    "a text": "text",
+    "an empty list": [],
+    "an empty dictionary": {},
+    "nested lists": [[1, 2], [3], []],
+    "texts": ["one", "two", "three"],
+    "a pair of nothings": (None, None),
+    "a tensor and nothing": (torch.ones(2, 3), None),
+    "three numbers": (2, 3, 5),
+    "a tensor in a dictionary": {"weights": torch.ones(3)},
+    "an empty tensor": torch.zeros(2, 0, 3),
+    "a tensor without axes": torch.tensor(5.0),
+    "a tensor of many axes": torch.ones([1] * 16),
+    "truths": torch.tensor([True, False]),
+    "whole numbers": torch.arange(7),
+    "tensors in a list": [torch.ones(2), torch.ones(3, dtype=torch.int8)],
+}
+
+
+class Stubborn:
+    """Returns the same to whatever is asked."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def call(self, name, *args, **kwargs):
+        return self.value
+
+    def call_and_return_inputs(self, name, *args):
+        return self.value, args
+
+    def gradients(self, name, args, wrt, cotangents):
+        return tuple(self.value if isinstance(self.value, torch.Tensor) else None for _ in wrt)
+
+    def lend(self, function):
+        return Handle(0, "checks")
+
+    def file(self, name):
+        return b"[]"
+
+
+@pytest.mark.slow
+def test_a_malformed_answer_gets_a_sentence_about_itself(exercise):
+    assignment, name = exercise
+    for what, value in MALFORMED.items():
+        report = run_checks(assignment.handout, name, Stubborn(value))
+        for result in report.results:
+            assert "check itself broke" not in result.message, f"{what}: {result.message}"
