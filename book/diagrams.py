@@ -18,12 +18,12 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from plotstyle import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE
 from torch import Tensor, nn
 
-from groundup.attention import attention_weights
-from groundup.blocks import Block
-from groundup.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
-from groundup.masks import causal_mask
-from groundup.models import DecoderOnly, EncoderDecoder, EncoderOnly
-from groundup.multihead import MultiHeadAttention, merge_heads, split_heads
+from groundup import presets
+from groundup.core.attention import attention_weights
+from groundup.core.blocks import Block
+from groundup.core.masks import causal_mask
+from groundup.core.models import DecoderOnly, EncoderDecoder, EncoderOnly
+from groundup.core.multihead import MultiHeadAttention, merge_heads, split_heads
 
 COLORS = {"norm": MUTED, "attention": BLUE, "cross_attention": PURPLE, "feed_forward": GREEN}
 SIZE = 9.5
@@ -174,10 +174,10 @@ def heads(d_model: int, num_heads: int, length: int) -> None:
 def architectures() -> None:
     """Draw the three models side by side, from their inputs at the bottom to their outputs."""
     sizes = {"max_len": 9, "d_model": 12, "num_layers": 2, "num_heads": 3}
-    reads = EncoderOnly(EncoderOnlyConfig.tiny(vocab_size=11, **sizes))
-    writes = DecoderOnly(DecoderOnlyConfig.tiny(vocab_size=11, **sizes))
+    reads = EncoderOnly(presets.encoder_only("tiny", vocab_size=11, **sizes))
+    writes = DecoderOnly(presets.decoder_only("tiny", vocab_size=11, **sizes))
     sizes |= {"source_vocab_size": 11, "source_max_len": 9}
-    both = EncoderDecoder(EncoderDecoderConfig.tiny(vocab_size=13, **sizes))
+    both = EncoderDecoder(presets.encoder_decoder("tiny", vocab_size=13, **sizes))
     ids, target = torch.arange(4)[None], torch.arange(5)[None]
     figure, ax = _sheet(6.4, 5.6)
     full, past = torch.ones(4, 4, dtype=torch.bool), causal_mask(4)

@@ -19,9 +19,9 @@ from matplotlib.path import Path as Outline
 from plotstyle import BLUE, INK, MUTED, ORANGE
 from torch import Tensor
 
-from classroom.answers import load_answers
-from classroom.matrix import RECORD, Kills, read
-from classroom.selfcheck import load_checks
+from classroom.author.kill_matrix import RECORD, Kills, read
+from classroom.exercise.answers import load_answers
+from classroom.exercise.run import load_checks
 
 BOOK = Path(__file__).parent
 ROOT = BOOK.parent
@@ -47,7 +47,7 @@ class Exhibit:
     label: str
     """Of the section that explains it."""
     tests: str
-    """Of the course, by spaces: `groundup/test_masks.py::test_causal_mask_by_hand`."""
+    """Of the course, by spaces: `groundup/core/test_masks.py::test_causal_mask_by_hand`."""
     mistakes: str = ""
     """That the grader knows, by spaces: `2.1.TriangleFlipped`."""
 
@@ -58,42 +58,42 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "Features that attend to features",
             "twice",
             "sec-01-formula",
-            "groundup/test_attention.py::test_attention_equals_torch_s",
+            "groundup/core/test_attention.py::test_attention_equals_torch_s",
             "1.4.FeaturesAttendToFeatures 6.9.FeaturesStillCompared",
         ),
         "columns": Exhibit(
             "Every key gives away a total of 1",
             "limit",
             "sec-01-weights",
-            "groundup/test_attention.py::test_weights_of_a_query_sum_to_one",
+            "groundup/core/test_attention.py::test_weights_of_a_query_sum_to_one",
             "1.4.NormalisedOverQueries 3.1.SoftmaxOverQueries 6.3.SoftmaxOverQueries",
         ),
         "exchanged": Exhibit(
             "Two letters exchanged in a derivation",
             "poke",
             "sec-03-traps",
-            "groundup/test_models.py::test_future_tokens_do_not_change_the_past",
+            "groundup/core/test_models.py::test_future_tokens_do_not_change_the_past",
             "3.9.AsPublished 1.4.QueryAndKeyExchanged",
         ),
         "norm-axis": Exhibit(
             "A norm that reads ahead",
             "poke",
             "sec-04-axes",
-            "groundup/test_layers.py::test_a_token_does_not_feel_its_neighbours",
+            "groundup/core/test_layers.py::test_a_token_does_not_feel_its_neighbours",
             "4.1.StatisticsOverTokens 4.10.NormStillOverTokens",
         ),
         "rank": Exhibit(
             "A product that cannot be formed",
             "run",
             "sec-03-sum",
-            "groundup/test_multihead.py::test_scores_and_writing_go_through_two_circuits",
+            "groundup/looking/test_probes.py::test_scores_and_outputs_go_through_two_circuits",
             "3.4.OutputBeforeValue 3.4.InTheSpaceOfAHead",
         ),
         "unsplit": Exhibit(
             "Heads that nobody split",
             "count",
             "sec-03-cost",
-            "groundup/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
+            "groundup/looking/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
             "3.7.HeadsCountedTwice",
         ),
     },
@@ -102,51 +102,51 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "The right triangle in the wrong table",
             "poke",
             "sec-02-layout",
-            "groundup/test_masks.py::test_causal_mask_by_hand "
-            "groundup/test_models.py::test_no_gradient_reaches_a_later_token",
+            "groundup/core/test_masks.py::test_causal_mask_by_hand "
+            "groundup/core/test_models.py::test_no_gradient_reaches_a_later_token",
             "2.1.TriangleFlipped 2.9.LeftAsItWas",
         ),
         "one-row": Exhibit(
             "A mask that does nothing",
             "twice",
             "sec-02-does",
-            "groundup/test_multihead.py::test_a_hidden_key_is_invisible",
+            "groundup/core/test_multihead.py::test_a_hidden_key_is_invisible",
             "2.8.LeftAsPublished 2.8.OneRowForAllQueries",
         ),
         "bracket": Exhibit(
             "A bracket that closes too early",
             "limit",
             "sec-02-before",
-            "groundup/test_attention.py::test_outputs_lie_in_the_convex_hull_of_the_values",
+            "groundup/core/test_attention.py::test_outputs_lie_in_the_convex_hull_of_the_values",
             "1.4.ScaledAfterSoftmax 2.4.DividedAfterwards",
         ),
         "after": Exhibit(
             "Zeros where the future was",
             "limit",
             "sec-02-before",
-            "groundup/test_masks.py::test_rows_sum_to_one_over_the_allowed_keys",
+            "groundup/core/test_masks.py::test_rows_sum_to_one_over_the_allowed_keys",
             "2.4.ZeroedAfterwards 3.1.MaskAfterSoftmax",
         ),
         "values": Exhibit(
             "Minus infinity in the values",
             "run",
             "sec-02-fill",
-            "groundup/test_attention.py::test_attention_equals_torch_s",
+            "groundup/core/test_attention.py::test_attention_equals_torch_s",
         ),
         "source": Exhibit(
             "Padding that the decoder reads",
             "poke",
             "sec-06-batch",
-            "groundup/test_models.py::test_source_padding_is_seen_by_neither_encoder_nor_decoder",
+            "groundup/core/test_models.py::test_source_padding_is_seen_by_neither_encoder_nor_decoder",
             "6.3.SourceMaskMissing 6.9.PaddingStillSeen",
         ),
         "swapped": Exhibit(
             "The answer on the side of the question",
             "poke",
             "sec-06-swaps",
-            "groundup/test_audit.py::"
+            "groundup/looking/test_audit.py::"
             "test_every_part_lets_an_encoder_and_a_decoder_see_the_whole_source "
-            "groundup/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
+            "groundup/core/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
             "6.3.ArgumentsSwapped 6.9.SidesStillSwapped",
         ),
     },
@@ -155,57 +155,57 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "A norm in front of everything",
             "limit",
             "sec-04-places",
-            "groundup/test_blocks.py::test_pre_norm_adds_to_the_stream_and_never_replaces_it",
+            "groundup/core/test_blocks.py::test_pre_norm_adds_to_the_stream_and_never_replaces_it",
             "4.4.ResidualFromTheNorm 4.10.ResidualStillFromTheNorm",
         ),
         "shift": Exhibit(
             "A model that is asked what it was told",
             "limit",
             "sec-06-decoder",
-            "groundup/test_data.py::test_targets_are_the_tokens_that_come_next "
-            "groundup/test_data.py::test_pairs_are_filled_up_and_targets_shifted_right",
+            "groundup/data/test_batches.py::test_targets_are_the_tokens_that_come_next "
+            "groundup/data/test_batches.py::test_pairs_are_filled_up_and_targets_shifted_right",
             "6.2.NotShifted 7.1.TargetsNotShifted",
         ),
         "memory": Exhibit(
             "A network that skips the source",
             "poke",
             "sec-04-silent",
-            "groundup/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
+            "groundup/core/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
             "4.10.FeedForwardStillSkipsTheMemory 4.4.FeedForwardNeverSeesAttention",
         ),
         "same-norm": Exhibit(
             "One norm used twice, one never",
             "count",
             "sec-04-silent",
-            "groundup/test_blocks.py::test_every_part_is_trained",
+            "groundup/core/test_blocks.py::test_every_part_is_trained",
             "4.4.OneNormForBoth 4.10.NormStillUsedTwice",
         ),
         "six-times": Exhibit(
             "Six layers, of which five are the first",
             "count",
             "sec-06-decoder",
-            "groundup/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
+            "groundup/looking/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
             "6.1.FirstBlockAgainAndAgain",
         ),
         "rectified": Exhibit(
             "A stream that only rises",
             "spread",
             "sec-04-forward",
-            "groundup/test_layers.py::test_feed_forward_equals_torch_s",
+            "groundup/core/test_layers.py::test_feed_forward_equals_torch_s",
             "4.3.SingleLayer 4.3.ActivationOnTheOutput",
         ),
         "final-norm": Exhibit(
             "No norm at the end",
             "spread",
             "sec-04-places",
-            "groundup/test_models.py::test_only_the_pre_norm_stream_is_normalised_at_the_end",
+            "groundup/core/test_models.py::test_only_the_pre_norm_stream_is_normalised_at_the_end",
             "4.5.FinalNormForgotten 6.1.FinalNormMissing",
         ),
         "dropout-place": Exhibit(
             "Dropout behind the norm",
             "count",
             "sec-04-dropout",
-            "groundup/test_blocks.py::test_dropout_acts_on_a_sub_layer_s_output_before_it_is_added",
+            "groundup/core/test_blocks.py::test_dropout_acts_on_a_sub_layer_s_output_before_it_is_added",
             "4.7.DroppedBehindTheSum",
         ),
     },
@@ -214,7 +214,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "The factor that is said not to matter",
             "spread",
             "sec-01-scale",
-            "groundup/test_attention.py::"
+            "groundup/core/test_attention.py::"
             "test_scaled_scores_of_unit_normal_vectors_have_variance_one",
             "1.4.NoScale 3.1.NoScale",
         ),
@@ -222,21 +222,21 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "The root of the wrong width",
             "spread",
             "sec-03-traps",
-            "groundup/test_multihead.py::test_self_attention_equals_torch_s",
+            "groundup/core/test_multihead.py::test_self_attention_equals_torch_s",
             "1.4.ScaledByModelWidth 3.3.ScaledByAllHeads",
         ),
         "printed": Exhibit(
             "A row of numbers that skipped a line",
             "twice",
             "sec-01-example",
-            "groundup/test_attention.py::test_attention_by_hand",
+            "groundup/core/test_attention.py::test_attention_by_hand",
             "1.6.ScaleLeftOut 1.6.ScoresPrintedUnscaled 1.6.DistanceForDirection",
         ),
         "thousand": Exhibit(
             "A softmax that cannot count to a hundred",
             "limit",
             "sec-00-softmax",
-            "groundup/test_online_softmax.py::"
+            "groundup/variants/test_online_softmax.py::"
             "test_block_by_block_scores_may_rise_and_fall_as_far_as_they_like",
             "0.1.NoShift 1.4.ExponentialsOverflow",
         ),
@@ -244,22 +244,22 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "A loss with a ceiling",
             "limit",
             "sec-00-surprise",
-            "groundup/test_training.py::test_the_loss_is_that_of_torch",
+            "groundup/training/test_loop.py::test_the_loss_is_that_of_torch",
             "0.2.EpsilonInTheLogarithm",
         ),
         "loud": Exhibit(
             "A very loud beginning",
             "spread",
             "sec-04-depth",
-            "groundup/test_initialisation.py::test_weights_start_at_the_size_that_was_chosen "
-            "groundup/test_initialisation.py::test_the_stream_of_a_deep_pre_norm_stack_stays_calm",
+            "groundup/core/test_initialisation.py::test_weights_start_at_the_size_that_was_chosen "
+            "groundup/core/test_initialisation.py::test_the_stream_of_a_deep_pre_norm_stack_stays_calm",
             "4.6.EvenlyAndWithoutFanIn",
         ),
         "rate": Exhibit(
             "Four fifths thrown away",
             "count",
             "sec-00-layers",
-            "groundup/test_attention.py::test_each_weight_is_dropped_or_scaled_up",
+            "groundup/core/test_attention.py::test_each_weight_is_dropped_or_scaled_up",
             "0.7.RateIsTheShareKept 4.7.KeptWhatShouldGo",
         ),
         "tanh": Exhibit(
@@ -273,8 +273,8 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "A token that is all the same",
             "limit",
             "sec-04-norm",
-            "groundup/test_layers.py::test_a_constant_token_gives_the_bias "
-            "groundup/test_layers.py::test_eps_stands_inside_the_root_by_hand",
+            "groundup/core/test_layers.py::test_a_constant_token_gives_the_bias "
+            "groundup/core/test_layers.py::test_eps_stands_inside_the_root_by_hand",
             "4.1.EpsilonForgotten 4.1.EpsilonOutsideTheRoot 4.1.DividedByOneLess",
         ),
     },
@@ -283,27 +283,27 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "One letter in an exponent",
             "twice",
             "sec-05-exponent",
-            "groundup/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
+            "groundup/core/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
             "5.2.ExponentOfTheEntry 5.9.ExponentStillOfTheEntry",
         ),
         "strangers": Exhibit(
             "Places that should be strangers",
             "twice",
             "sec-05-correlated",
-            "groundup/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
+            "groundup/core/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
         ),
         "order": Exhibit(
             "It works without positions, they say",
             "poke",
             "sec-05-set",
-            "groundup/test_models.py::test_an_encoder_without_positions_reads_a_set",
+            "groundup/core/test_models.py::test_an_encoder_without_positions_reads_a_set",
             "5.1.NothingAsserted",
         ),
         "whole-table": Exhibit(
             "One length for every sentence",
             "run",
             "sec-05-learned",
-            "groundup/test_positions.py::test_sinusoidal_positions_are_rows_of_the_table",
+            "groundup/core/test_positions.py::test_sinusoidal_positions_are_rows_of_the_table",
             "5.3.WholeTableAdded",
         ),
     },
@@ -312,14 +312,14 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "The map that was to lift a limit",
             "twice",
             "sec-01-values",
-            "groundup/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
+            "groundup/core/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
             "1.10.BiasMixedFirst",
         ),
         "normal": Exhibit(
             "A sum that is called normal",
             "spread",
             "sec-01-scale",
-            "groundup/test_attention.py::"
+            "groundup/core/test_attention.py::"
             "test_scaled_scores_of_unit_normal_vectors_have_variance_one",
             "1.5.CalledNormal 1.5.KurtosisWithoutExcess",
         ),
@@ -327,20 +327,20 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "Numbers that no layer could have made",
             "twice",
             "sec-01-example",
-            "groundup/test_multihead.py::test_two_heads_by_hand",
+            "groundup/core/test_multihead.py::test_two_heads_by_hand",
         ),
         "roles": Exhibit(
             "What a value is worth",
             "poke",
             "sec-01-dictionary",
-            "groundup/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
+            "groundup/core/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
             "1.4.KeysAveraged 3.3.ContextAsks",
         ),
         "apple": Exhibit(
             "A map that is to know its neighbours",
             "poke",
             "sec-01-formula",
-            "groundup/test_layers.py::test_a_token_does_not_feel_its_neighbours",
+            "groundup/core/test_layers.py::test_a_token_does_not_feel_its_neighbours",
         ),
         "shares": Exhibit(
             "How a sum divides a gradient",
@@ -352,20 +352,20 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "What a softmax preserves",
             "limit",
             "sec-01-weights",
-            "groundup/test_masks.py::test_masked_softmax_by_hand",
+            "groundup/core/test_masks.py::test_masked_softmax_by_hand",
         ),
         "steps": Exhibit(
             "Steps are not work",
             "count",
             "sec-08-cache",
-            "groundup/test_accounting.py::"
+            "groundup/looking/test_accounting.py::"
             "test_operations_of_one_more_token_are_those_that_torch_counts",
         ),
         "split": Exhibit(
             "Where the prompt ends",
             "poke",
             "sec-06-split",
-            "groundup/test_models.py::test_cached_logits_equal_uncached",
+            "groundup/core/test_models.py::test_cached_logits_equal_uncached",
             "6.6.NothingRejected",
         ),
         "history": Exhibit(
@@ -460,7 +460,7 @@ def _listed(names: Sequence[str]) -> str:
 def _answers() -> dict[tuple[str, str], str]:
     """Read every mistake the graders know: its title, by the exercise's number and its name."""
     found = {}
-    for folder in sorted(ROOT.glob("exercises/[0-9]*")):
+    for folder in sorted(ROOT.glob("solutions/[0-9]*")):
         numbers = {name: about.number for name, (about, _) in load_checks(folder).items()}
         for answer in load_answers(folder / "mistakes.py"):
             found[numbers[answer.exercise], answer.name] = answer.title

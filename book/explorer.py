@@ -38,9 +38,9 @@ from typing import Any, NamedTuple
 import torch
 from live import Figure, names_of, percent, sentence, shown
 
-from groundup.models import DecoderOnly
-from groundup.multihead import split_heads
-from groundup.tokenizers import Tokenizer
+from groundup.core.models import DecoderOnly
+from groundup.core.multihead import split_heads
+from groundup.data.tokenizers import Tokenizer
 
 MAX_LEN = 64
 """Most tokens; more would not be seen on a phone."""
@@ -122,6 +122,7 @@ def show(
 def queries_and_keys(model: DecoderOnly, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Give what the heads of every layer compare, each of shape (layers, heads, length, d_head)."""
     queries, keys = [], []
+    positions = torch.arange(tokens.shape[1])
     x = model.embedding(tokens)
     for block in model.blocks:
         attention = block.attention
@@ -131,11 +132,11 @@ def queries_and_keys(model: DecoderOnly, tokens: torch.Tensor) -> tuple[torch.Te
         if attention.query_norm is not None:
             query, key = attention.query_norm(query), attention.key_norm(key)
         if attention.rotary is not None:
-            query, key = attention.rotary(query), attention.rotary(key)
+            query, key = attention.rotary(query, positions), attention.rotary(key, positions)
         key = key.repeat_interleave(attention.num_heads // attention.num_kv_heads, dim=1)
         queries.append(query[0])
         keys.append(key[0])
-        x = block(x, "causal")
+        x = block(x)
     return torch.stack(queries), torch.stack(keys)
 
 

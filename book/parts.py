@@ -30,7 +30,7 @@ class Part:
     label: str
     """Of the section or chapter that teaches it."""
     objects: str = ""
-    """Of the library, without its first name, `attention.attention_weights`; several by spaces."""
+    """Of the library, `core.attention.attention_weights`; several by spaces."""
     exercises: str = ""
     """Numbers, several by spaces."""
     notes: dict[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ GROUPS: dict[str, list[Part]] = {
             "Weights from one layer over the whole sequence, or from a function of two tokens",
             "---w-",
             "sec-01-weights",
-            "scores.additive_scores",
+            "variants.scores.additive_scores",
             notes={
                 "essay": "The count of $dn^3$ weights is right. A function of two tokens needs no "
                 "invariance to be learned: shared by all pairs, it follows every order of the "
@@ -81,7 +81,7 @@ GROUPS: dict[str, list[Part]] = {
             "Tokens of any kind, and a vocabulary of them",
             "rwssr",
             "sec-00-tokens",
-            "tokenizers.CharacterTokenizer tokenizers.BytePairTokenizer",
+            "data.tokenizers.CharacterTokenizer data.tokenizers.BytePairTokenizer",
             notes={
                 "walk-through": "The tokens of its example are words and commas, and its "
                 "vocabulary counts characters.",
@@ -91,14 +91,14 @@ GROUPS: dict[str, list[Part]] = {
             "A vector for each token: one row of a table",
             "rssss",
             "sec-00-bigram",
-            "embedding.InputEmbedding",
+            "core.embedding.InputEmbedding",
             "0.4",
         ),
         Part(
             "Word vectors that were trained before, and stay",
             "--s-s",
             "ch-architectures",
-            "data.read_word_vectors data.embedding_from",
+            "data.word_vectors.read_word_vectors data.word_vectors.embedding_from",
         ),
     ],
     "Attention": [
@@ -106,14 +106,14 @@ GROUPS: dict[str, list[Part]] = {
             "A weighted average, its weights summing to 1",
             "rrrrr",
             "sec-01-weights",
-            "attention.attention_weights",
+            "core.attention.attention_weights",
             "1.1",
         ),
         Part(
             "What query, key and value are for",
             "wwrwr",
             "sec-01-dictionary",
-            "attention.scaled_dot_product_attention",
+            "core.attention.scaled_dot_product_attention",
             "1.2",
             notes={
                 "post": "The value is called a measure of how important a match is. That is the "
@@ -128,7 +128,7 @@ GROUPS: dict[str, list[Part]] = {
             "Learned maps to queries, keys and values",
             "rwrrr",
             "sec-01-formula",
-            "multihead.MultiHeadAttention",
+            "core.multihead.MultiHeadAttention",
             "3.1",
             notes={
                 "walk-through": "The code is right. The reason given for the maps, that *apple* "
@@ -140,20 +140,20 @@ GROUPS: dict[str, list[Part]] = {
             "Two maps, since who looks at whom need not be mutual",
             "----r",
             "sec-01-asymmetry",
-            "attention.dot_scores",
+            "core.attention.dot_scores",
             "1.3",
         ),
         Part(
             "The weight split in two factors, first numbers and then vectors",
             "---r-",
             "sec-01-rank-one",
-            "attention.dot_scores",
+            "core.attention.dot_scores",
         ),
         Part(
             "The dot product, and what it measures",
             "rwrrr",
             "sec-01-dot",
-            "attention.dot_scores",
+            "core.attention.dot_scores",
             "1.3",
             notes={
                 "walk-through": "It is read as closeness of direction. It counts length as well: "
@@ -165,7 +165,7 @@ GROUPS: dict[str, list[Part]] = {
             "Tokens compared with tokens, not features with features",
             "wrrrr",
             "ch-architectures",
-            "attention.dot_scores",
+            "core.attention.dot_scores",
             "6.9",
             notes={
                 "post": "Formulas have tokens in rows and code has them in columns, and the first "
@@ -178,7 +178,7 @@ GROUPS: dict[str, list[Part]] = {
             "Division by $\\sqrt{d_k}$",
             "wwrr-",
             "sec-01-scale",
-            "attention.attention_weights",
+            "core.attention.attention_weights",
             "1.4 1.5 1.9 6.3",
             notes={
                 "post": "The formula is right. It is said to matter little, $d_k$ is called the "
@@ -204,7 +204,7 @@ GROUPS: dict[str, list[Part]] = {
             "Softmax over the keys",
             "wrwwr",
             "sec-01-weights",
-            "masks.masked_softmax",
+            "core.masks.masked_softmax",
             "1.4 3.9",
             notes={
                 "post": "It is said to preserve relative size. It preserves the order.",
@@ -219,7 +219,7 @@ GROUPS: dict[str, list[Part]] = {
             "What the values add, and what they cannot",
             "---w-",
             "sec-01-values",
-            "attention.scaled_dot_product_attention",
+            "core.attention.scaled_dot_product_attention",
             "1.7 1.10",
             notes={
                 "essay": "A linear map of the values is to lift the limits of a linear "
@@ -231,7 +231,7 @@ GROUPS: dict[str, list[Part]] = {
             "An example with numbers",
             "-w---",
             "sec-01-example",
-            "attention.attention_weights",
+            "core.attention.attention_weights",
             "1.6",
             notes={
                 "walk-through": "Besides the missing scale: the words that the story wants to have "
@@ -243,13 +243,13 @@ GROUPS: dict[str, list[Part]] = {
             "Other scores, such as distances",
             "---s-",
             "sec-01-scores",
-            "scores.manhattan_scores scores.mahalanobis_scores",
+            "variants.scores.manhattan_scores variants.scores.mahalanobis_scores",
         ),
         Part(
             "What it costs",
             "----w",
             "sec-01-cost",
-            "accounting.forward_flops accounting.decoding_flops",
+            "looking.accounting.forward_flops looking.accounting.decoding_flops",
             "3.7",
             notes={
                 "lecture": "The square of the length is right, its factor, the width, is left out. "
@@ -261,7 +261,7 @@ GROUPS: dict[str, list[Part]] = {
             "The same numbers without the whole table of weights",
             "---s-",
             "sec-02-online",
-            "online_softmax.online_softmax_attention",
+            "variants.online_softmax.online_softmax_attention",
             "2.7",
         ),
     ],
@@ -270,7 +270,7 @@ GROUPS: dict[str, list[Part]] = {
             "No token sees later ones",
             "wrw-r",
             "sec-02-masks",
-            "masks.causal_mask audit.causality_audit",
+            "core.masks.causal_mask looking.audit.causality_audit",
             "2.1 2.5 2.9",
             notes={
                 "post": "The triangle is right for a table with a row for each query, as in its "
@@ -283,7 +283,7 @@ GROUPS: dict[str, list[Part]] = {
             "Hidden before the softmax, by $-\\infty$ in the scores",
             "rrw-r",
             "sec-02-before",
-            "masks.masked_softmax",
+            "core.masks.masked_softmax",
             "2.4",
             notes={
                 "draft": "As printed, a bracket closes that was never opened; without it the large "
@@ -294,7 +294,7 @@ GROUPS: dict[str, list[Part]] = {
             "Filler is hidden",
             "s-w--",
             "sec-02-padding",
-            "masks.padding_mask audit.padding_invariance",
+            "core.masks.padding_mask looking.audit.padding_invariance",
             "2.2 2.6 2.8",
             notes={
                 "post": "Announced for later, and does not come.",
@@ -308,7 +308,7 @@ GROUPS: dict[str, list[Part]] = {
             "Heads side by side, each on its share of the features",
             "rrw-r",
             "sec-03-reshape",
-            "multihead.MultiHeadAttention multihead.split_heads",
+            "core.multihead.MultiHeadAttention core.multihead.split_heads",
             "3.2 3.3",
             notes={
                 "draft": "Nothing is split: each head is as wide as the model, and stands behind "
@@ -319,14 +319,14 @@ GROUPS: dict[str, list[Part]] = {
             "Joined by one more map, or summed",
             "rrr-r",
             "sec-03-sum",
-            "multihead.merge_heads",
+            "core.multihead.merge_heads",
             "3.3",
         ),
         Part(
             "A head as a matrix of low rank",
             "----w",
             "sec-04-stream",
-            "multihead.MultiHeadAttention",
+            "core.multihead.MultiHeadAttention",
             "3.4",
             notes={
                 "lecture": "One factor of the product is transposed that must not be: two matrices "
@@ -337,7 +337,7 @@ GROUPS: dict[str, list[Part]] = {
             "A bank of filters: convolution is attention that does not look",
             "----r",
             "sec-03-convolution",
-            "multihead.MultiHeadAttention",
+            "core.multihead.MultiHeadAttention",
             "3.10",
         ),
         Part("What heads learn", "-s---", "sec-03-learned", "pretrained.load"),
@@ -345,16 +345,18 @@ GROUPS: dict[str, list[Part]] = {
             "Dropout on the weights",
             "r----",
             "sec-04-dropout",
-            "attention.scaled_dot_product_attention",
+            "core.attention.scaled_dot_product_attention",
         ),
     ],
     "The block": [
-        Part("Sub-layers add to what they read", "rrr-r", "sec-04-stream", "blocks.Block", "4.4"),
+        Part(
+            "Sub-layers add to what they read", "rrr-r", "sec-04-stream", "core.blocks.Block", "4.4"
+        ),
         Part(
             "What an addition does to the gradient",
             "rw---",
             "sec-04-stream",
-            "blocks.Block",
+            "core.blocks.Block",
             notes={
                 "walk-through": "It is said to be distributed equally. It is copied: both sides "
                 "get all of it.",
@@ -364,7 +366,7 @@ GROUPS: dict[str, list[Part]] = {
             "LayerNorm: each token by itself, with a gain and a bias",
             "rrw-r",
             "sec-04-axes",
-            "layers.LayerNorm",
+            "core.layers.LayerNorm",
             "4.1 4.9",
             notes={
                 "draft": "Normalises over the words, which the author marks as open; an "
@@ -378,7 +380,7 @@ GROUPS: dict[str, list[Part]] = {
             "A norm of its own for every place",
             "wwr-s",
             "sec-04-silent",
-            "blocks.Block",
+            "core.blocks.Block",
             "4.10",
             notes={
                 "post": "Its input head uses the first norm twice and the second never.",
@@ -389,7 +391,7 @@ GROUPS: dict[str, list[Part]] = {
             "The place of the norm: after the sum, or in the branch",
             "rrr-w",
             "sec-04-places",
-            "blocks.Block",
+            "core.blocks.Block",
             "4.4 4.10",
             notes={
                 "lecture": "A third thing: the sub-layer is added to what was normalised, so that "
@@ -401,14 +403,14 @@ GROUPS: dict[str, list[Part]] = {
             "A last norm, where norms stand in the branches",
             "-r---",
             "sec-04-tell",
-            "models.DecoderOnly",
+            "core.models.DecoderOnly",
             "4.5",
         ),
         Part(
             "The feed-forward network: wider, bent, and back",
             "rrw-r",
             "sec-04-forward",
-            "layers.FeedForward",
+            "core.layers.FeedForward",
             "4.3",
             notes={
                 "draft": "One layer that ends in a ReLU, so that it never adds anything negative; "
@@ -419,13 +421,13 @@ GROUPS: dict[str, list[Part]] = {
             "What the feed-forward network costs",
             "----r",
             "sec-04-forward",
-            "accounting.forward_flops",
+            "looking.accounting.forward_flops",
         ),
         Part(
             "Dense layers",
             "rrws-",
             "sec-00-layers",
-            "functional.decoder_only",
+            "variants.functional.decoder_only",
             notes={
                 "draft": "The bias has the length of the input and must have that of the output.",
             },
@@ -434,7 +436,7 @@ GROUPS: dict[str, list[Part]] = {
             "Activations",
             "rrwss",
             "sec-00-layers",
-            "layers.FeedForward layers.GatedFeedForward",
+            "core.layers.FeedForward core.layers.GatedFeedForward",
             "0.5",
             notes={
                 "draft": "Its tanh is $\\tanh(x/2)$, half as steep. Its soft ReLU is the function "
@@ -445,7 +447,7 @@ GROUPS: dict[str, list[Part]] = {
             "First weights",
             "r-w--",
             "sec-04-depth",
-            "initialisation.initialise",
+            "core.models.initialise",
             "4.6",
             notes={
                 "draft": "Anywhere between $-1$ and 1, however wide the layer: the numbers grow "
@@ -456,7 +458,7 @@ GROUPS: dict[str, list[Part]] = {
             "Dropout on what a sub-layer writes",
             "w-w-s",
             "sec-04-dropout",
-            "blocks.Block",
+            "core.blocks.Block",
             "0.7 4.7",
             notes={
                 "post": "Puts it after each norm. The paper drops what is written, before it is "
@@ -469,14 +471,14 @@ GROUPS: dict[str, list[Part]] = {
             "Dropout on tokens with their positions",
             "r-r--",
             "sec-00-layers",
-            "embedding.InputEmbedding",
+            "core.embedding.InputEmbedding",
             "0.7",
         ),
         Part(
             "Blocks on blocks, each with weights of its own",
             "sww-r",
             "ch-blocks",
-            "models.DecoderOnly",
+            "core.models.DecoderOnly",
             "4.5",
             notes={
                 "walk-through": "Says at first that the blocks are independent of each other, and "
@@ -491,7 +493,7 @@ GROUPS: dict[str, list[Part]] = {
             "Without positions a sequence is a set",
             "r-w-r",
             "sec-05-set",
-            "audit.permutation_equivariance",
+            "looking.audit.permutation_equivariance",
             "5.1",
             notes={
                 "draft": "Says that a model can do without. A causal decoder can; an encoder, as "
@@ -502,14 +504,14 @@ GROUPS: dict[str, list[Part]] = {
             "A vector for the place, added to that of the token",
             "rsr-r",
             "sec-05-doors",
-            "embedding.InputEmbedding",
+            "core.embedding.InputEmbedding",
             notes={"walk-through": "Announced for later, and does not come."},
         ),
         Part(
             "Sinusoids",
             "w-r-s",
             "sec-05-exponent",
-            "positions.sinusoidal_table",
+            "core.positions.sinusoidal_table",
             "5.2 5.9",
             notes={
                 "post": "The formula has the number of the entry where the number of the pair "
@@ -520,7 +522,7 @@ GROUPS: dict[str, list[Part]] = {
             "What two places have in common",
             "--w--",
             "sec-05-correlated",
-            "positions.sinusoidal_table",
+            "core.positions.sinusoidal_table",
             notes={
                 "draft": "Places are to be uncorrelated. Those of the table that it goes on to use "
                 "are not, and are useful for it. Its other wish, that a comparison depends on the "
@@ -531,7 +533,7 @@ GROUPS: dict[str, list[Part]] = {
             "Shorter sequences take the first rows of a table",
             "w-w--",
             "sec-05-learned",
-            "positions.LearnedPositions positions.SinusoidalPositions",
+            "core.positions.LearnedPositions core.positions.SinusoidalPositions",
             "5.3",
             notes={
                 "post": "The whole table is added, so every sequence has to be of one length.",
@@ -542,7 +544,7 @@ GROUPS: dict[str, list[Part]] = {
             "Rotary positions, also for points in space",
             "---w-",
             "sec-05-space",
-            "positions.rotate positions.rotate_in_space",
+            "core.positions.rotate variants.positions.rotate_in_space",
             "5.4 5.7",
             notes={
                 "essay": "Names a paper of 2023 that uses them in space as their source. They were "
@@ -555,7 +557,7 @@ GROUPS: dict[str, list[Part]] = {
             "An encoder reads once, a decoder writes",
             "w-r--",
             "ch-architectures",
-            "models.EncoderDecoder",
+            "core.models.EncoderDecoder",
             "6.4",
             notes={
                 "post": "The picture is right. The split is called what makes transformers "
@@ -567,13 +569,13 @@ GROUPS: dict[str, list[Part]] = {
             "One embedding for both sides",
             "r----",
             "ch-architectures",
-            "config.EncoderDecoderConfig",
+            "core.config.EncoderDecoderConfig",
         ),
         Part(
             "Cross attention",
             "s-w--",
             "ch-architectures",
-            "blocks.DecoderBlock",
+            "core.blocks.DecoderBlock",
             "6.3",
             notes={
                 "draft": "Queries come from the decoder, keys and values from the encoder: that is "
@@ -585,14 +587,14 @@ GROUPS: dict[str, list[Part]] = {
             "The feed-forward network reads what cross attention has added",
             "s-w--",
             "ch-architectures",
-            "blocks.DecoderBlock",
+            "core.blocks.DecoderBlock",
             notes={"draft": "It reads what was there before, and cross attention is passed by."},
         ),
         Part(
             "The decoder gets target and source in this order",
             "r-w--",
             "ch-architectures",
-            "models.EncoderDecoder",
+            "core.models.EncoderDecoder",
             "6.9",
             notes={
                 "draft": "The call has them the other way round. Cross attention, which has no "
@@ -603,7 +605,7 @@ GROUPS: dict[str, list[Part]] = {
             "The causal mask reaches the decoder",
             "wrr--",
             "ch-architectures",
-            "models.EncoderDecoder",
+            "core.models.EncoderDecoder",
             "6.7 6.9",
             notes={"post": "The text asks for it, and the final model passes none."},
         ),
@@ -611,7 +613,7 @@ GROUPS: dict[str, list[Part]] = {
             "Filler of the source is hidden from cross attention, too",
             "--w--",
             "ch-architectures",
-            "blocks.DecoderBlock",
+            "core.blocks.DecoderBlock",
             "6.3 6.9",
             notes={"draft": "Cross attention is given no mask."},
         ),
@@ -619,7 +621,7 @@ GROUPS: dict[str, list[Part]] = {
             "Source and target of different lengths",
             "w-w--",
             "ch-architectures",
-            "models.EncoderDecoder",
+            "core.models.EncoderDecoder",
             notes={
                 "post": "Mask and positions have one number of tokens for both.",
                 "draft": "So have its positions.",
@@ -629,21 +631,21 @@ GROUPS: dict[str, list[Part]] = {
             "Whether a forecast depends on where the prompt was split",
             "r----",
             "ch-architectures",
-            "models.DecoderOnly",
+            "core.models.DecoderOnly",
             "6.6",
         ),
         Part(
             "A decoder alone",
             "-r--r",
             "ch-architectures",
-            "models.DecoderOnly",
+            "core.models.DecoderOnly",
             "6.1 6.7",
         ),
         Part(
             "An encoder alone, for a label of the whole",
             "----s",
             "ch-architectures",
-            "models.EncoderOnly",
+            "core.models.EncoderOnly",
             "6.5",
         ),
     ],
@@ -652,7 +654,7 @@ GROUPS: dict[str, list[Part]] = {
             "A linear map to the vocabulary",
             "rrw-r",
             "ch-architectures",
-            "models.DecoderOnly",
+            "core.models.DecoderOnly",
             "6.1",
             notes={
                 "draft": "Its dense layers are typed with their ReLU, so that the output layer, "
@@ -663,14 +665,14 @@ GROUPS: dict[str, list[Part]] = {
             "Softmax to a distribution",
             "rrrsr",
             "sec-00-softmax",
-            "sampling.sample",
+            "generation.sampling.sample",
             "0.1",
         ),
         Part(
             "A softmax that survives large numbers",
             "--w--",
             "sec-00-softmax",
-            "masks.masked_softmax",
+            "core.masks.masked_softmax",
             "0.1 0.8",
             notes={
                 "draft": "Does not subtract the largest number first, and gives no number at 1000.",
@@ -680,7 +682,7 @@ GROUPS: dict[str, list[Part]] = {
             "The list of what is trained",
             "w-w--",
             "sec-03-cost",
-            "accounting.parameters",
+            "looking.accounting.parameters",
             "3.7",
             notes={
                 "post": "Leaves out gains and biases of the norms.",
@@ -691,7 +693,7 @@ GROUPS: dict[str, list[Part]] = {
             "All parts together, and run",
             "www--",
             "ch-architectures",
-            "models.EncoderDecoder functional.encoder_decoder pretrained.load",
+            "core.models.EncoderDecoder variants.functional.encoder_decoder pretrained.load",
             "6.10",
             notes={
                 "post": "The final model is made of two layers whose code is not shown.",
@@ -706,14 +708,14 @@ GROUPS: dict[str, list[Part]] = {
             "Gradients of a whole program, and a step against them",
             "--r--",
             "sec-00-descent",
-            "functional.sgd_step",
+            "variants.functional.sgd_step",
             "0.6",
         ),
         Part(
             "Cross-entropy, from logits",
             "r-w--",
             "sec-00-surprise",
-            "training.cross_entropy",
+            "training.loop.cross_entropy",
             "0.2",
             notes={
                 "draft": "Takes the logarithm of a softmax, plus a small number against zeros, and "
@@ -724,21 +726,21 @@ GROUPS: dict[str, list[Part]] = {
             "Pairs of input and output, cut from sentences",
             "r----",
             "ch-architectures",
-            "data.pair_batches",
+            "data.batches.pair_batches",
             "6.2",
         ),
         Part(
             "Teacher forcing: the true words so far are given",
             "r-r--",
             "ch-architectures",
-            "data.pair_batches",
+            "data.batches.pair_batches",
             "6.2",
         ),
         Part(
             "Shifted by one, from a start token on",
             "wws-r",
             "ch-architectures",
-            "data.pair_batches data.language_model_batches",
+            "data.batches.pair_batches data.batches.language_model_batches",
             "6.2",
             notes={
                 "post": "Says that nothing at all may be given to the output head. Something has "
@@ -752,7 +754,7 @@ GROUPS: dict[str, list[Part]] = {
             "Optimiser and schedule",
             "--s-s",
             "ch-architectures",
-            "training.adamw training.warmup_inverse_root",
+            "training.loop.adamw training.loop.warmup_inverse_root",
             "6.8",
         ),
     ],
@@ -761,17 +763,17 @@ GROUPS: dict[str, list[Part]] = {
             "Predict, choose, append, repeat",
             "rss-s",
             "ch-architectures",
-            "generation.generate generation.translate",
+            "generation.loop.generate generation.loop.translate",
             "6.4",
         ),
         Part(
             "The source is read once for all steps",
             "r----",
             "ch-architectures",
-            "generation.translate",
+            "generation.loop.translate",
             "6.4",
         ),
-        Part("A token that ends", "r----", "ch-architectures", "generation.translate", "6.4"),
+        Part("A token that ends", "r----", "ch-architectures", "generation.loop.translate", "6.4"),
     ],
 }
 

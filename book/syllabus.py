@@ -79,7 +79,7 @@ def course(assignments: Iterable[dict[str, Any]], pages: dict[str, str]) -> list
     """List all there is to do, in order.
 
     Args:
-        assignments: As `classroom.inventory.inventory` lists them.
+        assignments: As `classroom.author.inventory.inventory` lists them.
         pages: Source of each chapter, by the name of its assignment.
 
     """

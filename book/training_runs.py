@@ -13,11 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from groundup.config import DecoderOnlyConfig
-from groundup.data import Batch, language_model_batches, python_reference
-from groundup.models import DecoderOnly
-from groundup.tokenizers import CharacterTokenizer
-from groundup.training import TrainingConfig, evaluate, optimizers_for, train
+from groundup import presets
+from groundup.core.models import DecoderOnly
+from groundup.data.batches import Batch, language_model_batches
+from groundup.data.texts import python_reference
+from groundup.data.tokenizers import CharacterTokenizer
+from groundup.training.loop import TrainingConfig, evaluate, optimizers_for, train
 
 STEPS, BATCH_SIZE, LENGTH = 160, 6, 64
 LITTLE = 2_000
@@ -43,7 +44,7 @@ def seeded(seed: int) -> torch.Generator:
 def new_model(seed: int = 0, **sizes: Any) -> DecoderOnly:
     """Make a model of two blocks, or of other sizes."""
     own = {"d_model": 48, "d_ff": 96, "num_layers": 2, "max_len": LENGTH} | sizes
-    config = DecoderOnlyConfig.tiny(vocab_size=reference()[2].vocab_size, **own)
+    config = presets.decoder_only("tiny", vocab_size=reference()[2].vocab_size, **own)
     return DecoderOnly(config, seeded(seed))
 
 
@@ -82,12 +83,9 @@ class Curve:
 def remove_the_mask(model: DecoderOnly) -> None:
     """Let every token see the whole window."""
 
-    def unmasked(_module: nn.Module, given: tuple, named: dict) -> tuple[tuple, dict]:
-        return given, named | {"mask": None}
-
     for block in model.blocks:
         attention: Any = block.attention
-        attention.register_forward_pre_hook(unmasked, with_kwargs=True)
+        attention.is_causal = False
 
 
 def ask_for_what_was_read(batch: Batch) -> Batch:

@@ -33,7 +33,7 @@ from sphinx.writers.html5 import HTML5Translator
 
 CODE = re.compile(r"^```\{code-cell\}.*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(
-    r"\{literalinclude\} \.\./lib/groundup/(\w+)\.py\n(?::(?!pyobject).*\n)*:pyobject: (\w+)"
+    r"\{literalinclude\} \.\./lib/groundup/([\w/]+)\.py\n(?::(?!pyobject).*\n)*:pyobject: (\w+)"
 )
 LABELS = (
     re.compile(r"^\(([\w-]+)\)=$", re.MULTILINE),  # a section
@@ -90,7 +90,7 @@ def read_page(text: str) -> Page:
     title = re.search(r"^# (.+)$", prose, re.MULTILINE)
     if title is None:
         raise ValueError("a chapter must have a heading, `# …`")
-    page = Page(title[1], set(SHOWN.findall(text)))
+    page = Page(title[1], {(file.replace("/", "."), name) for file, name in SHOWN.findall(text)})
     for code in CODE.findall(text):
         lines = (line for line in code.splitlines() if not line.startswith((":", "%", "!")))
         page.imports |= names_imported("\n".join(lines))
@@ -148,8 +148,8 @@ def links(
 @cache
 def exercises(root: Path) -> tuple[dict[str, list[Name]], dict[str, list[Name]]]:
     """Say what each assignment writes for the student's library, and what it takes from there."""
-    from classroom.mine import PIECES  # brings torch, which a build may not need
-    from groundup.parts import Parts
+    from classroom.student.mine import PIECES  # brings torch, which a build may not need
+    from groundup.variants.functional import Parts
 
     written: dict[str, list[Name]] = {}
     at_home: dict[str, Name] = {}

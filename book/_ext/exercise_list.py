@@ -34,7 +34,7 @@ from sphinx.writers.html5 import HTML5Translator
 @cache
 def assignments(root: Path) -> dict[str, dict[str, Any]]:
     """Ask the classroom what it has, by the name of the assignment."""
-    from classroom.inventory import inventory  # brings torch, which a build may not need
+    from classroom.author.inventory import inventory  # brings torch, which a build may not need
 
     return {found["name"]: found for found in inventory(root)["assignments"]}
 

@@ -1,6 +1,6 @@
 """Link what a page names to where it is described, once a page, at its first use.
 
-Code in a sentence that is exactly a name of the library's (`groundup.masks.causal_mask`,
+Code in a sentence that is exactly a name of the library's (`groundup.core.masks.causal_mask`,
 `masks.causal_mask`, or `causal_mask` where that is clear) or a command (`classroom mine`); what a
 cell imports from the library; and, in running text, the words of the glossary. Nobody has to write
 the links, and none is forgotten.

@@ -5,7 +5,8 @@ the title to whoever copies the link beside it, and with the next title that lin
 label comes first. Anchors of titles go on working, and are offered only where there is no label.
 
 An anchor that has to go is listed in `moved_anchors`, as `page#old: page#new`. The old address then
-leads to the new place, or says where it is if that is on another page.
+leads to the new place, or says where it is if that is on another page. A module or a class of the
+reference that has another name is listed in `moved_names`, and stands for all that it holds.
 """
 
 import re
@@ -36,6 +37,15 @@ class LabelsFirst(SphinxTransform):
 def keep_moved(app: Sphinx, page: str, template: str, context: dict, doctree: object) -> None:
     """Let the old anchors of a page lead on."""
     body = context.get("body", "")
+    for old, new in app.config.moved_names.items():
+        if new in body:
+            place = re.compile(rf'<[^>]*\bid="(module-)?{re.escape(new)}(\.[^"]+)?"[^>]*>')
+            body = place.sub(
+                lambda mark, old=old: (
+                    f'{mark[0]}<span id="{mark[1] or ""}{old}{mark[2] or ""}"></span>'
+                ),
+                body,
+            )
     for old, new in app.config.moved_anchors.items():
         old_page, _, old_anchor = old.partition("#")
         new_page, _, new_anchor = new.partition("#")
@@ -61,6 +71,7 @@ def keep_moved(app: Sphinx, page: str, template: str, context: dict, doctree: ob
 
 def setup(app: Sphinx) -> dict:
     app.add_config_value("moved_anchors", {}, "html")
+    app.add_config_value("moved_names", {}, "html")
     app.add_transform(LabelsFirst)
     app.connect("html-page-context", keep_moved)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

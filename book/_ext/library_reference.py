@@ -1,13 +1,14 @@
 """Reference pages made of the docstrings and signatures of the library, as they are written.
 
     ```{eval-rst}
-    .. library:: groundup.scores groundup.attention classroom.subjects:Subject
+    .. library:: groundup.variants.scores groundup.core.attention classroom.calls.subject:Subject
     ```
 
-lists every public name of the modules, or those after the colon. Nothing is imported: the source is
-read. What Sphinx's own autodoc shows of an annotation is the object behind it, and of a shape that
-is the name of a class made for it; a default of `10_000.0` becomes `10000.0`. And napoleon takes
-what stands before the first colon of a `Returns:` for a type, where ours is a sentence.
+lists every public name of the modules, or those after the colon. Nothing is imported: griffe reads
+the source. Sphinx's own autodoc shows the object that an annotation evaluates to, for a shape the
+name of a class made for it, and a default of `10_000.0` as `10000.0`. And both napoleon and griffe
+take what stands before the first colon of a `Returns:` for a name or a type, where ours is a
+sentence: docstrings are read here.
 
 Types link to where they are described. A name that cannot be found in the module that uses it is
 an error, as any broken link is; no list of exceptions is needed for it.
@@ -15,13 +16,14 @@ an error, as any broken link is; no list of exceptions is needed for it.
 
 import ast
 import builtins
+import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import griffe
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx import addnodes
@@ -40,263 +42,139 @@ PROSE = {"Returns": "returns", "Yields": "Yields", "Source": "Source"}
 LONGEST_VALUE = 60
 
 
-@dataclass(frozen=True)
-class Name:
-    """A public name: what it is, how it is written down, and what is said about it."""
+class AsWritten(griffe.Extension):
+    """Keep types and values as written: griffe would read a shape as the name of a type."""
 
-    kind: str
-    """The directive that describes it: `function`, `class`, `data`, `method`, ..."""
-    name: str
-    signature: str = ""
-    type: str = ""
-    value: str = ""
-    is_of_class: bool = False
-    docstring: str = ""
-    bases: tuple[str, ...] = ()
-    members: tuple["Name", ...] = ()
+    def on_module_node(self, *, node: Any, agent: Any, **more: Any) -> None:
+        lines = agent.code.encode().splitlines()
 
+        def written(each: Any, is_type: bool = False) -> ast.Name | None:
+            """Replace an expression by its text, on one line; a type loses its quotes."""
+            if each is None:
+                return None
+            taken = lines[each.lineno - 1 : each.end_lineno]
+            taken[-1] = taken[-1][: each.end_col_offset]
+            taken[0] = taken[0][each.col_offset :]
+            text = " ".join(b" ".join(taken).decode().split())
+            text = re.sub(r"(?<=[\[({]) |,? (?=[\])}])", "", text) if len(taken) > 1 else text
+            is_later = is_type and isinstance(getattr(each, "value", None), str)
+            return ast.Name(text[1:-1] if is_later else text)
 
-@dataclass(frozen=True)
-class Module:
-    """A module, read and not run."""
-
-    name: str
-    path: Path
-    tree: ast.Module
-    lines: tuple[bytes, ...]
-    imports: dict[str, str] = field(default_factory=dict)
-    """What each imported name stands for: `Tensor` for `torch.Tensor`."""
-
-    def written(self, node: ast.expr) -> str:
-        """Give an expression as it is written, on one line."""
-        first, last = node.lineno - 1, node.end_lineno
-        lines = list(self.lines[first:last])
-        lines[-1] = lines[-1][: node.end_col_offset]
-        lines[0] = lines[0][node.col_offset :]
-        text = " ".join(b" ".join(lines).decode().split())
-        return re.sub(r"(?<=[\[({]) |,? (?=[\])}])", "", text) if len(lines) > 1 else text
-
-    def annotation(self, node: ast.expr | None) -> str:
-        """Give a type; one in quotes, because it is defined later, without them."""
-        if isinstance(node, ast.BinOp):
-            return f"{self.annotation(node.left)} | {self.annotation(node.right)}"
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return node.value
-        return "" if node is None else self.written(node)
+        for each in ast.walk(node):
+            if isinstance(each, ast.ClassDef) and "NamedTuple" in map(ast.unparse, each.bases):
+                # griffe knows how to make one of these, and the two are called alike
+                each.decorator_list.append(ast.parse("dataclasses.dataclass", mode="eval").body)
+            elif isinstance(each, ast.FunctionDef):
+                each.returns = written(each.returns, is_type=True)
+            elif isinstance(each, ast.arguments):
+                each.defaults = [written(default) for default in each.defaults]
+                each.kw_defaults = [written(default) for default in each.kw_defaults]
+            elif isinstance(each, ast.keyword) and each.arg == "default":
+                each.value = written(each.value)
+            if isinstance(each, ast.arg | ast.AnnAssign) and "ClassVar" not in ast.dump(each):
+                each.annotation = written(each.annotation, is_type=True)
+            if isinstance(each, ast.Assign | ast.AnnAssign):
+                # griffe itself reads lists, because of `__all__`, and the fields of dataclasses
+                called = getattr(getattr(each.value, "func", None), "id", "")
+                if called != "field" and not isinstance(each.value, ast.List):
+                    each.value = written(each.value)
 
 
 @cache
-def read_module(name: str, root: Path) -> Module | None:
-    """Read one of our modules, or give None if there is none of that name."""
-    base = root.joinpath(*name.split("."))
-    path = next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
-    if path is None:
-        return None
-    text = path.read_bytes()
-    tree = ast.parse(text)
-    imports = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                bound = alias.asname or alias.name.partition(".")[0]
-                imports[bound] = alias.name if alias.asname else bound
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return Module(name, path, tree, tuple(text.splitlines()), imports)
+def library(root: Path) -> griffe.ModulesCollection:
+    """Read our packages."""
+    extensions = griffe.load_extensions(AsWritten)
+    loader = griffe.GriffeLoader(search_paths=[root], extensions=extensions)
+    for package in OURS:
+        if (root / package).is_dir():
+            loader.load(package)
+    return loader.modules_collection
 
 
-def module_names(package: str, root: Path) -> list[str]:
-    """List the modules of a package that others may import."""
-    found = []
-    for path in sorted((root / package).rglob("*.py")):
-        *folders, file = path.relative_to(root).with_suffix("").parts
-        if not any(part.startswith("_") for part in (*folders, file)) or file == "__init__":
-            found.append(".".join(folders if file == "__init__" else (*folders, file)))
-    return sorted(found)
+def find(name: str, root: Path) -> Any:
+    """Find what has this full name in our packages, where it is defined, or give None."""
+    with contextlib.suppress(KeyError):
+        found = library(root)[name]
+        return found.final_target if found.is_alias else found
+    return None
 
 
-def public_names(module: Module, root: Path) -> list[Name]:
-    """Read what a module offers: `__all__` if it has one, else all without an underscore."""
-    defined = _definitions(module.tree)
-    chosen = [name for name in defined if not name.startswith("_")]
-    if "__all__" in defined:
-        chosen = ast.literal_eval(defined["__all__"][0].value)
-    found = []
-    for name in chosen:
-        if name in defined:
-            found.append(_read(name, *defined[name], module, root))
-        else:  # another module's, offered here as well
-            origin, _, original = module.imports[name].rpartition(".")
-            there = read_module(origin, root)
-            assert there is not None, f"{module.name} must offer what is ours, got {name}"
-            found.append(_read(name, *_definitions(there.tree)[original], there, root))
-    return found
-
-
-@cache
-def _definitions(tree: ast.Module | ast.ClassDef) -> dict[str, tuple[Any, str]]:
-    """List what is defined, each with the string that stands below it, as a docstring may."""
-    found: dict[str, tuple[Any, str]] = {}
-    for node, below in zip(tree.body, [*tree.body[1:], None], strict=True):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            if "setter" not in _decorators(node):
-                found[node.name] = (node, ast.get_docstring(node) or "")
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            doc = below.value if isinstance(below, ast.Expr) else None
-            is_said = isinstance(doc, ast.Constant) and isinstance(doc.value, str)
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    found[target.id] = (node, doc.value if is_said else "")
-    return found
-
-
-def _decorators(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
-    """Name the decorators, without what they are called with and where they come from."""
-    found = set()
-    for each in node.decorator_list:
-        called = each.func if isinstance(each, ast.Call) else each
-        found.add(called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", ""))
-    return found
-
-
-def _read(name: str, node: Any, docstring: str, module: Module, root: Path) -> Name:
-    if isinstance(node, ast.FunctionDef):
-        returns = module.annotation(node.returns)
-        signature = _signature(node, module) + (f" -> {returns}" if returns else "")
-        return Name("function", name, signature, docstring=docstring)
-    if isinstance(node, ast.ClassDef):
-        return _read_class(name, node, docstring, module, root)
-    annotation = module.annotation(getattr(node, "annotation", None))
-    value = "" if node.value is None else module.written(node.value)
-    return Name("data", name, type=annotation, value=value, docstring=docstring)
-
-
-def _read_class(name: str, node: ast.ClassDef, doc: str, module: Module, root: Path) -> Name:
-    family = list(_family(node, module, root))
-    description, sections = split(doc)
-    said = dict(_entries(sections.pop("Attributes", [])))
-    members: dict[str, Name] = {}
-    private = [each for each in family[1:] if each[0].name.startswith("_")]
-    for cls, home in reversed([family[0], *private]):
-        for each, (definition, text) in _definitions(cls).items():
-            if (each.startswith("_") and not each.startswith("__")) or each == "__init__":
-                continue
-            text = text or "\n".join(said.get(each, ()))
-            if text and each != "__post_init__":
-                members[each] = _read_member(each, definition, text, home, root)
-    for each, text in said.items():
-        members.setdefault(each, Name("attribute", each, docstring="\n".join(text)))
-    bases = [module.written(base) for base in node.bases]
-    return Name(
-        "class",
-        name,
-        _constructor(family, module),
-        docstring=_joined(description, sections),
-        bases=tuple(base for base in bases if not base.startswith(("_", "object"))),
-        members=tuple(members.values()),
-    )
-
-
-def _read_member(name: str, node: Any, docstring: str, module: Module, root: Path) -> Name:
-    found = _read(name, node, docstring, module, root)
-    if found.kind == "data":
-        return replace(found, kind="attribute")
-    if not isinstance(node, ast.FunctionDef):
-        return found
-    decorators = _decorators(node)
-    if decorators & {"property", "cached_property"}:
-        returns = module.annotation(node.returns)
-        return replace(found, kind="property", signature="", type=returns)
-    is_of_class = "classmethod" in decorators
-    if "staticmethod" not in decorators:
-        bare = re.sub(r"^\((self|cls)(: [^,()]+)?(, )?", "(", found.signature)
-        found = replace(found, signature=bare)
-    return replace(found, kind="method", is_of_class=is_of_class)
-
-
-def _family(
-    node: ast.ClassDef, module: Module, root: Path
-) -> Iterator[tuple[ast.ClassDef, Module]]:
-    """Give a class and those of ours that it inherits from, nearest first."""
-    yield node, module
-    for base in node.bases:
-        full = full_name(module.written(base), module)
-        origin, _, name = full.rpartition(".")
-        there = read_module(origin, root) if origin.split(".")[0] in OURS else None
-        found = _definitions(there.tree).get(name, (None, ""))[0] if there else None
-        if there is not None and isinstance(found, ast.ClassDef):
-            yield from _family(found, there, root)
-
-
-def _constructor(family: list[tuple[ast.ClassDef, Module]], module: Module) -> str:
-    """Say how an object of a class is made, or nothing where there is nothing to say."""
-    fields: dict[str, str] = {}
-    is_keyword_only = False
-    for cls, home in family:
-        written = {home.written(base) for base in cls.bases}
-        own = _definitions(cls)
-        if "__init__" in own:
-            return re.sub(r"^\(self(, )?", "(", _signature(own["__init__"][0], home))
-        if "dataclass" not in _decorators(cls) and "NamedTuple" not in written:
-            continue
-        is_keyword_only |= any("kw_only=True" in home.written(d) for d in cls.decorator_list)
-        here = {}
-        for name, (node, _) in own.items():
-            if isinstance(node, ast.AnnAssign) and "ClassVar" not in home.written(node.annotation):
-                here[name] = _parameter(name, home.annotation(node.annotation), node.value, home)
-        fields = here | fields
-    if not fields:
-        return ""
-    return f"({'*, ' if is_keyword_only else ''}{', '.join(filter(None, fields.values()))})"
-
-
-def _signature(node: ast.FunctionDef, module: Module) -> str:
-    """Give the parameters of a function as they are written."""
-    given = node.args
-    named = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(named) - len(given.defaults)) + given.defaults
-    shown = [
-        _argument(each, default, module) for each, default in zip(named, defaults, strict=True)
+def public_names(name: str, root: Path) -> dict[str, Any]:
+    """List what a module offers: `__all__` if it has one, else all without an underscore."""
+    module = find(name, root)
+    defined = [
+        each
+        for each, found in module.members.items()
+        if not each.startswith("_") and not found.is_alias and not found.is_module
     ]
-    if given.posonlyargs:
-        shown.insert(len(given.posonlyargs), "/")
-    if given.vararg:
-        shown.append(f"*{_argument(given.vararg, None, module)}")
-    elif given.kwonlyargs:
-        shown.append("*")
-    by_name = zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    shown += [_argument(each, default, module) for each, default in by_name]
-    if given.kwarg:
-        shown.append(f"**{_argument(given.kwarg, None, module)}")
-    return f"({', '.join(shown)})"
+    chosen = defined if module.exports is None else module.exports
+    return {each: find(f"{name}.{each}", root) for each in chosen}
 
 
-def _argument(argument: ast.arg, default: ast.expr | None, module: Module) -> str:
-    return _parameter(argument.arg, module.annotation(argument.annotation), default, module)
+def describe(name: str, found: Any, description: str = "") -> list[str]:
+    """Write the entry of a name, with those of its members below it.
+
+    Args:
+        name: As it is offered.
+        found: What it stands for, or None for an attribute of which only its class says something.
+        description: Shown where it has no docstring of its own.
+
+    """
+    docstring = docstring_of(found) or description
+    is_member = found is None or found.parent.is_class
+    kind, signature, options, body = "attribute" if is_member else "data", "", [], []
+    if found is not None and found.is_function:
+        kind = "method" if is_member else "function"
+        signature = found.signature(return_type=True).removeprefix(found.name)
+        if is_member and "staticmethod" not in found.labels:
+            signature = without_self(signature)
+        options += ["    :classmethod:"] if "classmethod" in found.labels else []
+    elif found is not None and found.is_class:
+        kind, signature = "class", without_self(found.signature().removeprefix(found.name))
+        bases = [each for each in map(str, found.bases) if not each.startswith(("_", "object"))]
+        body += ["Bases: " + ", ".join(f"``{each}``" for each in bases), ""] if bases else []
+        for each, (member, text) in members_of(found, docstring).items():
+            body += describe(each, member, text)
+    elif found is not None:
+        kind = "property" if "property" in found.labels else kind
+        value = "" if kind == "property" else str(found.value or "")
+        options += [f"    :type: {found.annotation}"] if found.annotation else []
+        if 0 < len(value) <= LONGEST_VALUE:
+            options += [f"    :value: {value}"]
+        elif 0 < len(value) <= 6 * LONGEST_VALUE:
+            body += [".. code-block:: python", "", f"    {name} = {value}", ""]
+    body = ["", *as_rst(docstring), *body]
+    shown = (f"    {line}" if line else "" for line in body)
+    return [f".. py:{kind}:: {name}{signature}", *options, *shown, ""]
 
 
-def _parameter(name: str, annotation: str, default: ast.expr | None, module: Module) -> str:
-    """Show one parameter; a field of a dataclass that is no parameter gives nothing."""
-    value = "" if default is None else module.written(default)
-    if isinstance(default, ast.Call) and getattr(default.func, "id", "") == "field":
-        options = {each.arg: each.value for each in default.keywords}
-        if "init" in options and module.written(options["init"]) == "False":
-            return ""
-        made = options.get("default_factory")
-        value = module.written(options["default"]) if "default" in options else ""
-        value = f"{module.written(made)}()" if isinstance(made, ast.Name) else value
-    shown = f"{name}: {annotation}" if annotation else name
-    return f"{shown} = {value}" if value else shown
+def docstring_of(found: Any) -> str:
+    return "" if found is None or found.docstring is None else found.docstring.value
 
 
-def full_name(name: str, module: Module) -> str:
-    """Say what a name stands for in a module: `layers.Norm` for `groundup.layers.Norm`."""
-    first, dot, rest = name.partition(".")
-    if first in _definitions(module.tree):
-        return f"{module.name}.{name}"
-    return f"{module.imports[first]}{dot}{rest}" if first in module.imports else name
+def without_self(signature: str) -> str:
+    return re.sub(r"^\((self|cls)(: [^,()]+)?(, )?", "(", signature)
+
+
+def members_of(found: Any, docstring: str) -> dict[str, tuple[Any, str]]:
+    """List the members that are described, also of private bases, each with a description."""
+    attributes = split(docstring)[1].get("Attributes", [])
+    said = {each: "\n".join(text) for each, text in _entries(attributes)}
+    private = [each for each in found.mro() if each.name.startswith("_")]
+    members: dict[str, tuple[Any, str]] = {}
+    for cls in reversed([found, *private]):
+        for name, member in cls.members.items():
+            is_hidden = name.startswith("_") and not name.startswith("__")
+            if is_hidden or name in ("__init__", "__post_init__") or is_set_in_a_method(member):
+                continue
+            if member.docstring or name in said:
+                members[name] = (member, said.get(name, ""))
+    return members | {name: (None, text) for name, text in said.items() if name not in members}
+
+
+def is_set_in_a_method(member: Any) -> bool:
+    """Tell `self.x = 7` in a constructor from a field of the class."""
+    return member.labels == {"instance-attribute"} and member.value is not None
 
 
 def split(docstring: str) -> tuple[list[str], dict[str, list[str]]]:
@@ -311,13 +189,6 @@ def split(docstring: str) -> tuple[list[str], dict[str, list[str]]]:
         else:
             current.append(line if current is description else line.removeprefix("    "))
     return description, sections
-
-
-def _joined(description: list[str], sections: dict[str, list[str]]) -> str:
-    lines = list(description)
-    for title, body in sections.items():
-        lines += [f"{title}:", *(f"    {line}" if line else "" for line in body)]
-    return "\n".join(lines)
 
 
 def _entries(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -351,7 +222,7 @@ def as_rst(docstring: str) -> list[str]:
         if title in ENTRIES:
             for name, text in _entries(body):
                 lines += _field(f"{ENTRIES[title]} {name}", text)
-        else:
+        elif title in PROSE:
             lines += _field(PROSE[title], body)
     return [*lines, ""]
 
@@ -362,25 +233,8 @@ def _field(name: str, text: list[str]) -> list[str]:
 
 
 def literals(text: str) -> str:
-    """Turn the quotes of Markdown around code into those that Sphinx knows."""
+    """Change the quotes of Markdown around code into those that Sphinx knows."""
     return re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", text)
-
-
-def describe(name: Name) -> list[str]:
-    """Write the entry of a name, with those of its members below it."""
-    lines = [f".. py:{name.kind}:: {name.name}{name.signature}"]
-    lines += [f"    :type: {name.type}"] if name.type else []
-    lines += ["    :classmethod:"] if name.is_of_class else []
-    is_short = len(name.value) <= LONGEST_VALUE
-    lines += [f"    :value: {name.value}"] if name.value and is_short else []
-    body = ["", *as_rst(name.docstring)]
-    if name.value and not is_short and len(name.value) <= 6 * LONGEST_VALUE:
-        body += [".. code-block:: python", "", f"    {name.name} = {name.value}", ""]
-    if name.bases:
-        body += ["Bases: " + ", ".join(f"``{base}``" for base in name.bases), ""]
-    for member in name.members:
-        body += describe(member)
-    return [*lines, *(f"    {line}" if line else "" for line in body), ""]
 
 
 class Library(SphinxDirective):
@@ -394,17 +248,16 @@ class Library(SphinxDirective):
         sections = []
         for argument in self.arguments[0].split():
             name, _, chosen = argument.partition(":")
-            module = read_module(name, root)
-            if module is None:
+            module = find(name, root)
+            if module is None or not module.is_module:
                 raise self.error(f"library must name modules of ours, got {name!r}")
-            self.env.note_dependency(str(module.path))
+            self.env.note_dependency(str(module.filepath))
             section = nodes.section(ids=[nodes.make_id(name)], classes=["library"])
             section += nodes.title("", "", nodes.literal(name, name))
-            lines = [f".. py:module:: {name}", ""]
-            lines += as_rst(ast.get_docstring(module.tree) or "")
-            for each in public_names(module, root):
-                lines += describe(each) if not chosen or each.name in chosen.split(",") else []
-            self.state.nested_parse(StringList(lines, str(module.path)), 0, section)
+            lines = [f".. py:module:: {name}", "", *as_rst(docstring_of(module))]
+            for each, found in public_names(name, root).items():
+                lines += describe(each, found) if not chosen or each in chosen.split(",") else []
+            self.state.nested_parse(StringList(lines, str(module.filepath)), 0, section)
             sections.append(section)
         return sections
 
@@ -451,67 +304,50 @@ def find_type(
 
 def _found(name: str, module: str | None, root: Path) -> str | None:
     """Say what a name stands for where it is used, or None if it stands for nothing there."""
-    for home in _homes(module or "", root):
-        full = full_name(name, home)
-        is_known = full != name or name.partition(".")[0] in home.imports or hasattr(builtins, name)
-        if is_known and _is_there(full, root):
-            return full
-    return None
+    first, dot, rest = name.partition(".")
+    for home in _homes(find(module or "", root)):
+        with contextlib.suppress(griffe.NameResolutionError):
+            full = home.resolve(first) + dot + rest
+            if full.split(".")[0] not in OURS or find(full, root) is not None:
+                return full
+    return name if hasattr(builtins, name) else None
 
 
-def _homes(name: str, root: Path) -> Iterator[Module]:
+def _homes(module: Any) -> Iterator[Any]:
     """Give a module, and those of ours that lend it what it offers."""
-    module = read_module(name, root)
-    if module is None:
-        return
-    yield module
-    if "__all__" in _definitions(module.tree):
-        for origin in sorted({full.rpartition(".")[0] for full in module.imports.values()}):
-            lender = read_module(origin, root) if origin.split(".")[0] in OURS else None
-            if lender is not None:
-                yield lender
-
-
-def _is_there(full: str, root: Path) -> bool:
-    """Say whether a name of ours is defined where it is said to be; others are taken on trust."""
-    origin, _, name = full.rpartition(".")
-    if full.split(".")[0] not in OURS:
-        return True
-    module = read_module(origin, root)
-    return module is not None and name in _definitions(module.tree)
+    if module is not None:
+        yield module
+        for each in module.exports or ():
+            yield module[each].final_target.module
 
 
 def source_of(app: Sphinx, name: str) -> tuple[str, dict] | None:
     """Give viewcode the source, so that it imports nothing."""
-    return _source(name, root_of(app.env))
+    file = file_of(app, name)
+    return None if file is None else _source(name, file)
 
 
 @cache
-def _source(name: str, root: Path) -> tuple[str, dict] | None:
-    module = read_module(name, root)
-    if module is None:
-        return None
-    text = module.path.read_text(encoding="utf-8")
+def _source(name: str, file: str) -> tuple[str, dict]:
+    text = Path(file).read_text(encoding="utf-8")
     return text, ModuleAnalyzer.for_string(text, name).find_tags()
 
 
 def file_of(app: Sphinx, name: str) -> str | None:
     """Tell viewcode the file of a module, by whose date it knows whether a page is up to date."""
-    module = read_module(name, root_of(app.env))
-    return None if module is None else str(module.path)
+    base = root_of(app.env).joinpath(*name.split("."))
+    files = (base.with_suffix(".py"), base / "__init__.py")
+    return next((str(file) for file in files if file.is_file()), None)
 
 
 def where_defined(app: Sphinx, name: str, attribute: str) -> str:
     """Say in which module viewcode finds a name: where we found it, unless it is lent."""
-    module = read_module(name, root_of(app.env))
-    first = attribute.partition(".")[0]
-    if module is None or first in _definitions(module.tree) or first not in module.imports:
-        return name
-    return module.imports[first].rpartition(".")[0]
+    found = find(f"{name}.{attribute.partition('.')[0]}", root_of(app.env))
+    return name if found is None else found.module.path
 
 
 def setup(app: Sphinx) -> dict:
-    for kept in (read_module, _definitions, _source):  # from an earlier build of this process
+    for kept in (library, _source):  # from an earlier build of this process
         kept.cache_clear()
     app.setup_extension("sphinx.ext.viewcode")
     # It imports a module to learn where its file is, and writes a page anew if it cannot.

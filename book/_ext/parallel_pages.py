@@ -24,7 +24,7 @@ from sphinx.util import logging
 from stale_pages import page_cache, read_notebook
 from warm_kernels import WarmKernels
 
-from classroom.connections import own_connection
+from classroom.student.connections import own_connection
 
 FEW = 5
 """Pages that are written as fast one after the other."""

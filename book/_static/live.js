@@ -88,7 +88,7 @@ const live = (() => {
     return shares.map((share) => share / total);
   }
 
-  // As groundup.masks.masked_softmax: where nothing is allowed, zeros.
+  // As groundup.core.masks.masked_softmax: where nothing is allowed, zeros.
   function maskedSoftmax(scores, allowed) {
     const weights = softmax(scores.map((score, j) => (allowed[j] ? score : -Number.MAX_VALUE)));
     return weights.map((weight, j) => (allowed[j] ? weight : 0));

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from groundup.accounting import decoding_flops, forward_flops
-from groundup.models import DecoderOnly
-from groundup.tokenizers import Tokenizer
+from groundup.core.models import DecoderOnly
+from groundup.data.tokenizers import Tokenizer
+from groundup.looking.accounting import decoding_flops, forward_flops
 from live import Figure, names_of, quoted, sentence, shown, table
 
 MAX_LEN = 16

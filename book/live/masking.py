@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groundup.masks import (
+from groundup.core.masks import (
     causal_mask,
     combine_masks,
     masked_softmax,

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from groundup.positions import rotate, sinusoidal_table
+from groundup.core.positions import rotate, sinusoidal_table
 from live import Figure, packed, sentence, table
 
 PARTS = ("what, what", "what, where", "where, what", "where, where")

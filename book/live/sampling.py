@@ -13,9 +13,9 @@ from html import escape
 import torch
 from torch import Tensor
 
-from groundup.models import DecoderOnly
-from groundup.sampling import top_p
-from groundup.tokenizers import Tokenizer
+from groundup.core.models import DecoderOnly
+from groundup.data.tokenizers import Tokenizer
+from groundup.generation.sampling import top_p
 from live import Figure, packed, sentence, table
 
 NUM_SHOWN = 12
