@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help book pdf picture preview links mystmd test quick check release bench clean
+.PHONY: help book pdf picture preview links mystmd test quick check structure release bench clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -26,8 +26,8 @@ mystmd:  ## read the pages with the tools of Jupyter Book 2 (needs npm)
 test:  ## run all tests
 	pytest
 
-quick:  ## run the tests that take no browser, no class of students
-	pytest -m "not slow and not browser and not benchmark and not gpu"
+quick:  ## run the tests that take no browser, no built book, no class of students
+	pytest -m "not slow"
 
 check:  ## format, lint, types, who imports whom, exercises against solutions
 	ruff format --check .
@@ -35,6 +35,9 @@ check:  ## format, lint, types, who imports whom, exercises against solutions
 	pyright
 	lint-imports
 	classroom release --verify
+
+structure:  ## count the code, room by room, and show who imports whom
+	python tests/structure/structure.py
 
 release:  ## make exercises/ from solutions/
 	classroom release

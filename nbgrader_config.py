@@ -4,7 +4,13 @@
 import os
 from pathlib import Path
 
+from classroom.nbgrader import generate
+
 c = get_config()
+
+# A release that fails leaves the earlier one as it was, and exercises may come and go while a class
+# is at work.
+generate.switch_on()
 
 # How `nbgrader autograde` grades, and formgrader's button for it. Open, as here: a notebook runs
 # in one process with its checks, with your rights. Sealed: as `classroom grade` does, in a sandbox,
@@ -13,40 +19,42 @@ c = get_config()
 sealed = os.environ.get("CLASSROOM_SEALED", "") not in ("", "0")
 if sealed:
     try:
-        from classroom.sealed import switch_on
+        from classroom.nbgrader.autograde import switch_on
 
         switch_on()
     except Exception as error:
         # nbgrader reports an error in this file and goes on without the file: it would grade open.
         raise SystemExit(f"sealed grading cannot be switched on: {error}") from error
 else:
-    c.Autograde.autograde_preprocessors.append("classroom.sealed.SayOpen")
+    c.Autograde.autograde_preprocessors.prepend(["classroom.nbgrader.autograde.OpenChecks"])
+    # Between LimitOutput and SaveAutoGrades.
+    c.Autograde.autograde_preprocessors.insert(4, "classroom.nbgrader.autograde.OnlyCounted")
+    c.Autograde.autograde_preprocessors.append("classroom.nbgrader.autograde.SayOpen")
 
 c.CourseDirectory.course_id = "attention_from_the_ground_up"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "exercises"
 
-# A release holds the notebook, its checks and the named mistakes. The text that the notebook is
-# made from, with the solutions in it, and the differently written solutions stay here.
-handed_out = {"checks.py", "mistakes.py"}
+# A release holds the notebook, its checks without their answers, and prepared results. The text
+# that the notebook is made from, with the solutions in it, and the differently written solutions
+# stay here, as do the whole checks and the named mistakes.
+c.GenerateAssignment.preprocessors.append("classroom.author.handout.Handout")
 c.CourseDirectory.ignore = [
     ".ipynb_checkpoints",
     "__pycache__",
     "*.pyc",
     "handed_in",
-    *sorted({p.name for p in Path("solutions").glob("*/*.py")} - handed_out),
+    *sorted({p.name for p in Path("solutions").glob("*/*.py")}),
 ]
-
-# The released exercises are part of a clone: releasing them again, which writes the same bytes, is
-# how a new gradebook learns about an assignment.
-c.GenerateAssignment.force = True
 
 # Exercises are graded by the kernel of this environment, whatever the submission asks for.
 c.Execute.kernel_name = "python3"
 c.Execute.timeout = 60
 
 # The pages that students get hold nothing of a notebook's that acts or is fetched.
-c.GenerateFeedback.exporter_class = "classroom.exporter.FeedbackExporter"
+c.GenerateFeedback.exporter_class = "classroom.nbgrader.exporter.FeedbackExporter"
+# And they go back, whatever is missing beside the page of somebody else.
+c.ExchangeFactory.release_feedback = "classroom.nbgrader.exporter.ReleaseFeedback"
 
 # A cell that a student deleted comes back, and is graded.
 c.OverwriteCells.add_missing_cells = True
