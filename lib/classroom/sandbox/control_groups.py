@@ -11,6 +11,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
+from glob import glob
 from pathlib import Path
 
 MOUNTED = Path("/sys/fs/cgroup")
@@ -183,9 +184,10 @@ def _members(group: Path) -> list[int]:
 
 def _descendants(process: int) -> Iterator[int]:
     yield process
-    for tasks in Path(f"/proc/{process}/task").glob("*/children"):
+    # Not `Path.glob`, which fails where a process ends while it is read.
+    for children in glob(f"/proc/{process}/task/*/children"):
         with contextlib.suppress(OSError):
-            for child in tasks.read_text().split():
+            for child in Path(children).read_text().split():
                 yield from _descendants(int(child))
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from glob import glob
 from multiprocessing.pool import RUN, Pool, ThreadPool
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,10 @@ def weigh_as_one() -> None:
     One nice level is a fifth less CPU time. So all of them together get about what one would, and
     other jobs of this machine get theirs. None can raise its priority again.
     """
-    here = f"/proc/{os.getpid()}/"
-    tasks = [str(task) for task in Path("/proc").glob("[0-9]*/task/*")]
-    busy = [task for task in tasks if not task.startswith(here) and _state(task[6:]) == "R"]
+    here = f"{os.getpid()}/"
+    # Not `Path.glob`, which fails where a process ends while it is read.
+    tasks = [task.removeprefix("/proc/") for task in glob("/proc/[0-9]*/task/*")]
+    busy = [task for task in tasks if not task.startswith(here) and _state(task) == "R"]
     nice = min(math.ceil(math.log(max(len(busy), 1), 1.25)), _LOWEST_PRIORITY)
     for task in busy:
         number = int(os.path.basename(task))

@@ -1,5 +1,9 @@
+import os
 import signal
 
+import pytest
+
+from classroom.sandbox.control_groups import cpu_seconds_below
 from classroom.sandbox.inside import processes
 
 
@@ -18,3 +22,17 @@ def test_a_process_that_forks_and_ends_while_it_is_looked_for_hides_nobody(monke
     monkeypatch.setattr(processes.os, "kill", stop)
     processes.send_to_all_but({1}, signal.SIGSTOP, "ZXT")
     assert stopped == [(6, signal.SIGSTOP)]
+
+
+@pytest.mark.parametrize("look", [processes.weigh_as_one, lambda: cpu_seconds_below(os.getpid())])
+def test_a_process_that_ends_while_it_is_looked_at_ends_nobody_else(monkeypatch, look):
+    """It was there when its folder was found, and is gone by the time that the folder is read."""
+    list_folder = os.scandir
+
+    def gone(folder="."):
+        if str(folder).endswith("/task"):
+            raise FileNotFoundError(folder)
+        return list_folder(folder)
+
+    monkeypatch.setattr(os, "scandir", gone)
+    look()
