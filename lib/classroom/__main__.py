@@ -112,10 +112,12 @@ def _check(args: argparse.Namespace) -> int:
             )
             continue
         for report in found.reports:
-            print(report.to_text(), end="\n\n")
+            print(f"{report.summary}, not begun" if report.is_blank else f"{report.to_text()}\n")
         for error in found.errors:
             print(error)
-        print(f"{path}: {found.earned} of {found.points} points")
+        unfinished = [r.title for r in found.reports if r.earned < r.points]
+        then = f"; next is {unfinished[0]}" if unfinished else ""
+        print(f"{path}: {found.earned} of {found.points} points{then}")
     return 0 if is_full else 1
 
 

@@ -59,9 +59,17 @@ def test_checking_prints_the_report_and_the_points(notebooks, capsys):
         "It is wrong.",
         "",
         "cell 2 stopped",
-        f"{notebooks.folder / 'b.ipynb'}: 2 of 5 points",
+        f"{notebooks.folder / 'b.ipynb'}: 2 of 5 points; next is 1.2 G",
     ]
     assert (status, err) == (1, "")
+
+
+def test_an_exercise_that_is_not_begun_is_one_line(notebooks, capsys):
+    blank = Report("h", "1.3 H", (CheckResult("one", 4, 0, "`h` is not written", is_blank=True),))
+    notebooks.found["a.ipynb"] = NotebookReport((blank,), ())
+    _, out, _ = run(capsys, "check", notebooks.folder / "a.ipynb")
+    assert out.splitlines()[0] == "1.3 H: 0 of 4 points, not begun"
+    assert out.splitlines()[1].endswith(": 0 of 4 points; next is 1.3 H")
 
 
 def test_the_status_is_0_only_if_all_is_well(notebooks, capsys):

@@ -1,14 +1,19 @@
 """Code under test in this process, such as the cells of an open notebook."""
 
+import ast
 import contextlib
 import difflib
+import io
 import itertools
+import linecache
 import os
+import re
 import signal
 import sysconfig
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +47,23 @@ _REPEAT_ALARM_AFTER = 0.01
 _FASTEST_ALARM = 2e-5
 _OUR_PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = (sysconfig.get_path("stdlib"), "site-packages", "dist-packages")
+_MOST_HEARD = 2000
+_HINTS = (
+    (
+        r"(?i)scalar type|mixed dtype|same dtype|dtypes match",
+        "Most checks pass numbers of type float64: make new tensors with the dtype and device of "
+        "an input, such as x.new_zeros(...) or torch.zeros(..., dtype=x.dtype, device=x.device)",
+    ),
+    (
+        r"a leaf Variable that requires grad|modified by an inplace operation",
+        "A tensor that gradients flow through is changed in place (+=, x[i] = ..., or a method "
+        "that ends in _): compute a new one",
+    ),
+    (
+        r"call numpy\(\) on Tensor that requires grad|numpy\.ndarray",
+        "NumPy knows no gradients: stay with torch's functions and tensors all the way",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +116,11 @@ class LocalSubject(Subject):
             that each call fails at once. Enforced in the main thread of systems with POSIX timers,
             elsewhere only between calls.
         files: The files beside the notebook, by name; by default those in the working directory.
+        listens: Whether to keep what the first call that prints or warns has to say.
+
+    Attributes:
+        called: Names of the functions that were asked for.
+        heard: What that call printed and warned of.
 
     """
 
@@ -102,7 +129,11 @@ class LocalSubject(Subject):
         namespace: Mapping[str, Any],
         seconds: float = SECONDS_PER_EXERCISE,
         files: Mapping[str, File] | None = None,
+        listens: bool = False,
     ):
+        self.called: set[str] = set()
+        self.heard = ""
+        self._listens = listens
         self._namespace = namespace
         self._files = files
         self._seconds = seconds
@@ -176,7 +207,7 @@ class LocalSubject(Subject):
         """Let `compute` use the function `name` in the time that is left."""
         function = self._find(name)
         try:
-            with self._theirs.in_force(), self._time_limit(name):
+            with self._theirs.in_force(), self._listening(), self._time_limit(name):
                 return compute(function)
         except StudentError:
             raise
@@ -185,7 +216,26 @@ class LocalSubject(Subject):
         except BaseException as error:
             raise _failure(name, error) from None
 
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        if not self._listens or self.heard:
+            yield
+            return
+        printed = _Beginning()
+        with (
+            warnings.catch_warnings(action="default", record=True) as warned,
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+        ):
+            try:
+                yield
+            finally:
+                for each in warned or ():
+                    printed.write(f"{each.category.__name__}: {each.message}\n")
+                self.heard = printed.text
+
     def _find(self, name: str) -> Callable[..., Any]:
+        self.called.add(name)
         found = self._namespace.get(name)
         if module_classes.is_module_class(found):
             return module_classes.as_function(found)
@@ -260,6 +310,16 @@ class LocalSubject(Subject):
             self._seconds_left, self._wall_left = seconds_left, wall_left
 
 
+class _Beginning(io.TextIOBase):
+    """Keeps the beginning of what is printed: code may print without end."""
+
+    text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text[: _MOST_HEARD - len(self.text)]
+        return len(text)
+
+
 def _cpu_seconds() -> float:
     """Return what this process and the children that it waited for have computed so far."""
     return time.process_time() + sum(os.times()[2:4])
@@ -295,17 +355,39 @@ def _require_tensors(name: str, result: Any, cotangents: Sequence[Tensor]) -> Se
 def _failure(name: str, error: BaseException) -> StudentError:
     """Return the error that explains an exception to the author of the code that raised it."""
     frames = _frames_under_test(error)
+    frame = frames[-1] if frames else None
     # A blank raises NotImplementedError without arguments; torch raises it with a message.
     if isinstance(error, NotImplementedError) and not error.args:
-        blank = frames[-1].name if len(frames) > 1 else name
-        if blank in (name, "__init__", "forward") or not blank.isidentifier():
-            return NotWritten(f"`{name}` is not written yet")
-        return NotWritten(f"`{name}` calls `{blank}`, which is not written yet")
-    frame = frames[-1] if frames else None
+        blank = frame.name if frame and len(frames) > 1 else name
+        asked = f"`{name}`"
+        if blank not in (name, "__init__", "forward") and blank.isidentifier():
+            asked = f"`{name}` calls `{blank}`, which"
+        if frame and _is_begun(frame):
+            return NotWritten(
+                f"{asked} still raises NotImplementedError in line {frame.lineno}: delete that "
+                "line once your code is there"
+            )
+        return NotWritten(f"{asked} is not written yet")
     where = f" in line {frame.lineno}: {frame.line.strip()}" if frame and frame.line else ""
     kind, said = type(error).__name__, words_of(error)
     text = f": {said.strip().splitlines()[0].rstrip('.')}" if said.strip() else ""
-    return Crashed(f"`{name}` raised {kind}{text}{where}", kind, said, where)
+    hint = next((f". {hint}" for pattern, hint in _HINTS if re.search(pattern, said)), "")
+    return Crashed(f"`{name}` raised {kind}{text}{where}{hint}", kind, said, where)
+
+
+def _is_begun(frame: traceback.FrameSummary) -> bool:
+    """Say whether the function that a frame is in holds more than a docstring and a `raise`."""
+    try:
+        cell = ast.parse("".join(linecache.getlines(frame.filename)))
+    except (SyntaxError, ValueError):
+        return False
+    bodies = [
+        function.body[ast.get_docstring(function) is not None :]
+        for function in ast.walk(cell)
+        if isinstance(function, ast.FunctionDef)
+        and function.lineno < (frame.lineno or 0) <= (function.end_lineno or 0)
+    ]
+    return bool(bodies) and not (len(bodies[-1]) == 1 and isinstance(bodies[-1][0], ast.Raise))
 
 
 def _frames_under_test(error: BaseException) -> list[traceback.FrameSummary]:

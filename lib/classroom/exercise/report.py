@@ -12,6 +12,8 @@ MESSAGE_WIDTH = 96
 MAX_MESSAGE_LINES = 25
 DIAGNOSIS = re.compile(r"This is (the mistake|one of \d+ mistakes)")
 """Matches the beginning of the sentence in a message that names a mistake."""
+_CASE = ("A small case to try it on:", "It was called with ")
+_MAX_LATER_CASE = 300
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class CheckResult:
         earned: Points earned: all of them, or none.
         message: Why it failed; empty if it passed.
         mistakes: Names of the known mistakes that behave exactly like this code.
+        is_blank: Whether it failed because something is not written yet.
 
     """
 
@@ -32,6 +35,7 @@ class CheckResult:
     earned: int
     message: str = ""
     mistakes: tuple[str, ...] = ()
+    is_blank: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,11 @@ class Report:
         return sum(result.earned for result in self.results)
 
     @property
+    def is_blank(self) -> bool:
+        """Whether nothing of the exercise is written yet."""
+        return all(result.is_blank for result in self.results)
+
+    @property
     def mistakes(self) -> list[str]:
         """Names of the mistakes that were identified uniquely, in the order found."""
         named = [result.mistakes[0] for result in self.results if len(result.mistakes) == 1]
@@ -69,13 +78,13 @@ class Report:
     def messages(self) -> list[str]:
         """The messages to show to the student.
 
-        The first failure in full and the first line of later ones, without repetition, and nothing
+        The first failure in full, later ones without what is long, no repetition, and nothing
         more about a mistake that has been named.
         """
         messages: list[str] = []
         named: set[tuple[str, ...]] = set()
         for result in self.results:
-            text = result.message if not messages else result.message.split("\n")[0]
+            text = result.message if not messages else _shortened(result.message)
             if not text or result.mistakes in named or any(text in message for message in messages):
                 continue
             messages.append(text)
@@ -96,12 +105,17 @@ class Report:
         )
         return cls(record["exercise"], record["title"], results)
 
+    @property
+    def summary(self) -> str:
+        """The exercise and its points in a line."""
+        return f"{self.title}: {self.earned} of {self.points} points"
+
     def to_text(self) -> str:
         """Return the report as text of at most `MAX_MESSAGE_LINES` lines.
 
         Later messages that do not fit are dropped, so that there is space for the first.
         """
-        lines = [f"{self.title}: {self.earned} of {self.points} points"]
+        lines = [self.summary]
         for result in self.results:
             mark = "✓" if result.earned else "✗"
             lines.append(f"  {mark} {result.name} ({result.earned}/{result.points})")
@@ -125,9 +139,17 @@ class Report:
         )
         messages = "".join(message_html(message) for message in self.messages)
         return (
-            f"<table><caption><b>{html.escape(self.title)}: {self.earned} of {self.points} points"
-            f"</b></caption><tbody>{rows}</tbody></table>{messages}"
+            f"<table><caption><b>{html.escape(self.summary)}</b></caption>"
+            f"<tbody>{rows}</tbody></table>{messages}"
         )
+
+
+def _shortened(message: str) -> str:
+    """Return the first line of a message, the diagnosis, and the case if that is short."""
+    first, *rest = message.split("\n")
+    start = next((at for at, line in enumerate(rest) if line.startswith(_CASE)), len(rest))
+    case = rest[start:] if sum(map(len, rest[start:])) <= _MAX_LATER_CASE else []
+    return "\n".join([first, *filter(DIAGNOSIS.match, rest[:start]), *case])
 
 
 def _wrap(message: str) -> list[str]:

@@ -75,7 +75,8 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
     results = []
     for test, value in found.checks.items():
         first = next((p for t in (test, *found.only_with[test]) if (p := problems[t])), None)
-        results.append(_result(found.exercise, test, value, first))
+        is_said = any(result.is_blank for result in results)
+        results.append(_result(found.exercise, test, value, first, is_said))
     return Report(name, f"{found.exercise.number} {found.exercise.title}", tuple(results))
 
 
@@ -119,12 +120,19 @@ def _run(found: _Found, test: str, subject: Any, case: Case) -> BaseException | 
     return None
 
 
-def _result(about: Exercise, test: str, value: int, problem: BaseException | None) -> CheckResult:
+def _result(
+    about: Exercise, test: str, value: int, problem: BaseException | None, is_said: bool
+) -> CheckResult:
+    """Return the outcome of one check; what the exercise asks for `is_said` already, or not."""
     if problem is None:
         return CheckResult(in_words(test), value, value)
+    cause = problem.__cause__ if isinstance(problem, CheckFailed) else problem
+    if isinstance(cause, NotWritten):
+        asks = "" if is_said else f" {about.asks}"
+        return CheckResult(in_words(test), value, 0, f"{cause}.{asks}", is_blank=True)
     known = problem.mistakes if isinstance(problem, CheckFailed) else ()
     names = tuple(mistake.name for mistake in known)
-    return CheckResult(in_words(test), value, 0, _message(problem, about), names)
+    return CheckResult(in_words(test), value, 0, _message(problem), names)
 
 
 def load_checks(folder: Path) -> dict[str, tuple[Exercise, str]]:
@@ -154,10 +162,7 @@ def in_words(test_name: str) -> str:
     return test_name.removeprefix("test_").replace("_", " ")
 
 
-def _message(error: BaseException, exercise: Exercise) -> str:
-    cause = error.__cause__ if isinstance(error, CheckFailed) else error
-    if isinstance(cause, NotWritten):
-        return f"{cause}. {exercise.asks}"
+def _message(error: BaseException) -> str:
     if isinstance(error, (CheckFailed, StudentError)):
         return _printable(str(error))
     return _broken(_printable(f"{type(error).__name__}: {error}"))

@@ -5,23 +5,44 @@ as the code under test, shows a table with messages, and returns the points as a
 what nbgrader records.
 """
 
+import html
+import inspect
 import os
+import re
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from classroom.calls.local import LocalSubject
 from classroom.course import REPORT_TYPE
 from classroom.exercise.expect import CheckFailed
 from classroom.exercise.report import Report
-from classroom.exercise.run import run_checks
+from classroom.exercise.run import list_checks, load_checks, run_checks
+
+_earned: dict[tuple[Path, str], int] = {}
+"""What was earned since this Jupyter kernel started, by assignment and exercise."""
 
 
 class Score(float):
-    """Points earned, printed as the plain number that nbgrader reads."""
+    """Points earned, printed as the plain number that nbgrader reads.
+
+    Attributes:
+        so_far: What JupyterLab shows in its place.
+
+    """
+
+    so_far = ""
+
+    def _repr_html_(self) -> str:
+        return html.escape(self.so_far)
 
 
 def check(name: str) -> Score:
     """Check an exercise of the notebook that this is called from, and show the result.
+
+    What the student's functions print or warn of is shown too, from the first call that does, and
+    whether a function is older than the last cell that defines it.
 
     Args:
         name: The exercise, which is the name of the function to write.
@@ -35,24 +56,67 @@ def check(name: str) -> Score:
 
     """
     namespace = sys._getframe(1).f_globals
-    report = run_checks(Path.cwd(), name, LocalSubject(namespace))
+    subject = LocalSubject(namespace, listens=True)
+    folder = Path.cwd()
+    report = run_checks(folder, name, subject)
     if os.environ.get("NBGRADER_EXECUTION") == "validate" and report.earned < report.points:
         raise CheckFailed(report.to_text())
-    _show(report)
-    return Score(report.earned)
+    old = _older_than_their_cells(namespace, subject.called)
+    _show(report, [_OLD.format(name=each) for each in old], subject.heard)
+    _earned[folder, name] = report.earned
+    score = Score(report.earned)
+    score.so_far = _so_far(folder)
+    return score
 
 
-def _show(report: Report) -> None:
+_OLD = (
+    "The last cell that defines `{name}` did not run to its end: what was checked is the "
+    "definition before it."
+)
+
+
+def _show(report: Report, remarks: list[str], heard: str) -> None:
     from IPython.core.interactiveshell import InteractiveShell
 
+    text, shown = "\n".join([*remarks, report.to_text()]), report.to_html()
+    shown = "".join(f"<p><b>{html.escape(remark)}</b></p>" for remark in remarks) + shown
+    if heard:
+        text += f"\n\nYour code said, in the first call that did:\n{heard}"
+        said = html.escape(heard)
+        shown += f"<p>Your code said, in the first call that did:</p><pre>{said}</pre>"
     if not InteractiveShell.initialized():
-        print(report.to_text())
+        print(text)
         return
     from IPython.display import display
 
-    forms = {
-        "text/plain": report.to_text(),
-        "text/html": report.to_html(),
-        REPORT_TYPE: report.to_json(),
-    }
-    display(forms, raw=True)
+    display({"text/plain": text, "text/html": shown, REPORT_TYPE: report.to_json()}, raw=True)
+
+
+def _older_than_their_cells(namespace: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """Return the functions and classes of a notebook that a later cell failed to define anew."""
+    cells = namespace.get("In", ())
+    return [name for name in sorted(names) if _is_old(namespace.get(name), name, cells)]
+
+
+def _is_old(found: Any, name: str, cells: Any) -> bool:
+    if inspect.isclass(found):
+        found = next(filter(inspect.isfunction, vars(found).values()), None)
+    try:
+        source = inspect.getsource(inspect.unwrap(found)).strip()
+    except (OSError, TypeError):
+        return False
+    defines = re.compile(rf"^(def|class) {re.escape(name)}\b", re.MULTILINE)
+    holding = [at for at, cell in enumerate(cells) if source in cell]
+    defining = [at for at, cell in enumerate(cells) if defines.search(cell)]
+    return bool(holding and defining) and holding[-1] < defining[-1]
+
+
+def _so_far(folder: Path) -> str:
+    """Say what has been earned in a notebook, and what comes next."""
+    points = {name: sum(p for _, p in found) for name, found in list_checks(folder).items()}
+    earned = {name: _earned.get((folder, name), 0) for name in points}
+    total = f"{sum(earned.values())} of {sum(points.values())} points of this notebook so far"
+    unfinished = [
+        about for name, (about, _) in load_checks(folder).items() if earned[name] < points[name]
+    ]
+    return f"{total}; next is {unfinished[0].number} {unfinished[0].title}" if unfinished else total

@@ -180,6 +180,67 @@ def test_a_blank_that_another_function_calls_is_named():
     assert said == "`attention` calls `scores`, which is not written yet"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        ["y = x + 1", "raise NotImplementedError()", "return y"],
+        ["raise NotImplementedError()", "return x + 1"],
+        ["if x > 1:", "    raise NotImplementedError", "return x"],
+    ],
+    ids=["below", "above", "in a branch"],
+)
+def test_a_blank_s_last_line_that_was_left_beside_an_answer_is_pointed_out(body):
+    lines = ["def attention(x):", '    """Attend."""', *(f"    {line}" for line in body)]
+    at = next(number for number, line in enumerate(lines, 1) if "raise" in line)
+    said = message(NotWritten, student("\n".join(lines)), "attention", 2)
+    assert said == (
+        f"`attention` still raises NotImplementedError in line {at}: delete that line once your "
+        "code is there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        ("return x @ torch.zeros(5, 2)", "float64"),
+        ("return torch.nn.LayerNorm(5)(x)", "float64"),
+        ("return torch.nn.Linear(5, 3)(x)", "float64"),
+        ("out = torch.zeros(2, 5)\n    out[[0, 1]] = x\n    return out", "float64"),
+        ("x.requires_grad_()\n    x[0] = 1\n    return x", "in place"),
+        ("return torch.tensor(x.requires_grad_().numpy())", "stay with torch"),
+        ("import numpy as np\n    return torch.relu(np.ones(5))", "stay with torch"),
+        ("return x @ x", None),
+    ],
+)
+def test_an_error_of_torch_s_that_leads_astray_is_translated(answer, hint):
+    subject = student(f"def f(x):\n    {answer}")
+    said = message(Crashed, subject, "f", torch.ones(2, 5, dtype=torch.float64))
+    assert (hint in said) if hint else said.endswith("return x @ x")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_the_first_call_that_prints_or_warns_says_is_kept():
+    source = (
+        "def f(x):\n"
+        "    if x.dim() == 1: return x\n"
+        "    print('x is', tuple(x.shape))\n"
+        "    return torch.nn.functional.softmax(x)"
+    )
+    subject = student(source, listens=True)
+    for shape in ((3,), (2, 5), (4, 7)):
+        subject.call("f", torch.ones(shape))
+    first, second = subject.heard.splitlines()
+    assert first == "x is (2, 5)"
+    assert second.startswith("UserWarning: Implicit dimension choice")
+    assert subject.called == {"f"}
+
+
+def test_what_a_crash_printed_before_it_is_kept_and_no_more_than_a_page():
+    subject = student("def f(x):\n    while True: print(x)", listens=True, seconds=0.2)
+    message(TooSlow, subject, "f", "again and again")
+    assert 1900 < len(subject.heard) <= 2000
+
+
 def test_what_torch_has_not_implemented_is_no_blank():
     """The softmax of whole numbers raises NotImplementedError in torch."""
     subject = student("def attention(x):\n    return x.softmax(dim=-1)")

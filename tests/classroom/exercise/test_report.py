@@ -29,6 +29,17 @@ def test_only_the_first_failure_is_told_whole_and_nothing_twice():
     assert report.messages == ["first\n  x = 2", "second"]
 
 
+def test_later_failures_keep_what_they_were_called_with_and_the_name_of_another_mistake():
+    """What is long is left out there, and a mistake is not explained twice."""
+    called = "It was called with x (2, 3)"
+    named = "This is the mistake “no scale”: Nothing is divided."
+    other = "This is the mistake “wrong axis”: The softmax runs over the queries."
+    long = "A small case to try it on:\n  x = " + "1.0, " * 100
+    report = report_of(f"one\n{named}\n{long}", f"two\n{other}\n{long}", f"three\n{called}")
+    messages = [f"one\n{named}\n{long}", f"two\n{other}", f"three\n{called}"]
+    assert report.messages == messages
+
+
 def test_the_text_fits_the_page():
     long = "word " * 500 + "\n" + "\n".join(["  numbers = " + "1.0, " * 200] * 30)
     text = report_of(long, *(f"message {i}" for i in range(30))).to_text()

@@ -1,3 +1,6 @@
+import linecache
+import re
+
 import pytest
 
 from classroom import check
@@ -24,6 +27,41 @@ def test_a_notebook_s_own_functions_are_checked(assignment, monkeypatch, capsys)
     assert "7.1 Centre the rows: 0 of 3 points" in capsys.readouterr().out
     run_cell(RIGHT + "score = check('centre')", namespace)
     assert namespace["score"] == 3.0
+
+
+def test_what_the_code_prints_is_shown_below_the_report(assignment, monkeypatch, capsys):
+    monkeypatch.chdir(assignment)
+    printing = "def centre(x):\n    print('rows:', len(x))\n    return x"
+    run_cell(printing + "\ncheck('centre')", {"check": check})
+    out = capsys.readouterr().out
+    assert re.search(r"Your code said, in the first call that did:\nrows: \d+\n", out)
+
+
+def test_a_function_that_a_later_cell_failed_to_define_anew_is_named(
+    assignment, monkeypatch, capsys
+):
+    """The later cell has a syntax error, or stops above the definition."""
+    monkeypatch.chdir(assignment)
+    linecache.cache["<cell>"] = (len(UNMOVED), None, UNMOVED.splitlines(True), "<cell>")
+    namespace = {"check": check, "In": ["", UNMOVED]}
+    exec(compile(UNMOVED, "<cell>", "exec"), namespace)
+    said = "The last cell that defines `centre` did not run to its end"
+    for later, is_old in [("check('centre')", False), ("def centre(x) return x - 1", True)]:
+        namespace["In"].append(later)
+        run_cell("check('centre')", namespace)
+        assert (said in capsys.readouterr().out) is is_old
+
+
+def test_what_has_been_earned_so_far_and_what_comes_next_stand_below_the_report(
+    assignment, monkeypatch
+):
+    monkeypatch.chdir(assignment)
+    namespace = run_cell(RIGHT + "first = check('twice')", {"check": check})
+    assert namespace["first"]._repr_html_() == (
+        "2 of 5 points of this notebook so far; next is 7.1 Centre the rows"
+    )
+    run_cell("second = check('centre')", namespace)
+    assert namespace["second"]._repr_html_() == "5 of 5 points of this notebook so far"
 
 
 def test_validate_raises_what_was_found(assignment, monkeypatch, capsys):
