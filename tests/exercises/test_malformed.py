@@ -42,6 +42,9 @@ class Stubborn:
     def call_and_return_inputs(self, name, *args):
         return self.value, args
 
+    def call_after(self, name, earlier, args):
+        return self.value
+
     def gradients(self, name, args, wrt, cotangents):
         return tuple(self.value if isinstance(self.value, torch.Tensor) else None for _ in wrt)
 

@@ -109,6 +109,10 @@ class RemoteSubject(Subject):
             raise self._break("it returned no inputs")
         return found
 
+    def call_after(self, name: str, earlier: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+        """Call a function twice in one process, and return the second result."""
+        return self._ask("call_after", name, earlier, args)
+
     def gradients(
         self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:

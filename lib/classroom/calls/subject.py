@@ -91,6 +91,18 @@ class Subject(Protocol):
         """
         ...
 
+    def call_after(self, name: str, earlier: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+        """Call the function `name` with `earlier`, then in the same process with `args`.
+
+        Returns:
+            The second result; the first, or its failure, is ignored.
+
+        Raises:
+            StudentError: As `call`.
+
+        """
+        ...
+
     def gradients(
         self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:

@@ -11,6 +11,8 @@ from torch import Tensor
 RELATIVE_TOLERANCE = 1e-6
 ABSOLUTE_TOLERANCE = 1e-8
 _BUCKETS = 32
+# Of so few different numbers, some relation holds by chance.
+_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -151,8 +153,63 @@ def differs(label: str, seen: Any, expected: Any, tolerance: float | None = None
     shown, wanted = _distinguished(seen[where], expected[where])
     return (
         f"{label}: wrong in {_count(off)}; furthest at {list(where)}: "
-        f"seen {shown}, expected {wanted}"
+        f"seen {shown}, expected {wanted}{_relation(seen, expected, tolerance)}"
     )
+
+
+def loses_precision(label: str, seen: Any, args: Sequence[Any]) -> str | None:
+    """Say that a result has a narrower floating dtype than all inputs that have one, if so.
+
+    Not of a single number: it may have been one of Python's.
+    """
+    dtypes = [a.dtype for a in args if isinstance(a, Tensor) and a.dtype.is_floating_point]
+    if not dtypes or not isinstance(seen, Tensor) or not seen.dim():
+        return None
+    if not seen.dtype.is_floating_point:
+        return None
+    narrowest = min(dtypes, key=lambda dtype: dtype.itemsize)
+    if seen.dtype.itemsize >= narrowest.itemsize:
+        return None
+    return f"{label} has dtype {seen.dtype}, and the inputs have {narrowest}: keep it"
+
+
+def _relation(seen: Tensor, expected: Tensor, tolerance: float | None) -> str:
+    """Say what would make wrong numbers right, or what they lack, if it is simple."""
+    if len(expected.unique()) < _FEW:
+        return ""
+    largest = expected.abs().argmax()
+    factor = seen.flatten()[largest] / expected.flatten()[largest]
+    shift = (seen - expected).mean()
+    mended = {
+        "every sign is the wrong one": -seen,
+        f"every entry is {number(factor)} times what is expected": seen / factor,
+        f"every entry is {number(shift)} more than what is expected": seen - shift,
+        **{
+            f"in reverse order along axis {n}, it is right": seen.flip(n) for n in range(seen.dim())
+        },
+        "with its last two axes exchanged, it is right": seen.mT if seen.dim() > 1 else seen,
+    }
+    for said, right in mended.items():
+        if right.shape == expected.shape and close(right, expected, tolerance):
+            return f"; {said}"
+    return _lost_sum(seen) if _sums_to_one(expected, -1) else ""
+
+
+def _lost_sum(seen: Tensor) -> str:
+    """Say how rows that should be weights are none."""
+    if _sums_to_one(seen, -1):
+        return ""
+    for axis in range(seen.dim() - 1):
+        if _sums_to_one(seen, axis):
+            return f"; it sums to 1 along axis {axis}, and should along the last one"
+    sums = seen.sum(-1).flatten()
+    furthest = sums[(sums - 1).abs().argmax()]
+    return f"; along the last axis it should sum to 1, and sums to {number(furthest)}"
+
+
+def _sums_to_one(numbers: Tensor, axis: int) -> bool:
+    sums = numbers.sum(axis)
+    return close(sums, torch.ones_like(sums))
 
 
 def _family(dtype: torch.dtype) -> str:

@@ -18,8 +18,9 @@ from classroom.calls.subject import Crashed, StudentError, Subject
 from classroom.calls.wire import pack
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
-from classroom.exercise.comparing import differs, wrong_form
+from classroom.exercise.comparing import differs, loses_precision, same, wrong_form
 from classroom.exercise.diagnosis import (
+    WRONG_FORM,
     Crash,
     Inputs,
     Judge,
@@ -184,11 +185,15 @@ def expect_agrees(
             shapes.setdefault(label, tuple(getattr(e, "shape", ())))
             if label in compared and (problem := differs(label, s, e, tolerance)):
                 return problem
+            if tolerance is None and (problem := loses_precision(label, s, args)):
+                return problem
         return None
 
     alike = tolerance if alike is None else alike
+    before = Case(case.seed, sizes=case.sizes)
     for _ in range(draws):
         _expect(subject, case, name, inputs, judge, oracle, alike)
+    _expect_any_sizes(subject, case, name, inputs(before), inputs, judge)
     require_words(returns, shapes, case.asked)
 
 
@@ -418,10 +423,60 @@ def _expect(
         raise CheckFailed(problem) from error
     alike = mistakes_alike(subject, case, name, inputs, judge, tolerance)
     if error is None:
+        if oracle is not None and not alike:
+            problem += _unsteadiness(subject, case, name, inputs)
         example = smallest_example(subject, case, name, inputs, judge, oracle)
     else:
         example = shown_shapes(case, inputs, judge, oracle)
     raise CheckFailed(problem, alike, example)
+
+
+def _unsteadiness(subject: Subject, case: Case, name: str, inputs: Inputs) -> str:
+    """Say whether a wrong result changes without its inputs, or not with them."""
+    try:
+        first, again, other = (subject.call(name, *inputs(case.fresh(n))) for n in (0, 0, 1))
+    except StudentError:
+        return ""
+    if not same(first, again):
+        return "; called again with the same inputs, it returns something else"
+    return "; whatever the inputs, it returns the same" if same(first, other) else ""
+
+
+def _expect_any_sizes(
+    subject: Subject, case: Case, name: str, args: tuple[Any, ...], inputs: Inputs, judge: Judge
+) -> None:
+    """Expect a function that is right for some inputs to be right for other sizes, and after them.
+
+    Once for each function, because it is the same code in all checks.
+    """
+    if case.memory.setdefault(("any sizes", name), args) is not args:
+        return
+    others = {axis: sizes[-1] for axis, sizes in case.shrinkable().items() if sizes}
+    try:
+        earlier = inputs(case.smaller({**case.asked, **others}, rounded=False))
+        judge(None, *earlier)
+    except Exception:  # other sizes fit neither the inputs nor the oracle
+        return
+
+    def problem_of(call: Callable[..., Any], given: tuple[Any, ...], *asked: Any) -> str | None:
+        try:
+            return judge(call(name, *asked), *given)
+        except StudentError as error:
+            return str(error)
+        except WRONG_FORM as error:
+            return f"{type(error).__name__}: {error}"
+
+    if problem := problem_of(subject.call, earlier, *earlier):
+        sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
+        raise CheckFailed(
+            f"`{name}` is right for some sizes, and not for {sizes}. Does it count on one of them, "
+            f"or keep something from an earlier call? There, {problem}"
+        )
+    if problem := problem_of(subject.call_after, args, earlier, args):
+        raise CheckFailed(
+            f"`{name}` is right when it is called once, and wrong after a call with inputs of "
+            f"other sizes: it keeps something from one call to the next. Then, {problem}"
+        )
 
 
 def _until_not_luck(

@@ -211,6 +211,11 @@ class RecordedSubject:
         asked = ("inputs", name, args)
         return self.answer(asked, lambda code: code.call_and_return_inputs(name, *args), True)
 
+    def call_after(self, name: str, earlier: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+        """Call a function twice, as `LocalSubject.call_after` does."""
+        asked = ("after", name, earlier, args)
+        return self.answer(asked, lambda code: code.call_after(name, earlier, args))
+
     def gradients(
         self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:

@@ -3,7 +3,14 @@ import math
 import pytest
 import torch
 
-from classroom.exercise.comparing import describe, differs, number, same, wrong_form
+from classroom.exercise.comparing import (
+    describe,
+    differs,
+    loses_precision,
+    number,
+    same,
+    wrong_form,
+)
 
 
 def f64(*numbers):
@@ -70,6 +77,51 @@ def test_equal_numbers_do_not_differ(dtype):
     numbers = torch.arange(6).reshape(2, 3).to(dtype)
     assert differs("output", numbers, numbers.double()) is None
     assert differs("output", torch.empty(0, 3).to(dtype), torch.empty(0, 3)) is None
+
+
+def test_a_result_that_loses_the_precision_of_its_inputs_is_told():
+    wide, narrow = f64(1, 2, 3), torch.tensor([1.0, 2.0, 3.0])
+    said = "output has dtype torch.float32, and the inputs have torch.float64: keep it"
+    assert loses_precision("output", narrow, [wide, narrow.long(), 2]) == said
+    for seen, args in [
+        (wide, [wide]),
+        (narrow, [wide, narrow]),
+        (narrow, [2]),
+        (narrow[0], [wide]),
+        (3.5, [wide]),
+    ]:
+        assert loses_precision("output", seen, args) is None
+
+
+WEIGHTS = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.25, 0.35, 0.4]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (-WEIGHTS, "every sign is the wrong one"),
+        (WEIGHTS / 4, "every entry is 0.25 times what is expected"),
+        (WEIGHTS + 3, "every entry is 3 more than what is expected"),
+        (WEIGHTS.flip(0), "in reverse order along axis 0, it is right"),
+        (WEIGHTS.flip(1), "in reverse order along axis 1, it is right"),
+        (WEIGHTS.mT, "with its last two axes exchanged, it is right"),
+        (WEIGHTS.roll(1, 0).mT, "it sums to 1 along axis 0, and should along the last one"),
+        (WEIGHTS.square(), "along the last axis it should sum to 1, and sums to 0.345"),
+    ],
+)
+def test_wrong_numbers_say_what_would_make_them_right_if_it_is_simple(seen, said):
+    assert differs("weights", seen, WEIGHTS).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (WEIGHTS.roll(1, 0), WEIGHTS),
+        (f64(-1, -2, -3), f64(1, 2, 3)),  # so few are alike by chance
+    ],
+)
+def test_other_wrong_numbers_say_nothing_more(seen, expected):
+    assert differs("weights", seen, expected).count(";") == 1
 
 
 def test_rounding_is_no_difference_and_more_is():

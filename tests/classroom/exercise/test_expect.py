@@ -1,4 +1,5 @@
 import contextlib
+import copy
 import itertools
 import linecache
 
@@ -75,8 +76,59 @@ def test_an_unknown_or_missing_detail_is_refused():
 # Agreeing with an oracle
 
 
+class Keeping:
+    """Adds up rows with the ones that its first call has made, which fit one width."""
+
+    def __init__(self):
+        self.ones = None
+
+    def __call__(self, x, n):
+        if self.ones is None:
+            self.ones = torch.ones_like(x[0])
+        return x @ self.ones, n / 2
+
+
+class Forked(LocalSubject):
+    """Calls a function as if each call came first."""
+
+    def _run(self, name, compute):
+        return super()._run(name, lambda function: compute(copy.deepcopy(function)))
+
+    def call_after(self, name, earlier, args):
+        function = copy.deepcopy(self._namespace[name])
+        return LocalSubject({name: function}).call_after(name, earlier, args)
+
+
+def test_what_is_kept_from_call_to_call_is_found_though_no_check_changes_the_sizes():
+    """Where calls share a process, and where each has one of its own."""
+    said = str(failed(expect_agrees, Keeping(), inputs, oracle, PAIR))
+    assert said.startswith("`f` is right for some sizes, and not for rows 4, width 2. Does it")
+    with pytest.raises(CheckFailed, match="right when it is called once, and wrong after a call"):
+        expect_agrees(Forked({"f": Keeping()}), Case("seed"), "f", inputs, oracle, PAIR)
+
+
+def test_a_function_that_counts_on_a_size_is_found():
+    def f(x, n):
+        return sum(x[:, i] for i in range(3)), n / 2
+
+    said = str(failed(expect_agrees, f, inputs, oracle, PAIR))
+    assert "not for rows 4, width 2" in said and "raised IndexError" in said
+
+
+def test_a_result_that_is_the_same_for_all_inputs_or_another_for_the_same_says_so():
+    stuck = failed(expect_agrees, lambda x, n: (torch.ones(5), n / 2), inputs, oracle, PAIR)
+    assert "; whatever the inputs, it returns the same" not in stuck.problem  # n differs
+    total = {"total": "rows"}
+    args = lambda case: inputs(case)[:1]  # noqa: E731
+    right = lambda x: x.sum(dim=1)  # noqa: E731
+    stuck = failed(expect_agrees, lambda x: torch.ones(5).double(), args, right, total)
+    assert stuck.problem.endswith("; whatever the inputs, it returns the same")
+    loose = failed(expect_agrees, lambda x: torch.rand(5).double(), args, right, total)
+    assert loose.problem.endswith("; called again with the same inputs, it returns something else")
+
+
 def test_a_right_function_agrees():
-    passes(expect_agrees, lambda x, n: (x @ torch.ones(3).double(), n * 0.5), inputs, oracle, PAIR)
+    passes(expect_agrees, lambda x, n: (x @ torch.ones_like(x[0]), n * 0.5), inputs, oracle, PAIR)
     passes(expect_agrees, lambda x, n: [x.sum(1), torch.tensor(n / 2)], inputs, oracle, PAIR)
 
 
