@@ -70,11 +70,15 @@ def taken(course):
     return {folder.parent.name: {path.name for path in folder.iterdir()} for folder in found}
 
 
+# nbgrader leaves a file open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_assignment_goes_out_comes_back_is_graded_and_its_page_reaches_the_student(
     course, released, nbgrader, tmp_path, here, capsys
 ):
     home = tmp_path / "home"
     nbgrader(home, "fetch_assignment")
+    sent = {path.name for path in (home / NAME).iterdir()}
+    assert sent == {"averages.ipynb", "checks.py", "mistakes.py", "prepared.zip"}
     with pytest.MonkeyPatch.context() as at:
         at.chdir(tmp_path)
         assert main(["check", str(home / NAME)]) == 1
