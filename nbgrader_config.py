@@ -53,8 +53,13 @@ c.Execute.timeout = 60
 
 # The pages that students get hold nothing of a notebook's that acts or is fetched.
 c.GenerateFeedback.exporter_class = "classroom.nbgrader.exporter.FeedbackExporter"
-# And they go back, whatever is missing beside the page of somebody else.
-c.ExchangeFactory.release_feedback = "classroom.nbgrader.exporter.ReleaseFeedback"
+
+# Through nbgrader's exchange, checks are released with their notebook, submissions belong to the
+# user whose files they are and count from the time at which they arrived, and pages go back,
+# whatever is missing beside the page of somebody else.
+c.ExchangeFactory.release_assignment = "classroom.nbgrader.exchange.ReleaseAssignment"
+c.ExchangeFactory.collect = "classroom.nbgrader.exchange.Collect"
+c.ExchangeFactory.release_feedback = "classroom.nbgrader.exchange.ReleaseFeedback"
 
 # A cell that a student deleted comes back, and is graded.
 c.OverwriteCells.add_missing_cells = True

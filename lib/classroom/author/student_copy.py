@@ -101,14 +101,14 @@ def student_copy(root: Path, target: Path) -> list[str]:
     if there - {".git"} and "exercises" not in there or "solutions" in there:
         raise ValueError(f"{target} holds something else: name an empty folder")
     for name in names:
-        _require_blank(root / "exercises" / name)
+        require_blank(root / "exercises" / name)
     project = (root / "pyproject.toml").read_text(encoding="utf-8")
     pinned = (root / "requirements.txt").read_text(encoding="utf-8")
     for folder in ("exercises", "lib"):
         shutil.rmtree(target / folder, ignore_errors=True)
     for name in names:
-        shutil.copytree(root / "exercises" / name, target / "exercises" / name, ignore=_left_out())
-    shutil.copytree(root / "lib", target / "lib", ignore=_left_out(*_FOR_AUTHORS))
+        shutil.copytree(root / "exercises" / name, target / "exercises" / name, ignore=left_out())
+    shutil.copytree(root / "lib", target / "lib", ignore=left_out(*_FOR_AUTHORS))
     shutil.copy(root / "LICENSE", target)
     rows = [
         f"| [{each['title']}](exercises/{each['name']}/{each['notebook']}) | "
@@ -130,11 +130,13 @@ def student_copy(root: Path, target: Path) -> list[str]:
     return names
 
 
-def _left_out(*more: str) -> Callable[[str, list[str]], set[str]]:
+def left_out(*more: str) -> Callable[[str, list[str]], set[str]]:
+    """Return what `shutil.copytree` is to ignore: the debris of runs and editors, and `more`."""
     return shutil.ignore_patterns(*_DEBRIS, *more)
 
 
-def _require_blank(folder: Path) -> None:
+def require_blank(folder: Path) -> None:
+    """Raise ValueError if an exercise of a released notebook is filled in."""
     for path in folder.glob("*.ipynb"):
         for cell in filter(is_solution, nbformat.read(path, as_version=4).cells):
             is_blank = any(blank in cell.source for blank in _BLANKS)

@@ -196,7 +196,7 @@ class Submission:
             received = _arrived(folder)
             if folder.parent.is_symlink():
                 raise Unreadable("the student's folder is a link: hand in the files themselves")
-            files = _files(folder)
+            files = names_in(folder)
             # What a grader adds is passed over: it would change when the submission arrived.
             times = [_arrived(folder / name) for name in files if name not in _COMES_WITH_IT]
         except OSError as error:
@@ -319,8 +319,13 @@ def _role(cell: NotebookNode) -> Role:
 # Files
 
 
-def _files(folder: Path) -> list[str]:
-    """Return the names of what is in a folder, in natural order."""
+def names_in(folder: Path) -> list[str]:
+    """Return the names of what is in a submission's folder, in natural order.
+
+    Raises:
+        Unreadable: If it is no folder that can be opened, or holds too much.
+
+    """
     try:
         with opened(folder, os.O_DIRECTORY) as descriptor, os.scandir(descriptor) as entries:
             names = [entry.name for entry in itertools.islice(entries, MAX_FILES + 1)]

@@ -1,15 +1,12 @@
-"""Makes nbgrader's commands for feedback, and formgrader's buttons, handle the course's pages.
+"""Makes nbgrader's commands for feedback, and formgrader's button, write the course's pages.
 
-`nbgrader_config.py` names the classes; the rest of the commands stays nbgrader's own.
+`nbgrader_config.py` names the class; the rest of the commands stays nbgrader's own.
 """
 
-import glob
-from pathlib import Path
 from typing import Any
 
 from nbconvert.exporters import Exporter
 from nbformat import NotebookNode
-from nbgrader.exchange.default import ExchangeReleaseFeedback
 from nbgrader.utils import is_grade, is_solution
 
 from classroom.grader.verdicts import Grades, Line
@@ -43,17 +40,3 @@ class FeedbackExporter(Exporter):
         penalty = about["late_penalty"]
         grades = Grades(about["student"], about["assignment"], tuple(lines), penalty)
         return page(nb, grades, reports), resources
-
-
-class ReleaseFeedback(ExchangeReleaseFeedback):
-    """Returns each page through the exchange, and says whose came by another way."""
-
-    def copy_files(self) -> None:
-        """Copy the pages, but for those without an owner in the exchange: nbgrader stops there."""
-        for folder in sorted(glob.glob(self.src_path)):
-            needed = ("timestamp.txt", "submission_secret.txt")
-            if missing := [name for name in needed if not Path(folder, name).is_file()]:
-                self.log.warning("Not released: %s has no %s", folder, " and no ".join(missing))
-                continue
-            self.src_path = glob.escape(folder)
-            super().copy_files()
