@@ -177,16 +177,16 @@ def _library_to_train(args: argparse.Namespace) -> ModuleType | None:
             raise ValueError("--out must be given: a folder for the model and its log")
         return None
     library = load_library(args.library)
-    if not count_calls(library) and not getattr(library, "YOURS", [library]):
+    count_calls(library)
+    if getattr(library, "YOURS", None) == []:
         raise ValueError(
             f"--library must hold a piece of yours, got {args.library}, where all is borrowed: "
             "solve an exercise, then run `classroom mine`"
         )
     chosen = {"out": os.path.join("runs", library.__name__)}
     if not args.resume:
-        # Of the presets for text, `modern` has no layer that an exercise asks for.
-        chosen |= {"data": "python-reference"}
-        chosen |= {"preset": "tiny"}
+        # Few of the pieces that exercises ask for are in a model of the preset `modern`.
+        chosen |= {"data": "python-reference", "preset": "tiny"}
     chosen = {name: value for name, value in chosen.items() if getattr(args, name) is None}
     vars(args).update(chosen)
     if os.environ.get("RANK", "0") == "0":

@@ -204,7 +204,8 @@ class Library:
         lines = [f"{row[0]:<{width}}  {row[1]:<8}  {row[2]:<28}  {row[3]}".rstrip() for row in rows]
         if self.num_yours:
             lines += ["", *(f"{name:<8} {about}" for name, about in WHERE.items())]
-            lines += ["", *self.said.get("dates", "").splitlines()]
+            said = self.said.get("dates", "").splitlines()
+            lines += ["", *(row for line in said for row in textwrap.wrap(line, 96))]
             next_step = "groundup train --library mine"
         else:
             next_step = "solve an exercise, then `classroom mine`: no piece is yours yet"

@@ -163,7 +163,10 @@ def load_library(folder: str | Path) -> ModuleType:
     """
     folder = Path(folder).resolve()
     if not (folder / "__init__.py").is_file():
-        raise ValueError(f"a library must be a Python package, got no file {folder}/__init__.py")
+        raise ValueError(
+            f"a library must be a Python package, got no file {folder}/__init__.py: "
+            "`classroom mine` makes one of your notebooks"
+        )
     if str(folder.parent) not in sys.path:
         sys.path.insert(0, str(folder.parent))
     try:
@@ -204,10 +207,10 @@ def count_calls(library: ModuleType) -> Counter[str]:
     things, calls = vars(library), Counter()
     own = [name for name, thing in things.items() if _is_defined_in(library, thing)]
     counted = {name: _counted(name, things[name], calls) for name in things.get("YOURS", own)}
-    for name, thing in counted.items():
-        if not isinstance(thing, type):  # a piece may call another one
-            vars(sys.modules[things[name].__module__])[name] = thing
     of = {id(things[name]): thing for name, thing in counted.items()}
+    for name, thing in counted.items():  # a piece may call another one
+        if not isinstance(thing, type) and thing.__module__.split(".")[0] == library.__name__:
+            vars(sys.modules[thing.__module__])[name] = thing
     parts = vars(library.DecoderOnly.parts)
     parts = Parts(**{name: of.get(id(part), part) for name, part in parts.items()})
     things |= counted | {"DecoderOnly": assemble(parts), "CALLS": calls}

@@ -6,15 +6,18 @@ which of its pieces run where.
 
 import json
 import math
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from os.path import commonprefix
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from groundup import pretrained
 from groundup.core import masks
@@ -55,15 +58,14 @@ class Sample(NamedTuple):
         """Whether the two agree, in a sentence."""
         if self.theirs == self.ours and math.isclose(*self.nats, rel_tol=1e-3, abs_tol=1e-4):
             return (
-                "Our code writes the same from these weights, to the last character, and finds "
-                f"the same loss in it: {self.nats[1]:.3f} nats per token."
+                "The course's code writes the same from these weights, to the last character, and "
+                f"finds the same loss in it: {self.nats[1]:.3f} nats per token."
             )
-        same = next(
-            i for i in range(len(self.ours) + 1) if self.theirs[: i + 1] != self.ours[: i + 1]
-        )
+        same = len(commonprefix([self.theirs, self.ours]))
         return (
-            f"Our code writes the same from these weights for {same} of {len(self.ours)} "
-            f"characters; your loss is {self.nats[0]:.3f} nats per token, ours {self.nats[1]:.3f}."
+            f"The course's code writes the same from these weights for {same} of {len(self.ours)} "
+            f"characters; the loss is {self.nats[1]:.3f} nats per token, and "
+            f"{self.nats[0]:.3f} by these pieces."
         )
 
 
@@ -103,7 +105,7 @@ def write_both(
     library: ModuleType,
     tokenizers: dict[str, Tokenizer],
     prompts: Sequence[str],
-    length: int = 300,
+    length: int = 400,
 ) -> Sample:
     """Let a library's pieces and ours write from the same weights.
 
@@ -148,12 +150,12 @@ def _written(
     text = tokenizers["text"]
     generator = torch.Generator(device).manual_seed(0)
     choose = chooser(library, generator, temperature=0.8, top_k=20, top_p=0.95)
-    prompt = torch.tensor([text.encode(prompts[0])], device=device)
+    prompt = torch.tensor([text.encode(prompts[0])[: model.config.max_len]], device=device)
     new = [int(token) for token in islice(stream(model, prompt, choose), length)]
     tokens = torch.cat((prompt, torch.tensor([new], device=device)), dim=1)
     tokens = tokens[:, : model.config.max_len + 1]
     nats = _nats(loss, model, tokens[:, 1:], int(tokens[0, 0]))
-    return prompts[0] + "".join(text.decode_stream(new)), nats
+    return text.decode(prompt[0].tolist()) + "".join(text.decode_stream(new)), nats
 
 
 @torch.no_grad()
@@ -164,8 +166,8 @@ def _nats(loss: Callable[..., Any], model: Any, tokens: torch.Tensor, bos: int) 
 def prompts_for(task: Task) -> list[str]:
     """Return what to continue or to translate, from the part of the data that was held out."""
     if isinstance(task, TextTask):
-        line = next(filter(str.strip, task.data.validation.splitlines()))
-        return [line[:24]]
+        starts = re.findall(r"^[A-Z][a-z].{30}", task.data.validation, re.MULTILINE)
+        return [(starts or [task.data.validation])[0][:24]]
     forms = task.data.choose(6, torch.Generator().manual_seed(0), task.data.validation_days)
     return [task.data.write(*form).source for form in forms]
 
@@ -228,7 +230,7 @@ def _learn(library: ModuleType, task: Task, model: AnyModel) -> None:
 def borrowed(library: ModuleType) -> list[str]:
     """Say in a line per piece why ours computes in its place."""
     reasons = getattr(library, "BORROWED", {}) | getattr(library, "REFUSED", {})
-    return [textwrap.shorten(f"ours for {name}: {why}", 110) for name, why in reasons.items()]
+    return [textwrap.shorten(f"{name} is ours: {why}", 110) for name, why in reasons.items()]
 
 
 def counted(library: ModuleType) -> list[str]:
@@ -257,46 +259,52 @@ def draw(library: ModuleType, losses: Sequence[tuple[int, float]], sample: Sampl
 
     """
     calls = count_calls(library)
-    yours = set(getattr(library, "YOURS", calls)) - getattr(library, "REFUSED", {}).keys()
-    others = {*getattr(library, "BORROWED", {}), *getattr(library, "REFUSED", {})}
+    refused = getattr(library, "REFUSED", {})
+    yours = set(getattr(library, "YOURS", calls)) - refused.keys()
+    others = {*getattr(library, "BORROWED", {}), *refused}
     names = [name for name in vars(library) if name in yours | others]
-    figure = Figure(figsize=(12, 7.5), facecolor="white", layout="constrained")
-    title = f"A transformer, and {len(yours)} of the {len(names)} pieces of its library are mine"
-    figure.suptitle(title, x=0.02, ha="left", size=19, weight="bold", color=_INK)
-    shape = {"width_ratios": (1, 1.15), "height_ratios": (1, 1.1)}
-    panels = figure.subplot_mosaic([["about", "curve"], ["about", "text"]], gridspec_kw=shape)
-    about, curve, text = (panels[name] for name in ("about", "curve", "text"))
+    figure = Figure(figsize=(12, 7.5), facecolor="white")
+    figure.text(0.03, 0.93, "My transformer writes", size=26, weight="bold", color=_INK)
+    ran = sum(name in calls for name in yours)
+    about = f"{len(yours)} of {len(names)} pieces are mine, and {ran} of them computed this"
+    figure.text(0.03, 0.885, about, size=12, color=_MUTED)
 
-    rows = math.ceil(len(names) / 2)
-    about.set(xlim=(0, 2), ylim=(rows + 2.4, -0.7))
+    bricks = figure.add_axes((0.03, 0.03, 0.38, 0.83), xlim=(0, 2), ylim=(0, 1))
+    height = 0.94 / math.ceil(len(names) / 2)
+    kinds = {  # fill, edge, line, text
+        "mine, it ran here": (_MINE, _MINE, "-", "white"),
+        "mine, for other models": ("white", _MINE, "-", _MINE),
+        "the course's": ("white", _OURS, ":", _OURS),
+    }
+
+    def brick(x: float, y: float, width: float, label: str, kind: str) -> None:
+        fill, edge, line, ink = kinds[kind]
+        size = (width - 0.03, 0.8 * height)
+        bricks.add_patch(Rectangle((x, y), *size, fc=fill, ec=edge, ls=line, lw=1.2, clip_on=False))
+        middle = (x + size[0] / 2, y + size[1] / 2)
+        bricks.text(*middle, label, ha="center", va="center_baseline", size=8.5, color=ink)
+
     for index, name in enumerate(names):
-        column, row = divmod(index, rows)
-        is_mine, colour = name in yours, _MINE if name in yours else _OURS
-        face = colour if calls[name] else "white"
-        marker = "o" if is_mine else "X"
-        about.plot(column + 0.04, row, marker, ms=8, mec=colour, mfc=face if is_mine else colour)
-        about.text(column + 0.1, row, name, va="center", size=8.5, color=_INK)
-    legend = (("o", _MINE, "mine, and it ran here"), ("o", "white", "mine, for other models"))
-    for row, (marker, face, label) in enumerate((*legend, ("X", _OURS, "the course's"))):
-        edge = _OURS if marker == "X" else _MINE
-        about.plot(0.04 + 0.66 * row, rows + 1.5, marker, ms=8, mec=edge, mfc=face)
-        about.text(0.1 + 0.66 * row, rows + 1.5, label, va="center", size=8.5, color=_MUTED)
-    about.axis("off")
+        mine, idle, ours = kinds
+        kind = ours if name not in yours else mine if name in calls else idle
+        brick(float(index % 2), 1 - (index // 2 + 1) * height, 1.0, name, kind)
+    for index, kind in enumerate(kinds):
+        brick(index * 2 / 3, 0.0, 2 / 3, kind, kind)
+    bricks.axis("off")
 
+    lines = [row for line in sample.theirs.splitlines() for row in textwrap.wrap(line, 68) or [""]]
+    style: dict[str, Any] = {"va": "top", "parse_math": False}
+    shown = "\n".join(lines[:13])
+    figure.text(
+        0.46, 0.86, shown, family="monospace", size=10.5, linespacing=1.35, color=_INK, **style
+    )
+    figure.text(0.46, 0.43, textwrap.fill(sample.verdict, 92), size=9, color=_MUTED, **style)
+
+    curve = figure.add_axes((0.5, 0.09, 0.47, 0.26))
     curve.plot(*zip(*losses, strict=True), color=_MINE, linewidth=2)
-    curve.set_title("How it learned", loc="left", color=_INK)
-    curve.set_xlabel("updates", color=_MUTED)
-    curve.set_ylabel("loss, nats per token", color=_MUTED)
+    curve.set_title("how it learned: loss, in nats per token, by updates", loc="left", size=10)
     curve.spines[["top", "right"]].set_visible(False)
     curve.grid(axis="y", alpha=0.3)
-
-    lines = [row for line in sample.theirs.splitlines() for row in textwrap.wrap(line, 62) or [""]]
-    text.set_title("What it writes", loc="left", color=_INK)
-    shown = "\n".join(lines[:14])
-    style = {"family": "monospace", "size": 9.5, "va": "top", "color": _INK, "parse_math": False}
-    text.text(0.0, 0.97, shown, transform=text.transAxes, **style)
-    text.text(0.0, 0.0, sample.verdict, transform=text.transAxes, size=9, color=_MUTED)
-    text.axis("off")
     return figure
 
 
