@@ -16,8 +16,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from groundup import pretrained
 from groundup.core import masks
@@ -249,7 +247,7 @@ def counted(library: ModuleType) -> list[str]:
 _MINE, _OURS, _INK, _MUTED = "#0b6fb8", "#c2570c", "#222832", "#68717c"
 
 
-def draw(library: ModuleType, losses: Sequence[tuple[int, float]], sample: Sample) -> Figure:
+def draw(library: ModuleType, losses: Sequence[tuple[int, float]], sample: Sample) -> Any:
     """Draw who wrote each piece, how the loss fell, and what the model wrote.
 
     Args:
@@ -257,7 +255,14 @@ def draw(library: ModuleType, losses: Sequence[tuple[int, float]], sample: Sampl
         losses: Steps, each with the loss in nats per token.
         sample: What it wrote.
 
+    Returns:
+        A figure of matplotlib.
+
     """
+    # Other commands do not wait for matplotlib.
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
     calls = count_calls(library)
     refused = getattr(library, "REFUSED", {})
     yours = set(getattr(library, "YOURS", calls)) - refused.keys()
