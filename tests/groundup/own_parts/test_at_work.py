@@ -59,6 +59,7 @@ def somebodys(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_every_piece_is_called_in_some_model_and_dates_are_read(somebodys):
     library = load_library(somebodys("somebodys_all", OWN))
     runs, said = at_work.where_pieces_run(library)
@@ -73,6 +74,7 @@ def test_every_piece_is_called_in_some_model_and_dates_are_read(somebodys):
     assert said["dates"].startswith("3. Mai 2031 → 2031-05-03\n")
 
 
+@pytest.mark.slow
 def test_the_command_trains_with_defaults_and_ends_with_text_and_a_picture(somebodys, capfd):
     name = somebodys("somebodys_own", OWN, {"apply_rotary": "it is off by 2"})
     arguments = ["train", "--library", name, "--steps", "2", "--device", "cpu"]
