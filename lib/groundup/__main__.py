@@ -35,9 +35,8 @@ def _field(text: str) -> tuple[str, Any]:
 def _add_library(command: argparse._ActionsContainer) -> None:
     command.add_argument(
         "--library",
-        help="folder of a package, such as mine of `classroom mine`: use its DecoderOnly; "
-        "in training its adamw_step, clip_gradients and learning_rate; in sampling its "
-        "with_temperature, top_k and top_p (default: groundup's own)",
+        help="folder of a package, such as mine of `classroom mine`: its pieces compute the model, "
+        "its training and its sampling (default: groundup's own)",
     )
 
 
@@ -68,14 +67,18 @@ def _parser() -> argparse.ArgumentParser:
         description="Train a model, or resume training. Several processes can train one model "
         "together: torchrun --nproc_per_node 2 -m groundup train ...",
     )
-    command.add_argument("--out", required=True, help="folder for the model and its log")
+    command.add_argument(
+        "--out", help="folder for the model and its log (with --library mine: runs/mine)"
+    )
     start = command.add_mutually_exclusive_group()
     start.add_argument("--resume", action="store_true", help="resume the run in --out")
     start.add_argument("--overwrite", action="store_true", help="replace the model in --out")
 
     what = command.add_argument_group("data and model")
     what.add_argument(
-        "--data", help=f"{', '.join(NAMED_DATA)}, or the path of a text file in UTF-8"
+        "--data",
+        help=f"{', '.join(NAMED_DATA)}, or the path of a text file in UTF-8 "
+        "(with --library: python-reference)",
     )
     what.add_argument(
         "--tokenizer",
@@ -84,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--vocab-size", type=_positive, help="number of bpe tokens (default: 1024)")
     what.add_argument(
-        "--preset", help="size and parts of the model (default: modern for text, tiny for dates)"
+        "--preset",
+        help="size and parts of the model (default: modern for text, tiny for dates "
+        "and with --library)",
     )
     what.add_argument(
         "--set",

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TextIO
 
 import torch
@@ -20,11 +21,12 @@ from groundup.core.models import AnyModel, DecoderOnly, EncoderDecoder
 from groundup.data.batches import Batch, shard
 from groundup.files import checkpoint
 from groundup.generation import sampling
-from groundup.generation.loop import Choose, stream, translate_texts
+from groundup.generation.loop import stream, translate_texts
 from groundup.looking import accounting
 from groundup.looking.throughput import Throughput, machine, measure_decoding, measure_training
-from groundup.own_parts.assembled import load_library, rebuilt
-from groundup.own_parts.training_parts import train_by
+from groundup.own_parts import at_work
+from groundup.own_parts.assembled import count_calls, load_library, rebuilt
+from groundup.own_parts.training_parts import loss_by, train_by
 from groundup.training import distributed
 from groundup.training.distributed import WorkerLostError
 from groundup.training.loop import TrainingConfig, optimizers_for
@@ -52,6 +54,7 @@ def is_worker() -> bool:
 
 def train(args: argparse.Namespace) -> int:
     """Start or resume training; if torchrun started this process, as one of its workers."""
+    library = _library_to_train(args)
     if args.data is not None and args.data not in NAMED_DATA:
         args.data = os.path.abspath(args.data)
     if args.parallel is not None and not is_worker():
@@ -61,10 +64,10 @@ def train(args: argparse.Namespace) -> int:
         )
     device = _device(args.device)
     task, model, settings = _resumed(args) if args.resume else _started(args)
-    model = _in_library(args, model)
     settings.pop("library", None)
-    if args.library is not None:
-        settings["library"] = Path(args.library).resolve().name
+    if library is not None:
+        model = rebuilt(model, library)
+        settings["library"] = library.__name__
         # The faster setups are only made for the library's own code.
         for name, plain in (
             ("precision", "float32"),
@@ -111,11 +114,10 @@ def _train(
                 f"got steps={config.steps} after {start}"
             )
     # A student's functions cannot update the slices of weights that a worker of FSDP holds.
-    if args.library is not None and args.parallel != "fsdp":
-        things = vars(load_library(args.library))
-        optimizer, config, used = train_by(things, optimizer, config, start)
-        if used and is_first:
-            print(f"training uses {', '.join(used)} of {settings['library']}")
+    library, loss = None if args.library is None else load_library(args.library), None
+    if library is not None and args.parallel != "fsdp":
+        optimizer, config, _ = train_by(vars(library), optimizer, config, start)
+        loss = loss_by(vars(library))
 
     def save(step: int) -> None:
         checkpoint.save_training(args.out, trained, optimizer, generator, step)
@@ -140,7 +142,8 @@ def _train(
         ) as bar,
     ):
         forward = set_up(trained, setup)
-        for record in train_model(forward, batches, optimizer, config, start, RECORD_EVERY):
+        how = (optimizer, config, start, RECORD_EVERY, loss)
+        for record in train_model(forward, batches, *how):
             bar.update(record.step - step)
             bar.set_postfix_str(f"loss {record.loss:.3f} nats per token")
             step = record.step
@@ -162,7 +165,46 @@ def _train(
     if is_first:
         for name, value in task.evaluate(model.to(device)).items():
             print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
+        if library is not None:
+            _show(library, task, model, Path(args.out))
     return 0
+
+
+def _library_to_train(args: argparse.Namespace) -> ModuleType | None:
+    """Load the library that `--library` names, and choose for it what was not chosen."""
+    if args.library is None:
+        if args.out is None:
+            raise ValueError("--out must be given: a folder for the model and its log")
+        return None
+    library = load_library(args.library)
+    count_calls(library)
+    if getattr(library, "YOURS", None) == []:
+        raise ValueError(
+            f"--library must hold a piece of yours, got {args.library}, where all is borrowed: "
+            "solve an exercise, then run `classroom mine`"
+        )
+    chosen = {"out": os.path.join("runs", library.__name__)}
+    if not args.resume:
+        # Few of the pieces that exercises ask for are in a model of the preset `modern`.
+        chosen |= {"data": "python-reference", "preset": "tiny"}
+    chosen = {name: value for name, value in chosen.items() if getattr(args, name) is None}
+    vars(args).update(chosen)
+    if os.environ.get("RANK", "0") == "0":
+        if chosen:
+            print("chose", " ".join(f"{_option(name)} {value}" for name, value in chosen.items()))
+        for line in at_work.borrowed(library):
+            print(line)
+    return library
+
+
+def _show(library: ModuleType, task: Task, model: AnyModel, out: Path) -> None:
+    """Print which pieces of a library ran and what they write, and save a picture of it."""
+    sample = at_work.write_both(model, library, dict(task.tokenizers), at_work.prompts_for(task))
+    records = map(json.loads, (out / "log.jsonl").read_text(encoding="utf-8").splitlines())
+    losses = [(record["step"], record["loss"]) for record in records]
+    print(*at_work.counted(library), "", sample.theirs, "", sample.verdict, sep="\n")
+    at_work.draw(library, losses, sample).savefig(out / at_work.PICTURE, dpi=150)
+    print(f"a picture to keep: {out / at_work.PICTURE}")
 
 
 def _resume_command(args: argparse.Namespace) -> str:
@@ -177,12 +219,7 @@ def _in_library(args: argparse.Namespace, model: AnyModel) -> AnyModel:
     """Return the model, rebuilt with the library that `--library` names."""
     if args.library is None:
         return model
-    library = load_library(args.library)
-    if not isinstance(model, DecoderOnly):
-        raise ValueError(
-            f"--library must be used with a decoder-only model, got {type(model).__name__}"
-        )
-    return rebuilt(model, library)
+    return rebuilt(model, load_library(args.library))
 
 
 def _started(args: argparse.Namespace) -> tuple[Task, AnyModel, Settings]:
@@ -374,7 +411,12 @@ def generate(args: argparse.Namespace) -> int:
         return 0
     assert isinstance(saved.model, DecoderOnly)
     tokenizer = saved.tokenizers["text"]
-    choose = _chooser(args, device)
+    choose = sampling.greedy
+    if not args.greedy:
+        library = None if args.library is None else load_library(args.library)
+        generator = torch.Generator(device).manual_seed(args.seed)
+        settings = (args.temperature, args.top_k, args.top_p)
+        choose = at_work.chooser(library, generator, *settings)
     for prompt in args.prompt or ["".join(_standard_input()).rstrip("\n")]:
         tokens = torch.tensor([tokenizer.encode(prompt)], dtype=torch.long, device=device)
         generated = islice(stream(saved.model, tokens, choose), args.length)
@@ -453,27 +495,6 @@ def _bandwidth(speed: Throughput) -> str:
     known = speed.bandwidth_fraction
     fraction = "" if known is None else f" ({known:.1%} of the memory bandwidth)"
     return f"{speed.bytes_per_second / 1e9:,.1f} GB/s{fraction}"
-
-
-def _chooser(args: argparse.Namespace, device: torch.device) -> Choose:
-    if args.greedy:
-        return sampling.greedy
-    generator = torch.Generator(device).manual_seed(args.seed)
-    library = sampling if args.library is None else load_library(args.library)
-    temperature = getattr(library, "with_temperature", sampling.temperature)
-    top_k = getattr(library, "top_k", sampling.top_k)
-    top_p = getattr(library, "top_p", sampling.top_p)
-    # A student's functions need not refuse invalid settings, so they are checked here.
-    sampling.top_p(sampling.temperature(torch.zeros(1), args.temperature), args.top_p)
-    sampling.top_k(torch.zeros(1), 1 if args.top_k is None else args.top_k)
-
-    def choose(logits: torch.Tensor) -> torch.Tensor:
-        logits = temperature(logits, args.temperature)
-        if args.top_k is not None:
-            logits = top_k(logits, args.top_k)
-        return sampling.sample(top_p(logits, args.top_p), generator)
-
-    return choose
 
 
 def _standard_input() -> list[str]:

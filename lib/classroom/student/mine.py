@@ -42,7 +42,7 @@ SECONDS_PER_EXERCISE = 60.0
 _START_SECONDS = 120.0
 """Time for a process to import torch on a machine that is busy."""
 _RECORD = "pieces.json"
-_ASSEMBLER = "groundup.own_parts.assembled"
+_MODELS = "groundup.own_parts.at_work"
 _BLANKS = ("# YOUR CODE HERE", "### BEGIN SOLUTION", "### END SOLUTION")
 
 
@@ -110,7 +110,8 @@ _BORROWED = {
     },
     "08_generation": {
         "next_token": "from groundup.generation.sampling "
-        "import temperature as with_temperature, top_k, top_p"
+        "import temperature as with_temperature, top_k, top_p",
+        "cached_attention": "from groundup.own_parts.parts import cached_attention",
     },
 }
 """By assignment and exercise, what it defines: the imports that do instead."""
@@ -120,6 +121,15 @@ def _full_names(imports: str) -> dict[str, str]:
     lines = [line for line in ast.parse(imports).body if isinstance(line, ast.ImportFrom)]
     return {a.asname or a.name: f"{line.module}.{a.name}" for line in lines for a in line.names}
 
+
+WHERE = {
+    "text": "what `groundup train --library mine` trains",
+    "learned": "the same, and --set positions=learned --set activation=gelu_tanh",
+    "alibi": "the same, and --set positions=alibi",
+    "llama": "`groundup generate lib/groundup/pretrained/llama --library mine`",
+    "dates": "`groundup generate lib/groundup/pretrained/dates --library mine`",
+}
+"""The models in which pieces are called."""
 
 PIECES = tuple(
     Piece(assignment, exercise, _full_names(imports))
@@ -140,7 +150,7 @@ class Outcome:
         names: What it defines.
         is_yours: Whether it is the student's own; if not, it is borrowed.
         why: Why it is borrowed, or what there is to know about it, in a sentence; may be empty.
-        in_model: Those of its names with which the package's models compute.
+        runs: The models in which each of its names was called, as `WHERE` describes them.
 
     """
 
@@ -150,7 +160,7 @@ class Outcome:
     names: tuple[str, ...]
     is_yours: bool
     why: str = ""
-    in_model: tuple[str, ...] = ()
+    runs: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -161,12 +171,14 @@ class Library:
         made: When it was made, in ISO form.
         outcomes: What became of each piece.
         notebooks: What was read, by assignment, as a hash of the notebook and its checks.
+        said: What each model wrote with the student's pieces.
 
     """
 
     made: str
     outcomes: tuple[Outcome, ...]
     notebooks: Mapping[str, str]
+    said: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_yours(self) -> int:
@@ -180,27 +192,31 @@ class Library:
             changed: Assignments whose notebooks are no longer what was read.
 
         """
-        where = [f"{one.assignment} {one.number}".strip() for one in self.outcomes]
-        width, lines = max(map(len, where)), []
-        for outcome, place in zip(self.outcomes, where, strict=True):
-            whose = "yours" if outcome.is_yours else "borrowed"
-            lines.append(f"{place:<{width}}  {whose:<8}  {', '.join(outcome.names)}")
-            about = textwrap.wrap(outcome.why, 92, break_on_hyphens=False)
-            lines += [f"{'':<{width}}  {line}" for line in about]
-        used = ", ".join(name for outcome in self.outcomes for name in outcome.in_model)
-        about_models = "no model computes with your code yet"
-        if used:
-            about_models = (
-                f"models compute with your code where their configuration uses it: {used}"
-            )
+        rows = [("exercise", "whose", "piece", "called in")]
+        for one in self.outcomes:
+            place = f"{one.assignment} {one.number}".strip()
+            for name in one.names:
+                runs = ", ".join(one.runs.get(name, ["-"])) if one.is_yours else ""
+                rows.append((place, "yours" if one.is_yours else "borrowed", name, runs))
+                place = ""
+            rows += [("", "", line, "") for line in textwrap.wrap(one.why, 76)]
+        width = max(len(row[0]) for row in rows)
+        lines = [f"{row[0]:<{width}}  {row[1]:<8}  {row[2]:<28}  {row[3]}".rstrip() for row in rows]
+        if self.num_yours:
+            lines += ["", *(f"{name:<8} {about}" for name, about in WHERE.items())]
+            said = self.said.get("dates", "").splitlines()
+            lines += ["", *(row for line in said for row in textwrap.wrap(line, 96))]
+            next_step = "groundup train --library mine"
+        else:
+            next_step = "solve an exercise, then `classroom mine`: no piece is yours yet"
+        about = f"{self.num_yours} of {len(self.outcomes)} exercises are yours"
         return "\n".join(
             [
                 *lines,
                 "",
-                f"{self.num_yours} of {len(self.outcomes)} pieces are yours, "
-                f"as of {self.made[:16]}",
-                *textwrap.wrap(about_models, 96),
+                f"{about}, as of {self.made[:16]}",
                 *(f"{name} has changed since: run `classroom mine`" for name in changed),
+                f"next: {next_step}",
             ]
         )
 
@@ -211,11 +227,8 @@ class Library:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "Library":
         """Rebuild what `to_json` returned."""
-        outcomes = (
-            Outcome(**{**o, "names": tuple(o["names"]), "in_model": tuple(o["in_model"])})
-            for o in record["outcomes"]
-        )
-        return cls(record["made"], tuple(outcomes), record["notebooks"])
+        outcomes = (Outcome(**{**o, "names": tuple(o["names"])}) for o in record["outcomes"])
+        return cls(record["made"], tuple(outcomes), record["notebooks"], record["said"])
 
 
 def build(
@@ -266,9 +279,9 @@ def build(
             _write(growing, chapters[:index])
             progress(index, len(chapters))
         names = [name for piece in pieces for name in piece.names]
-        used, refused = _try_in_models(growing, names, seconds_per_exercise)
+        found = _try_in_models(growing, names, seconds_per_exercise)
     made = datetime.now().astimezone().isoformat(timespec="seconds")
-    return _write(package, chapters, used, refused, made)
+    return _write(package, chapters, found, made)
 
 
 def status(root: Path | str = ".") -> tuple[Library, list[str]]:
@@ -297,6 +310,20 @@ def _read_record(package: Path) -> Library | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return Library.from_json(json.loads((package / _RECORD).read_text(encoding="utf-8")))
     return None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the reference found out about a package."""
+
+    used: list[str] = field(default_factory=list)
+    """Names with which models compute."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Names with which they cannot, each with the reason."""
+    runs: Mapping[str, list[str]] = field(default_factory=dict)
+    """The models in which a name was called."""
+    said: Mapping[str, str] = field(default_factory=dict)
+    """What each model wrote."""
 
 
 # What a notebook says --------------------------------------------------------------------------
@@ -585,8 +612,9 @@ class _Chapter:
         units, _ = self.source.needed(own, self.borrowed)
         return "\n".join([*lines, "", *_laid_out(units)]).rstrip() + "\n"
 
-    def outcomes(self, refused: Mapping[str, str], used: Iterable[str]) -> Iterator[Outcome]:
+    def outcomes(self, found: _Found) -> Iterator[Outcome]:
         """Return what became of each piece."""
+        refused = found.refused
         for piece in self.pieces:
             refusals = [n for n in piece.names if n in refused]
             about = "; ".join(f"{n} is not used in models: {refused[n]}" for n in refusals)
@@ -597,7 +625,7 @@ class _Chapter:
                 tuple(piece.names),
                 piece.exercise not in self.why,
                 self.why.get(piece.exercise, about),
-                tuple(name for name in piece.names if name in used),
+                {name: found.runs[name] for name in piece.names if name in found.runs},
             )
 
     def _problem_of(self, piece: Piece) -> str:
@@ -635,16 +663,15 @@ def _printable(text: str) -> str:
 def _write(
     package: Path,
     chapters: list[_Chapter],
-    used: Iterable[str] = (),
-    refused: Mapping[str, str] | None = None,
+    found: _Found = _Found(),
     made: str = "",
 ) -> Library:
     """Write chapters, what holds them together, and last the record."""
-    outcomes = [o for chapter in chapters for o in chapter.outcomes(refused or {}, used)]
+    outcomes = [o for chapter in chapters for o in chapter.outcomes(found)]
     texts = {f"{chapter.topic}.py": chapter.module(made) for chapter in chapters}
-    texts["__init__.py"] = _init(chapters, outcomes, used)
+    texts["__init__.py"] = _init(chapters, outcomes, found)
     notebooks = {chapter.folder.name: chapter.fingerprint for chapter in chapters}
-    library = Library(made, tuple(outcomes), notebooks)
+    library = Library(made, tuple(outcomes), notebooks, found.said)
     texts[_RECORD] = json.dumps(library.to_json(), indent=1, ensure_ascii=False) + "\n"
     package.mkdir(exist_ok=True)
     # Two texts of one second and one length are one to Python's cache.
@@ -659,7 +686,8 @@ def _write(
 
 _INIT = '''"""Your own library, made by `classroom mine` from your notebooks.
 
-A piece that did not pass its checks is borrowed from the reference; `BORROWED` says why.
+A piece that did not pass its checks is borrowed from the reference; `BORROWED` says why. One that
+passed, but gives a model other numbers, stays out of models; `REFUSED` says why.
 `DecoderOnly` is a whole model that computes with your pieces. It takes the weights of any
 trained model of its kind.
 """
@@ -673,6 +701,8 @@ YOURS = [
 {yours}]
 BORROWED = {{
 {borrowed}}}
+REFUSED = {{
+{refused}}}
 
 DecoderOnly = assemble(
     Parts({used})
@@ -680,7 +710,7 @@ DecoderOnly = assemble(
 '''
 
 
-def _init(chapters: list[_Chapter], outcomes: list[Outcome], used: Iterable[str]) -> str:
+def _init(chapters: list[_Chapter], outcomes: list[Outcome], found: _Found) -> str:
     imports = (
         f"from {PACKAGE}.{chapter.topic} import (\n"
         + "".join(f"    {name},\n" for piece in chapter.pieces for name in piece.names)
@@ -689,36 +719,34 @@ def _init(chapters: list[_Chapter], outcomes: list[Outcome], used: Iterable[str]
     )
     yours = (name for o in outcomes if o.is_yours for name in o.names)
     borrowed = ((name, _printable(o.why)) for o in outcomes if not o.is_yours for name in o.names)
-    parts = "".join(f"\n        {name}={name}," for name in used)
+    parts = "".join(f"\n        {name}={name}," for name in found.used)
     return _INIT.format(
         imports="\n".join(imports),
         yours="".join(f"    {json.dumps(name)},\n" for name in yours),
         borrowed="".join(f"    {name!r}: {why!r},\n" for name, why in borrowed),
+        refused="".join(f"    {n!r}: {_printable(why)!r},\n" for n, why in found.refused.items()),
         used=f"{parts}\n    " if parts else "",
     )
 
 
-def _try_in_models(
-    package: Path, names: Iterable[str], seconds: float
-) -> tuple[list[str], dict[str, str]]:
-    """Ask the reference which names of a package its models can compute with, and why not others.
+def _try_in_models(package: Path, names: Iterable[str], seconds: float) -> _Found:
+    """Ask the reference which names of a package its models can compute with, and which do.
 
     It is another program, because the classroom does not know what a transformer is.
     """
-    command = [sys.executable, "-m", _ASSEMBLER, str(package)]
+    command = [sys.executable, "-m", _MODELS, str(package)]
     # Parts may be tried one after the other, each in the time of an exercise.
     limit = seconds + _START_SECONDS
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=limit, env=os.environ | _QUIET
         )
-        found = json.loads(answer.stdout.splitlines()[-1])
-        return found["used"], found["refused"]
+        return _Found(**json.loads(answer.stdout.splitlines()[-1]))
     except subprocess.TimeoutExpired:
         why = f"a model with your pieces did not answer within {limit:.0f} s"
     except (IndexError, ValueError):
         *_, why = ["it ended without a word", *answer.stderr.strip().splitlines()]
-    return [], dict.fromkeys(names, why)
+    return _Found(refused=dict.fromkeys(names, why))
 
 
 # Checks in processes of their own ---------------------------------------------------------------

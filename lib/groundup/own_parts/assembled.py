@@ -1,4 +1,4 @@
-"""The decoder-only model, computed with a student's own parts.
+"""The models that generate, computed with a student's own parts.
 
     DecoderOnly = assemble(Parts(layer_norm=my_layer_norm))
     model = DecoderOnly(config)
@@ -8,15 +8,16 @@ the same weights and replace each other. Everything that is not a part is the li
 layers, embedding tables, dropout, the cache, initial weights, and the forward pass itself, which is
 `functional.decoder_only`.
 
-`python -m groundup.own_parts.assembled FOLDER` tests the parts of a package; see `refusals`.
+`refusals` tests parts, `count_calls` counts which of them run.
 """
 
-import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache as remembered
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -24,24 +25,58 @@ from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from groundup import presets
 from groundup.core import models
-from groundup.core.cache import KeyValueCache
-from groundup.core.config import DecoderOnlyConfig
-from groundup.variants.functional import Parts, decoder_only, unflatten
+from groundup.core.cache import KeyValueCache, LayerCache
+from groundup.core.config import DecoderOnlyConfig, EncoderDecoderConfig
+from groundup.presets import MODELS
+from groundup.variants.functional import (
+    OwnLayerCache,
+    Parts,
+    Tree,
+    decode,
+    decoder_only,
+    encode,
+    unflatten,
+)
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest error of logits and gradients, relative to the largest entry if that is above 1."""
-_Trial = tuple[DecoderOnlyConfig, torch.dtype]
+_Trial = tuple[DecoderOnlyConfig | EncoderDecoderConfig, torch.dtype]
 
 
-class DecoderOnly(models.DecoderOnly):
+class _Assembled(nn.Module):
+    """What both models have in common: parts, and modules that only hold the parameters.
+
+    Hooks, such as those of probes and of FSDP, need modules that compute: as long as one is
+    registered, the library's own forward pass runs instead.
+    """
+
+    parts: ClassVar[Parts] = Parts()
+
+    def __init__(self, config: Any, generator: torch.Generator | None = None):
+        super().__init__(config, generator)
+        built = self.parts.built(config)
+        # The table is made once, because a student's function may loop over its entries.
+        self._built = replace(built, sinusoidal_positions=remembered(built.sinusoidal_positions))
+
+    def _is_watched(self) -> bool:
+        inner = (module for child in self.children() for module in child.modules())
+        return any(module._forward_pre_hooks or module._forward_hooks for module in inner)
+
+    def _tree(self) -> Tree:
+        return unflatten(dict(self.named_parameters()))
+
+
+def _on(device: torch.device) -> Any:
+    """Let parts create tensors on a device that they do not specify."""
+    return nullcontext() if device.type == "cpu" else device
+
+
+class DecoderOnly(_Assembled, models.DecoderOnly):
     """`models.DecoderOnly`, computed with the parts of its class.
-
-    Its modules only hold the parameters. Hooks, such as those of probes and of FSDP, need modules
-    that compute: as long as one is registered, `models.DecoderOnly.forward` runs instead.
 
     Args:
         config: Sizes and choices.
@@ -50,13 +85,11 @@ class DecoderOnly(models.DecoderOnly):
 
     """
 
-    parts: ClassVar[Parts] = Parts()
-
-    def __init__(self, config: DecoderOnlyConfig, generator: torch.Generator | None = None):
-        super().__init__(config, generator)
-        built = self.parts.built(config)
-        # The table is made once, because a student's function may loop over its entries.
-        self._built = replace(built, sinusoidal_positions=remembered(built.sinusoidal_positions))
+    def new_cache(
+        self, batch_size: int, max_len: int | None = None, kind: type[LayerCache] = LayerCache
+    ) -> KeyValueCache:
+        """Make an empty cache, as `models.DecoderOnly` does, with room for the student's own."""
+        return super().new_cache(batch_size, max_len, OwnLayerCache if kind is LayerCache else kind)
 
     def forward(
         self,
@@ -66,26 +99,55 @@ class DecoderOnly(models.DecoderOnly):
         positions: Int[Tensor, "*batch length"] | None = None,
     ) -> Float[Tensor, "batch length vocab"]:
         """Return the logits of the token after each position, as `models.DecoderOnly` does."""
-        inner = (module for child in self.children() for module in child.modules())
-        if any(module._forward_pre_hooks or module._forward_hooks for module in inner):
+        if self._is_watched():
             return super().forward(tokens, mask=mask, cache=cache, positions=positions)
-        # Parts create tensors without specifying a device.
-        with nullcontext() if tokens.device.type == "cpu" else tokens.device:
-            return decoder_only(
-                unflatten(dict(self.named_parameters())),
-                tokens,
-                self.config,
-                mask,
-                self._built,
-                cache=cache,
-                positions=positions,
-                training=self.training,
-            )
+        choices = {"cache": cache, "positions": positions, "training": self.training}
+        with _on(tokens.device):
+            return decoder_only(self._tree(), tokens, self.config, mask, self._built, **choices)
 
 
-def assemble(parts: Parts) -> type[DecoderOnly]:
-    """Return the class of the models that are computed with these parts."""
-    return type("DecoderOnly", (DecoderOnly,), {"parts": parts, "__module__": __name__})
+class EncoderDecoder(_Assembled, models.EncoderDecoder):
+    """`models.EncoderDecoder`, computed with the parts of its class, as `DecoderOnly` is."""
+
+    def encode(
+        self,
+        source: Int[Tensor, "batch src_len"],
+        source_mask: Bool[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "batch src_len d_model"]:
+        """Read the source, as `models.EncoderDecoder` does."""
+        if self._is_watched():
+            return super().encode(source, source_mask)
+        how = (self.config, source_mask, self._built, self.training)
+        with _on(source.device):
+            return encode(self._tree(), source, *how)
+
+    def decode(
+        self,
+        target: Int[Tensor, "batch tgt_len"],
+        memory: Float[Tensor, "batch src_len d_model"],
+        source_mask: Bool[Tensor, "..."] | None = None,
+        target_mask: Bool[Tensor, "..."] | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Float[Tensor, "batch tgt_len vocab"]:
+        """Return the logits of the token after each target position, as `models` does."""
+        masks = (source_mask, target_mask)
+        if self._is_watched():
+            return super().decode(target, memory, *masks, cache)
+        choices = {"cache": cache, "training": self.training}
+        with _on(target.device):
+            how = (self.config, *masks, self._built)
+            return decode(self._tree(), target, memory, *how, **choices)
+
+
+def assemble(parts: Parts, kind: type[_Assembled] = DecoderOnly) -> Any:
+    """Return the class of the models that are computed with these parts.
+
+    Args:
+        parts: The functions and layers.
+        kind: `DecoderOnly` or `EncoderDecoder`.
+
+    """
+    return type(kind.__name__, (kind,), {"parts": parts, "__module__": __name__})
 
 
 def load_library(folder: str | Path) -> ModuleType:
@@ -101,7 +163,10 @@ def load_library(folder: str | Path) -> ModuleType:
     """
     folder = Path(folder).resolve()
     if not (folder / "__init__.py").is_file():
-        raise ValueError(f"a library must be a Python package, got no file {folder}/__init__.py")
+        raise ValueError(
+            f"a library must be a Python package, got no file {folder}/__init__.py: "
+            "`classroom mine` makes one of your notebooks"
+        )
     if str(folder.parent) not in sys.path:
         sys.path.insert(0, str(folder.parent))
     try:
@@ -124,11 +189,71 @@ def load_library(folder: str | Path) -> ModuleType:
     return library
 
 
-def rebuilt(model: models.DecoderOnly, library: ModuleType) -> models.DecoderOnly:
-    """Return a model of the library's class with the same weights, mode and device."""
+def count_calls(library: ModuleType) -> Counter[str]:
+    """Let a library count how often each of its pieces is called, from now on.
+
+    A piece that raises an error is named in a ValueError.
+
+    Args:
+        library: From `load_library`. Its pieces are the names in `YOURS`; without that, the
+            functions and classes that it defines.
+
+    Returns:
+        The numbers of calls by name, which grow; the same object for the same library.
+
+    """
+    if hasattr(library, "CALLS"):
+        return library.CALLS
+    things, calls = vars(library), Counter()
+    own = [name for name, thing in things.items() if _is_defined_in(library, thing)]
+    counted = {name: _counted(name, things[name], calls) for name in things.get("YOURS", own)}
+    of = {id(things[name]): thing for name, thing in counted.items()}
+    for name, thing in counted.items():  # a piece may call another one
+        if not isinstance(thing, type) and thing.__module__.split(".")[0] == library.__name__:
+            vars(sys.modules[thing.__module__])[name] = thing
+    parts = vars(library.DecoderOnly.parts)
+    parts = Parts(**{name: of.get(id(part), part) for name, part in parts.items()})
+    things |= counted | {"DecoderOnly": assemble(parts), "CALLS": calls}
+    return calls
+
+
+def _is_defined_in(library: ModuleType, thing: Any) -> bool:
+    return callable(thing) and getattr(thing, "__module__", "") == library.__name__
+
+
+def _counted(name: str, thing: Any, calls: Counter[str]) -> Any:
+    if isinstance(thing, type):
+        inner = {"forward": _counted(name, vars(thing)["forward"], calls)}
+        return type(name, (thing,), inner | {"__module__": thing.__module__})
+
+    @wraps(thing)
+    def counting(*args: Any, **choices: Any) -> Any:
+        calls[name] += 1
+        try:
+            return thing(*args, **choices)
+        except Exception as error:  # a student's code may raise anything
+            what = f"{type(error).__name__}: {first_line(error)}"
+            raise ValueError(f"your {name} raised {what}") from error
+
+    return counting
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says."""
+    return [*str(error).strip().splitlines(), ""][0]
+
+
+def rebuilt(model: Any, library: ModuleType) -> Any:
+    """Return a decoder-only model or an encoder-decoder, computed with a library's parts.
+
+    It has the same weights, mode and device.
+    """
     weight = model.embedding.tokens.weight
+    kind = library.DecoderOnly
+    if isinstance(model, models.EncoderDecoder):
+        kind = assemble(kind.parts, EncoderDecoder)
     with torch.random.fork_rng(devices=[]):  # these initial weights are replaced
-        own = library.DecoderOnly(model.config).to(weight.device, weight.dtype)
+        own = kind(model.config).to(weight.device, weight.dtype)
     own.load_state_dict(model.state_dict())
     return own.train(model.training)
 
@@ -149,7 +274,7 @@ def refusals(things: Mapping[str, Any]) -> dict[str, str]:
         A reason for each part that is refused.
 
     """
-    expected = [(trial, _results(models.DecoderOnly, *trial)) for trial in _trials()]
+    expected = [(trial, _results(MODELS[type(trial[0])], *trial)) for trial in _trials()]
     given = {name: things[name] for name in Parts.names() if name in things}
     if not _refusal(given, expected):
         return {}
@@ -162,8 +287,14 @@ def refusals(things: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _trials() -> Iterator[tuple[DecoderOnlyConfig, torch.dtype]]:
-    sizes = {"vocab_size": 11, "max_len": 7, "d_model": 12, "num_layers": 2, "num_heads": 3}
+def _trials() -> Iterator[_Trial]:
+    sizes: dict[str, Any] = {
+        "vocab_size": 11,
+        "max_len": 7,
+        "d_model": 12,
+        "num_layers": 3,
+        "num_heads": 3,
+    }
     usual = {"norm_order": "pre", "activation": "gelu", "tie_embeddings": True}
     kinds: list[dict[str, Any]] = [
         {"positions": "rotary"},
@@ -178,10 +309,12 @@ def _trials() -> Iterator[tuple[DecoderOnlyConfig, torch.dtype]]:
         for kind in chosen:
             fields = sizes | {"d_ff": 13, "dropout": 0.0} | usual | kind
             yield presets.from_dict(DecoderOnlyConfig, fields), dtype
+        sizes_of_both = sizes | {"source_vocab_size": 11, "source_max_len": 7, "d_ff": 13}
+        yield presets.encoder_decoder("tiny", **sizes_of_both, num_encoder_layers=2), dtype
 
 
 def _results(
-    kind: type[models.DecoderOnly], config: DecoderOnlyConfig, dtype: torch.dtype
+    kind: Callable[..., Any], config: DecoderOnlyConfig | EncoderDecoderConfig, dtype: torch.dtype
 ) -> list[Tensor]:
     """Compute logits, gradients of all weights, and logits of three chunks with a cache."""
     generator = torch.Generator().manual_seed(0)
@@ -193,44 +326,39 @@ def _results(
     tokens = torch.randint(config.vocab_size, (2, 7), generator=generator)
     positions = torch.arange(7) - torch.tensor([[3], [0]])  # padding on the left of one
     is_real = positions >= 0
-    logits = model(tokens)
-    padded = model(tokens, mask=is_real[:, None, None], positions=positions.clamp(min=0))
-    padded = torch.where(is_real[..., None], padded, 0.0)
-    weights = torch.randn(logits.shape, generator=generator, dtype=torch.float64).to(dtype)
-    total = ((logits + padded) * weights).sum()
+    mask = is_real[:, None, None]
+    if isinstance(config, EncoderDecoderConfig):
+        mask = mask.flip(-1)  # on the right
+        outputs = [model(tokens, tokens), model(tokens, tokens, mask)]
+        with torch.no_grad():
+            read = partial(model.decode, memory=model.encode(tokens, mask), source_mask=mask)
+    else:
+        padded = model(tokens, mask=mask, positions=positions.clamp(min=0))
+        outputs = [model(tokens), torch.where(is_real[..., None], padded, 0.0)]
+        read = model
+    shape = outputs[0].shape
+    weights = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    total = (sum(outputs) * weights).sum()
     gradients = torch.autograd.grad(total, list(model.parameters()))
     cache = model.new_cache(2)
     with torch.no_grad():
-        chunks = [model(chunk, cache=cache) for chunk in tokens.split((4, 1, 2), dim=1)]
-    return [logits.detach(), padded.detach(), *gradients, *chunks]
+        chunks = [read(chunk, cache=cache) for chunk in tokens.split((4, 1, 2), dim=1)]
+    return [*(output.detach() for output in outputs), *gradients, *chunks]
 
 
 def _refusal(given: Mapping[str, Any], expected: Iterable[tuple[_Trial, list[Tensor]]]) -> str:
-    kind = assemble(Parts.among(given))
     for (config, dtype), theirs in expected:
-        about = f"with {config.positions} positions in {str(dtype)[6:]}"
+        is_decoder = isinstance(config, DecoderOnlyConfig)
+        kind = assemble(Parts.among(given), DecoderOnly if is_decoder else EncoderDecoder)
+        name = "a model" if is_decoder else "an encoder-decoder"
+        about = f"{name} with {config.positions} positions in {str(dtype)[6:]}"
         try:
             ours = _results(kind, config, dtype)
         except Exception as error:  # a student's code may raise anything
-            first, *_ = [*str(error).strip().splitlines(), ""]
-            return f"a model {about} raised {type(error).__name__}: {first}"
+            return f"{about} raised {type(error).__name__}: {first_line(error)}"
         for one, other in zip(ours, theirs, strict=True):
             # Some gradients are 0 up to rounding, such as that of the bias of the keys.
             off = (one - other).abs().max() / other.abs().max().clamp(min=1.0)
             if not off <= TOLERANCES[dtype]:  # NaN as well
-                return f"logits or gradients of a model {about} are off by {off:.2g}"
+                return f"logits or gradients of {about} are off by {off:.2g}"
     return ""
-
-
-def main(arguments: list[str]) -> int:
-    """Print, as one JSON object, which parts of a package are refused and which are used."""
-    library = load_library(arguments[0])
-    things = {name: vars(library)[name] for name in library.YOURS}
-    refused = refusals(things)
-    used = [name for name in Parts.names() if name in things and name not in refused]
-    print(json.dumps({"used": used, "refused": refused}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -8,11 +8,15 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from groundup.core import multihead
+from groundup.core.attention import attention_weights
+from groundup.core.masks import causal_mask
+from groundup.core.positions import rotate
 
 
 def stable_softmax(scores: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
@@ -126,3 +130,24 @@ def noam(step: int, d_model: int, warmup_steps: int) -> float:
     """
     number = step + 1
     return d_model**-0.5 * min(number**-0.5, number * warmup_steps**-1.5)
+
+
+def cached_attention(
+    query: Float[Tensor, "batch heads new d_head"],
+    key: Float[Tensor, "batch heads new d_head"],
+    value: Float[Tensor, "batch heads new d_value"],
+    cache: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Float[Tensor, "batch heads new d_value"], tuple[Tensor, Tensor]]:
+    """Rotate new queries and keys, and attend to the cached tokens and, causally, to the new ones.
+
+    Returns:
+        The averages of the values, and the cache with the new tokens: keys, rotated, and values.
+
+    """
+    past, new = 0 if cache is None else cache[0].shape[2], query.shape[2]
+    positions = torch.arange(past, past + new, device=query.device)
+    query, key = rotate(query, positions), rotate(key, positions)
+    if cache is not None:
+        key, value = torch.cat((cache[0], key), dim=2), torch.cat((cache[1], value), dim=2)
+    allowed = causal_mask(new, past + new).to(query.device)
+    return attention_weights(query, key, allowed) @ value, (key, value)

@@ -3,8 +3,8 @@
     optimizer, config, used = train_by(functions, optimizers_for(model, config), config)
 
 Like a model (`assembled`), training has parts that can be replaced: `adamw_step` updates the
-parameters that AdamW would update, `clip_gradients` is used in every run, and `learning_rate` if
-the schedule is a cosine.
+parameters that AdamW would update, `clip_gradients` is used in every run, `learning_rate` if the
+schedule is a cosine, `noam` if it is `inverse_root`; `loss_by` takes the loss from `smoothed_loss`.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from groundup.training.loop import TrainingConfig, warmup_cosine
+from groundup.data.batches import IGNORED
+from groundup.own_parts import parts
+from groundup.training.loop import Loss, TrainingConfig, warmup_cosine
 from groundup.training.optimizers import Together
 
 Update = Callable[..., tuple[Tensor, Tensor, Tensor]]
@@ -92,7 +94,7 @@ def adamw_step(
     return updated, mean, mean_square
 
 
-_OURS = {f.__name__: f for f in (adamw_step, clip_gradients, learning_rate)}
+_OURS = {f.__name__: f for f in (adamw_step, clip_gradients, learning_rate, parts.noam)}
 
 
 class AdamW(torch.optim.Optimizer):
@@ -159,6 +161,8 @@ def train_by(
     # With fewer updates the schedule has no decay, and the exercise does not define its values.
     if config.schedule != "cosine" or config.steps < config.warmup_steps + 2:
         own.pop("learning_rate", None)
+    if config.schedule != "inverse_root" or config.warmup_steps < 1:
+        own.pop("noam", None)
     if update := own.get("adamw_step"):
         before = optimizer.state_dict()
         optimizer = _updated_by(update, optimizer)
@@ -167,10 +171,28 @@ def train_by(
         max_norm = config.max_gradient_norm
         config = replace(config, max_gradient_norm=float("inf"))
         optimizer.register_step_pre_hook(lambda one, *_: _clip(clip, one, max_norm))
-    if rate := own.get("learning_rate"):
+    rate = own.get("learning_rate")
+    if noam := own.get("noam"):
+        peak = parts.noam(config.warmup_steps - 1, 1, config.warmup_steps)
+        rate = lambda step, _, warmup_steps, *__: noam(step, 1, warmup_steps) / peak  # noqa: E731
+    if rate:
         steps = iter(range(start_step, config.steps))
         optimizer.register_step_pre_hook(lambda one, *_: _set_rate(rate, one, config, next(steps)))
     return optimizer, config, tuple(own)
+
+
+def loss_by(things: Mapping[str, Any]) -> Loss | None:
+    """Make the loss of a training run from a student's `smoothed_loss`; None if there is none."""
+    smoothed_loss = things.get("smoothed_loss", parts.smoothed_loss)
+    if smoothed_loss is parts.smoothed_loss:
+        return None
+
+    def loss(logits: Tensor, targets: Tensor, smoothing: float, num_targets: Tensor) -> Tensor:
+        is_real = targets != IGNORED
+        mean = smoothed_loss(logits[is_real][None], targets[is_real][None], smoothing, -1)
+        return mean * is_real.sum() / num_targets
+
+    return loss
 
 
 def _updated_by(update: Update, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -10,7 +10,7 @@ reproduce a run, call `torch.manual_seed` first; to resume one, restore the stat
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +25,8 @@ from groundup.training.optimizers import Muon, Together
 
 Precision = Literal["float32", "bfloat16"]
 Schedule = Literal["cosine", "inverse_root", "constant", "stable_decay"]
+Loss = Callable[[Tensor, Tensor, float, Tensor], Tensor]
+"""A function with the arguments and the result of `cross_entropy`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -344,6 +346,7 @@ def train_step(
     label_smoothing: float = 0.0,
     micro_batches: int = 1,
     precision: Precision = "float32",
+    loss: Loss | None = None,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Make one update: forward pass, loss, backward pass, gradient clipping, optimizer step.
 
@@ -357,6 +360,7 @@ def train_step(
         micro_batches: Number of parts that the rows are split into, computed one by one: less
             memory, the same update.
         precision: Precision of matrix products.
+        loss: What to minimise; by default `cross_entropy`.
 
     Returns:
         The loss before the update, in nats per token, and the norm of the gradient before
@@ -381,9 +385,9 @@ def train_step(
         exchange_gradients(model, number == len(parts))
         with torch.autocast(device_type, torch.bfloat16, enabled=precision == "bfloat16"):
             logits = model(**part.inputs)
-        loss = cross_entropy(logits, part.targets, label_smoothing, num_targets)
-        (loss * num_workers()).backward()  # the workers' gradients are averaged, not added
-        losses.append(loss.detach())
+        nats = (loss or cross_entropy)(logits, part.targets, label_smoothing, num_targets)
+        (nats * num_workers()).backward()  # the workers' gradients are averaged, not added
+        losses.append(nats.detach())
     gradient_norm = nn.utils.clip_grad_norm_(model.parameters(), max_gradient_norm)
     optimizer.step()
     return total(torch.stack(losses).sum()), whole(gradient_norm)
@@ -416,6 +420,7 @@ def train(
     config: TrainingConfig,
     start_step: int = 0,
     record_every: int = 1,
+    loss: Loss | None = None,
 ) -> Iterator[Record]:
     """Train, and yield a record every few updates.
 
@@ -432,6 +437,7 @@ def train(
         config: Training hyperparameters.
         start_step: Number of updates already made.
         record_every: Updates per record; the last update always has one.
+        loss: What to minimise; by default `cross_entropy`.
 
     Yields:
         Measurements since the previous record, over all workers.
@@ -449,7 +455,7 @@ def train(
             group["lr"] = group.get("peak", config.learning_rate) * fraction
         batch = next(batches)
         num_tokens += int((batch.targets != IGNORED).sum())
-        loss, gradient_norm = train_step(
+        nats, gradient_norm = train_step(
             model,
             batch.to(device),
             optimizer,
@@ -457,8 +463,9 @@ def train(
             label_smoothing=config.label_smoothing,
             micro_batches=config.micro_batches,
             precision=config.precision,
+            loss=loss,
         )
-        losses.append(loss)
+        losses.append(nats)
         if (step + 1) % record_every and step + 1 < config.steps:
             continue
         mean_loss = torch.stack(losses).mean().item()  # waits for the device

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from groundup.core import attention, layers, multihead
-from groundup.core.cache import KeyValueCache
+from groundup.core.cache import KeyValueCache, LayerCache
 from groundup.core.config import (
     Activation,
     AnyConfig,
@@ -40,6 +40,8 @@ from groundup.presets import MODELS
 Tree = dict[str, Any]
 """Tensors or trees, by name."""
 ACTIVATIONS = FeedForward.ACTIVATIONS | GatedFeedForward.ACTIVATIONS
+_NAMES = {"geglu": "gelu", "swiglu": "silu"}
+"""The part that is the activation function of a gated network."""
 
 
 # The parts of a model
@@ -142,16 +144,27 @@ class Parts:
         scaled_dot_product_attention
     )
     """Takes `(query, key, value)`; returns averages and weights without a mask."""
+    grouped_query_attention: Callable[..., Tensor] = grouped_query_attention
+    """Takes `(query, key, value)` with fewer heads of keys and values; returns averages."""
+    cached_attention: Callable[..., tuple[Tensor, Any]] | None = None
+    """Takes `(query, key, value, cache)` of new tokens, before rotation; returns averages and a
+    cache of its own kind. If None, an `OwnLayerCache` is a plain `LayerCache`."""
     MultiHeadAttention: type[nn.Module] | nn.Module | None = None
     """Takes `(d_model, num_heads)`; if None, attention is made of the parts above."""
+    CrossAttention: type[nn.Module] | nn.Module | None = None
+    """Takes `(d_model, num_heads)`; if None, cross-attention is made of the parts above."""
     layer_norm: Callable[..., Tensor] = layers.layer_norm
     """Takes `(x, gain, bias, eps)`."""
     rms_norm: Callable[..., Tensor] = layers.rms_norm
     """Takes `(x, gain, eps)`."""
-    feed_forward: Callable[..., Tensor] = feed_forward
-    """Takes `(x, w_up, b_up, w_down, b_down, activation)`."""
-    swiglu: Callable[..., Tensor] = swiglu
-    """Takes `(x, w_gate, w_up, w_down)`."""
+    feed_forward: Callable[..., Tensor] | None = feed_forward
+    """Takes `(x, w_up, b_up, w_down, b_down, activation)`; if None, it is made of an activation."""
+    swiglu: Callable[..., Tensor] | None = swiglu
+    """Takes `(x, w_gate, w_up, w_down)`; if None, it is made of an activation."""
+    gelu: Callable[..., Tensor] = ACTIVATIONS["gelu"]
+    """Takes `(x)`, as the next two do."""
+    gelu_tanh: Callable[..., Tensor] = ACTIVATIONS["gelu_tanh"]
+    silu: Callable[..., Tensor] = ACTIVATIONS["swiglu"]
     TransformerBlock: type[nn.Module] | nn.Module | None = None
     """Takes `(d_model, num_heads, d_ff, norm)`. Used if the activation is GELU; if None, blocks are
     made of the parts above."""
@@ -179,12 +192,34 @@ class Parts:
         sizes = (config.d_model, config.num_heads)
         own: dict[str, nn.Module] = {}
         with torch.random.fork_rng(devices=[]):  # a constructor may draw weights
-            if isinstance(self.MultiHeadAttention, type):
-                own["MultiHeadAttention"] = self.MultiHeadAttention(*sizes)
+            for name in ("MultiHeadAttention", "CrossAttention"):
+                if isinstance(layer := getattr(self, name), type):
+                    own[name] = layer(*sizes)
             if isinstance(self.TransformerBlock, type):
                 block = self.TransformerBlock(*sizes, config.d_ff, norm=config.norm_order)
                 own["TransformerBlock"] = block
         return replace(self, **own) if own else self
+
+    def of_layer(self, index: int) -> "Parts":
+        """Return the parts of a layer, so that three layers use whole layers and what is in them.
+
+        The first of three is whole, the second has attention of small parts, the third a
+        feed-forward network of small parts.
+        """
+        if index % 3 == 1:
+            return replace(self, TransformerBlock=None, MultiHeadAttention=None)
+        if index % 3 == 2:
+            return replace(self, TransformerBlock=None, feed_forward=None, swiglu=None)
+        return self
+
+
+class OwnLayerCache(LayerCache):
+    """Also stores what `Parts.cached_attention` returned, until something else changes the keys."""
+
+    state: Any = None
+    """The student's own cache."""
+    version = 0
+    """Number of changes to the keys that `state` has seen."""
 
 
 LIBRARY = Parts()
@@ -203,9 +238,14 @@ class _Pass(NamedTuple):
     training: bool = False
     rows: Int[Tensor, " length"] | slice = slice(None)
     """Indices of the queries among the keys."""
+    is_counted: bool = False
+    """Whether the mask is the causal one, and positions are counted from the cached tokens on."""
 
     def dropout(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
+
+    def of_layer(self, index: int) -> "_Pass":
+        return self._replace(parts=self.parts.of_layer(index))
 
 
 # The three models
@@ -243,6 +283,7 @@ def decoder_only(
     start = 0 if cache is None else cache.length
     counted = start + torch.arange(length, device=tokens.device)
     offset = start if positions is None and isinstance(start, int) else None
+    is_counted = positions is None and mask is None and config.window is None
     positions = counted if positions is None else positions
     kept = 0 if cache is None else cache.layers[0].keys.shape[-2]
     if isinstance(start, int):
@@ -253,11 +294,10 @@ def decoder_only(
     if length > 1 or rows is counted or k_len > (config.window or k_len):
         past = _past(k_len, config.window, parts, tokens.device)[rows]
         mask = past if mask is None else past & mask
-    now = _Pass(config, positions, mask, parts=parts, training=training, rows=rows)
+    now = _Pass(config, positions, mask, None, None, parts, training, rows, is_counted)
     x = _embed(parameters["embedding"], tokens, config.max_len, now, offset)
-    caches = [None] * config.num_layers if cache is None else cache.layers
-    for block, layer_cache in zip(parameters["blocks"].values(), caches, strict=True):
-        x = _block(block, x, now, layer_cache)
+    for index, block in enumerate(parameters["blocks"].values()):
+        x = _block(block, x, now.of_layer(index), cache and cache.layers[index])
     return _logits(parameters, x, now).reshape(*tokens.shape, -1)
 
 
@@ -317,23 +357,58 @@ def encoder_decoder(
         ValueError: If either sequence is longer than the model allows.
 
     """
-    lengths, device = (source.shape[-1], target.shape[-1]), source.device
-    own, other = (torch.arange(length, device=device) for length in lengths)
-    for positions, max_len in ((own, config.source_max_len), (other, config.max_len)):
-        _require_fits(len(positions), max_len)
-    now = _Pass(config, own, source_mask)
+    memory = encode(parameters, source, config, source_mask)
+    return decode(parameters, target, memory, config, source_mask, target_mask)
+
+
+def encode(
+    parameters: Tree,
+    source: Int[Tensor, "*batch src_len"],
+    config: EncoderDecoderConfig,
+    source_mask: Bool[Tensor, "..."] | None = None,
+    parts: Parts = LIBRARY,
+    training: bool = False,
+) -> Float[Tensor, "rows src_len d_model"]:
+    """Read the source, as `models.EncoderDecoder.encode`; arguments as in `encoder_decoder`."""
+    length = source.shape[-1]
+    _require_fits(length, config.source_max_len)
+    positions = torch.arange(length, device=source.device)
+    parts = parts.built(config)
+    now = _Pass(config, positions, source_mask, parts=parts, training=training)
     memory = _embed(parameters["source_embedding"], source, config.source_max_len, now)
-    for block in parameters["encoder"].values():
-        memory = _block(block, memory, now)
-    memory = _final_norm(parameters, "encoder_norm", memory, now)
-    mask = _past(len(other), None, LIBRARY, device)
-    mask = mask if target_mask is None else mask & target_mask
-    now = _Pass(config, other, mask, memory, source_mask)
+    for index, block in enumerate(parameters["encoder"].values()):
+        memory = _block(block, memory, now.of_layer(index))
+    return _final_norm(parameters, "encoder_norm", memory, now)
+
+
+def decode(
+    parameters: Tree,
+    target: Int[Tensor, "*batch tgt_len"],
+    memory: Float[Tensor, "rows src_len d_model"],
+    config: EncoderDecoderConfig,
+    source_mask: Bool[Tensor, "..."] | None = None,
+    target_mask: Bool[Tensor, "..."] | None = None,
+    parts: Parts = LIBRARY,
+    *,
+    cache: KeyValueCache | None = None,
+    training: bool = False,
+) -> Float[Tensor, "*batch tgt_len vocab"]:
+    """Return logits from what `encode` returned, as `models.EncoderDecoder.decode`."""
+    length, start = target.shape[-1], 0 if cache is None else int(cache.length)
+    _require_fits(start + length, config.max_len)
+    positions = start + torch.arange(length, device=target.device)
+    parts, mask = parts.built(config), target_mask
+    rows = slice(start, None)
+    if length > 1:
+        past = _past(start + length, None, parts, target.device)[rows]
+        mask = past if mask is None else past & mask
+    now = _Pass(config, positions, mask, memory, source_mask, parts, training, rows)
     # A shared embedding table is in the tree once.
     tables = parameters["source_embedding"] | parameters.get("embedding", {})
-    x = _embed(tables, target, config.max_len, now)
-    for block in parameters["blocks"].values():
-        x = _block(block, x, now)
+    x = _embed(tables, target, config.max_len, now, start)
+    for index, block in enumerate(parameters["blocks"].values()):
+        own, cross = (None, None) if cache is None else (cache.layers[index], cache.cross[index])
+        x = _block(block, x, now.of_layer(index), own, cross)
     return _logits(parameters, x, now).reshape(*target.shape, -1)
 
 
@@ -388,14 +463,15 @@ def _embed(
 
 
 def _block(
-    parameters: Tree, x: Tensor, now: _Pass, cache: Any = None
+    parameters: Tree, x: Tensor, now: _Pass, cache: Any = None, cross_cache: Any = None
 ) -> Float[Tensor, "batch length d_model"]:
-    if now.parts.TransformerBlock is not None and now.config.activation == "gelu":
+    is_whole = "cross_attention" not in parameters and now.config.activation == "gelu"
+    if now.parts.TransformerBlock is not None and is_whole:
         return _block_by_layer(parameters, x, now, cache)
     sublayers = {
         "attention": lambda x: _attention(parameters["attention"], x, now, now.mask, cache=cache),
         "cross_attention": lambda x: _attention(
-            parameters["cross_attention"], x, now, now.memory_mask, now.memory
+            parameters["cross_attention"], x, now, now.memory_mask, now.memory, cross_cache
         ),
         "feed_forward": lambda x: _feed_forward(parameters["feed_forward"], x, now),
     }
@@ -420,31 +496,66 @@ def _attention(
 ) -> Float[Tensor, "batch q_len d_model"]:
     config, parts, positions = now.config, now.parts, now.config.positions
     source = x if context is None else context
-    query = parts.split_heads(_linear(parameters["query"], x), config.num_heads)
-    key = parts.split_heads(_linear(parameters["key"], source), config.kv_heads)
-    value = parts.split_heads(_linear(parameters["value"], source), config.kv_heads)
+    query, key, value = (
+        parts.split_heads(_linear(parameters[name], tokens), heads)
+        for name, tokens, heads in (
+            ("query", x, config.num_heads),
+            ("key", source, config.kv_heads),
+            ("value", source, config.kv_heads),
+        )
+    )
     if config.qk_norm:
         query = parts.rms_norm(query, parameters["query_norm"]["gain"], 1e-5)
         key = parts.rms_norm(key, parameters["key_norm"]["gain"], 1e-5)
+    unrotated = query, key, value
     if positions == "rotary" and context is None:
         rows = now.positions.expand(len(x), -1)  # (batch, q_len)
         query, key = (parts.apply_rotary(h, rows, config.rotary_base) for h in (query, key))
-    if cache is not None:
+    is_own_cache = _can_cache(cache, now)
+    if context is not None and cache is not None and cache.length > 0:
+        key, value = cache.keys, cache.values  # an earlier call projected the context
+    elif cache is not None:
         key, value = cache.append(key, value)
+    if is_own_cache:
+        assert cache is not None and parts.cached_attention is not None
+        mixed, cache.state = parts.cached_attention(*unrotated, cache.state)
+        cache.version = cache.keys._version
+        return _linear(parameters["output"], parts.merge_heads(mixed))
+    shared = query, key, value
     key, value = (multihead.repeat_kv_heads(heads, config.num_heads) for heads in (key, value))
     bias = _distance_bias(query, key, now) if positions == "alibi" and context is None else None
     dropout = config.attention_dropout if now.training else 0.0
-    is_of_heads = mask is not None and mask.ndim == 4 and mask.shape[1] > 1
-    if parts.MultiHeadAttention is not None and bias is None and not (dropout or is_of_heads):
-        return _attention_by_layer(parameters, x, now, (query, key, value), mask)
+    if context is None:
+        layer, fits = parts.MultiHeadAttention, mask is None or mask.ndim < 4 or mask.shape[1] == 1
+    else:
+        layer, fits = parts.CrossAttention, mask is None or mask.shape[:-1] == (len(x), 1, 1)
+    if layer is not None and fits and bias is None and not dropout:
+        return _attention_by_layer(layer, parameters, x, now, (query, key, value), mask)
     if mask is None and bias is None and not dropout:
-        mixed, _ = parts.scaled_dot_product_attention(query, key, value)
+        if config.kv_heads < config.num_heads:
+            mixed = parts.grouped_query_attention(*shared)
+        else:
+            mixed, _ = parts.scaled_dot_product_attention(query, key, value)
     else:
         scores = parts.head_scores(query, key) / math.sqrt(config.d_head)
         scores = scores if bias is None else scores + bias
         mask = torch.ones_like(scores[0, 0], dtype=torch.bool) if mask is None else mask
         mixed = F.dropout(parts.masked_softmax(scores, mask), dropout) @ value
     return _linear(parameters["output"], parts.merge_heads(mixed))
+
+
+def _can_cache(cache: Any, now: _Pass) -> bool:
+    """Return whether `cached_attention` can continue: with the positions of its exercise."""
+    config = now.config
+    return (
+        isinstance(cache, OwnLayerCache)
+        and now.is_counted
+        and now.parts.cached_attention is not None
+        and now.parts.MultiHeadAttention is None
+        and (config.positions, config.rotary_base) == ("rotary", 10_000.0)
+        and config.kv_heads == config.num_heads
+        and cache.version == cache.keys._version
+    )
 
 
 def _distance_bias(query: Tensor, key: Tensor, now: _Pass) -> Float[Tensor, "heads q_len k_len"]:
@@ -459,15 +570,18 @@ def _distance_bias(query: Tensor, key: Tensor, now: _Pass) -> Float[Tensor, "hea
 
 def _feed_forward(parameters: Tree, x: Tensor, now: _Pass) -> Float[Tensor, "*batch d_model"]:
     name, up, down = now.config.activation, parameters["up"], parameters["down"]
-    if name == "swiglu" and not now.config.bias:
+    parts = now.parts
+    activation = getattr(parts, _NAMES.get(name, name), ACTIVATIONS[name])
+    if name == "swiglu" and parts.swiglu is not None and not now.config.bias:
         weights = (parameters[linear]["weight"].T for linear in ("gate", "up", "down"))
-        return now.parts.swiglu(x, *weights)
+        return parts.swiglu(x, *weights)
     if name in GatedFeedForward.ACTIVATIONS:
-        gate = ACTIVATIONS[name](_linear(parameters["gate"], x))
-        return _linear(down, gate * _linear(up, x))
-    compute = feed_forward if name == "squared_relu" else now.parts.feed_forward
+        return _linear(down, activation(_linear(parameters["gate"], x)) * _linear(up, x))
+    if parts.feed_forward is None or name == "squared_relu":
+        return _linear(down, activation(_linear(up, x)))
     biases = [linear.get("bias", x.new_zeros(len(linear["weight"]))) for linear in (up, down)]
-    return compute(x, up["weight"].T, biases[0], down["weight"].T, biases[1], name)
+    weights = (up["weight"].T, biases[0], down["weight"].T, biases[1])
+    return parts.feed_forward(x, *weights, name)
 
 
 def _linear(parameters: Tree, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
@@ -541,20 +655,28 @@ def _with(layer: Any, **functions: Callable[..., Any]) -> nn.Module:
 
 
 def _attention_by_layer(
-    parameters: Tree, x: Tensor, now: _Pass, heads: tuple[Tensor, ...], mask: Tensor | None
+    layer: Any,
+    parameters: Tree,
+    x: Tensor,
+    now: _Pass,
+    heads: tuple[Tensor, ...],
+    mask: Tensor | None,
 ) -> Tensor:
     """Attend with a layer whose projections return heads that are already rotated and cached."""
     query, key, value = (now.parts.merge_heads(vectors) for vectors in heads)
     projections = {"query": lambda _: query, "key": lambda _: key, "value": lambda _: value}
     output = partial(_linear, parameters["output"])
-    layer = _with(now.parts.MultiHeadAttention, output=output, **projections)
-    context = None if key.shape == x.shape else key
+    is_cross = layer is now.parts.CrossAttention
+    layer = _with(layer, output=output, **projections)
+    context = key if is_cross or key.shape != x.shape else None
     if mask is None:
         return layer(x, context, None)
     mask = mask.squeeze(1) if mask.ndim == 4 else mask  # (batch, q_len, k_len)
-    mask = mask.expand(*mask.shape[:-2], query.shape[1], key.shape[1])
+    if not is_cross:
+        mask = mask.expand(*mask.shape[:-2], query.shape[1], key.shape[1])
     is_empty = ~mask.any(dim=-1, keepdim=True)
-    out = layer(x, context, mask | is_empty)  # no exercise defines the output of an empty row
+    allowed = mask | is_empty  # no exercise defines the output of an empty row
+    out = layer(x, context, allowed[:, 0] if is_cross else allowed)
     return torch.where(is_empty, output(torch.zeros_like(x[:, :1])), out)
 
 

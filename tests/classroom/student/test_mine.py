@@ -80,7 +80,8 @@ def test_a_course_from_blank_to_solved_to_mistaken_is_what_the_library_says(
     shutil.copytree(ROOT / "exercises", exercises, ignore=shutil.ignore_patterns("__pycache__"))
     assert main(["mine", "--root", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert f"0 of {len(PIECES)} pieces are yours" in said
+    assert f"0 of {len(PIECES)} exercises are yours" in said
+    assert said.endswith("next: solve an exercise, then `classroom mine`: no piece is yours yet\n")
     assert "04_blocks 4.1         borrowed  layer_norm\n" in said
     assert said.count("is not written yet") == len(PIECES)
     library = imported(tmp_path)
@@ -95,12 +96,19 @@ def test_a_course_from_blank_to_solved_to_mistaken_is_what_the_library_says(
         notebooks[folder.name] = shutil.copy(solved, exercises / folder.name)
     built = build(tmp_path)
     assert [o for o in built.outcomes if not o.is_yours or o.why] == []
-    assert sorted(name for o in built.outcomes for name in o.in_model) == sorted(Parts.names())
+    runs = {name: models for o in built.outcomes for name, models in o.runs.items()}
+    asked = {name for piece in PIECES for name in piece.names}
+    assert set(Parts.names()) <= asked
+    assert asked - runs.keys() == {"softplus", "tanh_by_sigmoid"}, "in no model"
+    assert runs["CrossAttention"] == ["dates"] and runs["cached_attention"] == ["text"]
+    assert all("writes the same" in sentence for sentence in built.said.values())
+    assert "\n3. Mai 2031 → 2031-05-03\n" in built.to_table()
+    assert built.to_table().endswith("\nnext: groundup train --library mine")
     library = imported(tmp_path)
     assert library.BORROWED == {}
     assert {f.__module__ for f in vars(library.DecoderOnly.parts).values()} == {
         f"mine.{topic}" for topic in "preliminaries attention masking multihead".split()
-    } | {"mine.blocks", "mine.positions"}
+    } | {f"mine.{topic}" for topic in "blocks positions architectures generation".split()}
     assert library.adamw_step.__module__ == library.clip_gradients.__module__ == "mine.training"
     assert computes_as_the_reference(library)
     text = (tmp_path / "mine" / "blocks.py").read_text()

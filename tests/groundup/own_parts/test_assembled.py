@@ -8,15 +8,16 @@ from groundup import presets, pretrained
 from groundup.__main__ import main
 from groundup.core import layers, models
 from groundup.core.config import DecoderOnlyConfig
-from groundup.generation.loop import generate
+from groundup.data.batches import source_batch
+from groundup.generation.loop import generate, generate_beams, translate_texts
 from groundup.generation.sampling import greedy
 from groundup.looking.audit import causality_audit
 from groundup.own_parts import parts
-from groundup.own_parts.assembled import assemble, load_library, rebuilt, refusals
+from groundup.own_parts.assembled import assemble, count_calls, load_library, rebuilt, refusals
 from groundup.variants import functional
 from groundup.variants.functional import Parts
 
-SIZES = {"vocab_size": 11, "max_len": 13, "d_model": 12, "num_layers": 2, "num_heads": 3}
+SIZES = {"vocab_size": 11, "max_len": 13, "d_model": 12, "num_layers": 3, "num_heads": 3}
 SIZES |= {"d_ff": 7, "dropout": 0.0, "tie_embeddings": True, "norm_order": "pre"}
 KINDS = {
     "rotary": {"positions": "rotary", "activation": "gelu"},
@@ -27,7 +28,8 @@ KINDS = {
     "modern": {"positions": "rotary", "activation": "squared_relu", "norm": "rms", "qk_norm": True},
     "gated": {"positions": "rotary", "activation": "swiglu", "bias": False, "num_kv_heads": 1},
 }
-WHOLE = Parts(MultiHeadAttention=parts.MultiHeadAttention, TransformerBlock=parts.TransformerBlock)
+LAYERS = ("MultiHeadAttention", "CrossAttention", "TransformerBlock", "cached_attention")
+WHOLE = Parts(**{name: vars(parts)[name] for name in LAYERS})
 
 
 def pair(own, **choices):
@@ -121,6 +123,50 @@ def test_a_trained_model_writes_the_same_and_stays_causal():
     assert causality_audit(other, prompt, tokenizer.vocab_size).holds
 
 
+def test_an_encoder_decoder_of_right_parts_reads_dates_as_ours_does():
+    model, tokenizers = pretrained.load("dates")
+    library = type(sys)("somebodys")
+    library.DecoderOnly = assemble(WHOLE)
+    calls = count_calls(library)
+    other = rebuilt(model, library)
+    assert type(other).__name__ == "EncoderDecoder"
+    dates = ["3. Mai 2031", "25 January 1904", "19 Eylül 1961"]
+    ways = [{}, {"num_beams": 3}]
+    for how in ways:
+        seen = translate_texts(other, dates, *tokenizers.values(), **how)
+        assert seen == translate_texts(model, dates, *tokenizers.values(), **how)
+    assert seen[0] == "2031-05-03"
+    source, mask = source_batch(dates, tokenizers["source"])
+    hidden = torch.rand(3, 1, 5, 5) < 0.7
+    for masks in ((mask, None), (None, hidden), (mask[:, :, 0].logical_not()[:, None], hidden)):
+        with torch.no_grad():
+            seen, expected = (one(source, source[:, :5] % 9, *masks) for one in (other, model))
+        torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-4)
+    assert not calls, "these parts are nobody's"
+    watched = other.encoder[0].attention.register_forward_hook(lambda *about: calls.update("x"))
+    other(source, source[:, :5] % 9, mask)
+    watched.remove()
+    assert calls == {"x": 1}
+
+
+def test_a_cache_of_ones_own_is_left_as_soon_as_it_cannot_go_on():
+    sizes = SIZES | KINDS["rotary"]
+    model, other = pair(Parts(cached_attention=parts.cached_attention), **KINDS["rotary"])
+    assert sizes["num_layers"] == len(other.blocks)
+    prompt = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    seen = generate_beams(other, prompt, 5, 3).tokens  # exchanges rows of the cache
+    assert seen.equal(generate_beams(model, prompt, 5, 3).tokens)
+    cache = other.new_cache(2)
+    assert isinstance(cache.layers[1], functional.OwnLayerCache)
+    with torch.no_grad():
+        other(prompt, cache=cache)
+        assert cache.layers[1].state[0].shape[2] == 3
+        masked = other(prompt, cache=cache, mask=torch.ones(3, 6, dtype=torch.bool))
+        assert cache.layers[1].state[0].shape[2] == 3
+        torch.testing.assert_close(masked, model(prompt.repeat(1, 2))[:, 3:])
+        torch.testing.assert_close(other(prompt, cache=cache), model(prompt.repeat(1, 3))[:, 6:])
+
+
 def test_a_model_is_computed_by_its_modules_while_hooks_watch_them(tokens):
     def refuses(x, gain, bias, eps):
         raise ArithmeticError
@@ -158,16 +204,27 @@ def test_wrong_parts_are_refused_and_right_ones_are_not():
     def half_precision(x, positions, base):
         return functional.apply_rotary(x.bfloat16(), positions, base).to(x.dtype)
 
+    class Deaf(parts.CrossAttention):
+        def forward(self, x, memory, source_mask=None):
+            return super().forward(x, memory)
+
+    def forgets(query, key, value, cache=None):
+        return parts.cached_attention(query, key, value)
+
     given = {
         "causal_mask": lambda q_len, k_len: torch.ones(q_len, k_len, dtype=torch.bool).tril(),
         "layer_norm": without_slope,
         "apply_rotary": half_precision,
-        "silu": None,
+        "CrossAttention": Deaf,
+        "cached_attention": forgets,
+        "softplus": None,
     }
-    assert refusals({"causal_mask": given["causal_mask"], "silu": None}) == {}
+    assert refusals({"causal_mask": given["causal_mask"], "softplus": None}) == {}
     found = refusals(given)
-    assert [*found] == ["layer_norm", "apply_rotary"]
+    assert found.keys() == given.keys() - {"causal_mask", "softplus"}
     assert "a model with rotary positions in float64 are off by" in found["apply_rotary"]
+    assert "a model with rotary positions in float64 are off by" in found["cached_attention"]
+    assert "an encoder-decoder with sinusoidal positions" in found["CrossAttention"]
 
 
 OWN = """
@@ -224,8 +281,8 @@ def test_the_commands_compute_by_a_library_and_give_the_same(library, tmp_path, 
         "milliseconds": {}
     }
     dates = str(pretrained.FOLDER / "dates")
-    assert main(["generate", dates, "--prompt", "1 May 2024", "--library", own]) == 2
-    assert "--library must be used with a decoder-only model" in capfd.readouterr().err
+    assert main(["generate", dates, "--prompt", "1 May 2024", "--library", own]) == 0
+    assert capfd.readouterr().out == "2024-05-01\n"
 
 
 @pytest.mark.parametrize(

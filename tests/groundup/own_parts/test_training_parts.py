@@ -5,13 +5,14 @@ import torch
 
 from groundup import presets
 from groundup.core.models import DecoderOnly
-from groundup.data.batches import language_model_batches
-from groundup.own_parts import training_parts
+from groundup.data.batches import IGNORED, language_model_batches
+from groundup.own_parts import parts, training_parts
 from groundup.own_parts.training_parts import (
     AdamW,
     adamw_step,
     clip_gradients,
     learning_rate,
+    loss_by,
     train_by,
 )
 from groundup.training import loop
@@ -129,3 +130,30 @@ def test_gradients_that_are_not_finite_are_refused_and_missing_ones_stay_missing
     torch.testing.assert_close(clipped[2], torch.tensor([[0.8]]))
     with pytest.raises(ValueError, match="gradients must be finite, got a norm of nan"):
         clip_gradients([torch.tensor([torch.nan])], 1.0)
+
+
+def test_a_loss_of_ones_own_is_that_of_the_library_without_ignored_targets():
+    assert loss_by({}) is loss_by({"smoothed_loss": parts.smoothed_loss}) is None
+    own = loss_by({"smoothed_loss": lambda *about: parts.smoothed_loss(*about)})
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, 7, generator=generator, dtype=torch.float64)
+    targets = torch.randint(7, (2, 5), generator=generator)
+    targets[1, 3:] = IGNORED
+    for smoothing, number in ((0.0, 8), (0.1, 8), (0.1, 11)):
+        given = (logits, targets, smoothing, torch.tensor(number))
+        torch.testing.assert_close(own(*given), loop.cross_entropy(*given))
+
+
+def test_noam_sets_the_rate_of_the_schedule_that_is_named_after_it(model):
+    config = TrainingConfig(
+        steps=9, learning_rate=0.01, warmup_steps=3, schedule="inverse_root", micro_batches=1
+    )
+    rates = []
+    noam = {"noam": lambda *about: parts.noam(*about)}
+    optimizer, config, used = train_by(noam, optimizers_for(model, config), config)
+    assert used == ("noam",)
+    optimizer.register_step_pre_hook(lambda one, *_: rates.append(one.param_groups[0]["lr"]))
+    tokens = torch.randint(11, (50,), generator=torch.Generator().manual_seed(1))
+    batches = language_model_batches(tokens, 2, 7, torch.Generator().manual_seed(1))
+    list(train(model, batches, optimizer, config))
+    assert rates == pytest.approx([0.01 * loop.fraction_of_peak(config, step) for step in range(9)])
