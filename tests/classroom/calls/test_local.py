@@ -171,6 +171,14 @@ def test_a_blank_is_not_written_yet(blank):
     assert message(NotWritten, subject, "attention", 2) == "`attention` is not written yet"
 
 
+def test_what_was_given_above_a_blank_is_no_answer():
+    lines = ["class M(torch.nn.Module):", "    def __init__(self, width):"]
+    lines += ["        super().__init__()", "        # YOUR CODE HERE"]
+    lines += ["        raise NotImplementedError()", "    def forward(self, x): return x"]
+    said = message(NotWritten, student("\n".join(lines)), "M", {"width": 3}, {}, tensor(2))
+    assert said == "`M` is not written yet"
+
+
 def test_a_blank_that_another_function_calls_is_named():
     subject = student(
         "def scores(x): raise NotImplementedError()\n"
@@ -186,8 +194,9 @@ def test_a_blank_that_another_function_calls_is_named():
         ["y = x + 1", "raise NotImplementedError()", "return y"],
         ["raise NotImplementedError()", "return x + 1"],
         ["if x > 1:", "    raise NotImplementedError", "return x"],
+        ["# YOUR CODE HERE", "raise NotImplementedError()", "return x"],
     ],
-    ids=["below", "above", "in a branch"],
+    ids=["below", "above", "in a branch", "below a comment"],
 )
 def test_a_blank_s_last_line_that_was_left_beside_an_answer_is_pointed_out(body):
     lines = ["def attention(x):", '    """Attend."""', *(f"    {line}" for line in body)]
