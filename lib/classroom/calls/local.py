@@ -48,8 +48,7 @@ _FASTEST_ALARM = 2e-5
 _OUR_PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = (sysconfig.get_path("stdlib"), "site-packages", "dist-packages")
 _MOST_HEARD = 2000
-# Where nbgrader has removed an answer.
-_BLANK = "# YOUR CODE HERE"
+_OF_A_BLANK = re.compile(r"['\"]|super\(\).__init__\(\)$|raise NotImplementedError")
 _HINTS = (
     (
         r"(?i)scalar type|mixed dtype|same dtype|dtypes match",
@@ -384,23 +383,18 @@ def _failure(name: str, error: BaseException) -> StudentError:
 
 
 def _is_begun(frame: traceback.FrameSummary) -> bool:
-    """Say whether a function holds more than was handed out: code where its blank was, or below."""
-    lines, number = linecache.getlines(frame.filename), frame.lineno or 0
+    """Say whether a function holds more than a blank does."""
     try:
-        cell = ast.parse("".join(lines))
+        cell = ast.parse("".join(linecache.getlines(frame.filename)))
     except (SyntaxError, ValueError):
         return False
     bodies = [
-        function.body[ast.get_docstring(function) is not None :]
+        [ast.unparse(statement) for statement in function.body]
         for function in ast.walk(cell)
         if isinstance(function, ast.FunctionDef)
-        and function.lineno < number <= (function.end_lineno or 0)
+        and function.lineno < (frame.lineno or 0) <= (function.end_lineno or 0)
     ]
-    if not bodies:
-        return False
-    if lines[number - 2].strip() == _BLANK:  # what stands above it may have been given
-        return bodies[-1][-1].lineno > number
-    return not (len(bodies[-1]) == 1 and isinstance(bodies[-1][0], ast.Raise))
+    return bool(bodies) and any(not _OF_A_BLANK.match(statement) for statement in bodies[-1])
 
 
 def _frames_under_test(error: BaseException) -> list[traceback.FrameSummary]:
