@@ -94,6 +94,13 @@ def lookup_oracle(query, key, value, temperature):
     ...
 
 
+def some_queries_short(case):
+    """Draw a query, key and value; the scores of the first two queries lie close together."""
+    query, key, value = attention_inputs(case)
+    shrink = torch.tensor([1e-3 if i < 2 else 1.0 for i in range(query.shape[1])])
+    return query * shrink[:, None].double(), key, value
+
+
 @exercise(
     "soft_lookup",
     number="1.2",
@@ -122,17 +129,15 @@ class TestSoftLookup:
     @points(1)
     def test_a_cold_lookup_does_not_overflow(self, subject, case):
         def inputs(case):
-            query, key, value = attention_inputs(case)
             # The first queries are so short that even the cold softmax stays soft.
-            shrink = torch.tensor([1e-3 if i < 2 else 1.0 for i in range(query.shape[1])])
-            return query * shrink[:, None].double(), key, value, 1e-3
+            return *some_queries_short(case), 1e-3
 
         expect_agrees(subject, case, "soft_lookup", inputs, lookup_oracle, OUTPUT)
 
     @points(1)
     def test_at_temperature_zero_the_best_key_wins(self, subject, case):
         def inputs(case):
-            return *attention_inputs(case), 0.0
+            return *some_queries_short(case), 0.0
 
         expect_agrees(subject, case, "soft_lookup", inputs, lookup_oracle, OUTPUT)
 

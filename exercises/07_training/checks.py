@@ -5,6 +5,7 @@ prepared.zip.
 """
 
 import functools
+import itertools
 import math
 from functools import partial
 
@@ -16,6 +17,7 @@ from classroom.exercise.comparing import describe, differs
 from classroom.exercise.diagnosis import Crash, asks_for
 from classroom.exercise.expect import (
     exercise,
+    expect,
     expect_agrees,
     expect_answer,
     expect_inputs_unchanged,
@@ -149,6 +151,10 @@ def whole_numbers(case, count, highest):
     return torch.tensor([case.integer(0, highest) for _ in range(count)])
 
 
+def nothing_held_out(case):
+    return whole_numbers(case, case.size("num_tokens", 29, smallest=4), 96), 0
+
+
 def cut_inputs(case):
     num_tokens = case.size("num_tokens", 29, smallest=4)
     return whole_numbers(case, num_tokens, 96), case.integer(2, max(2, num_tokens // 3))
@@ -201,7 +207,8 @@ class TestGetBatch:
     @points(2)
     def test_the_end_of_the_text_is_held_out_and_nothing_else(self, subject, case):
         returns = {"train": "num_train", "held_out": "num_held_out"}
-        expect_agrees(subject, case, "cut", cut_inputs, cut_oracle, returns)
+        for inputs in (cut_inputs, nothing_held_out):
+            expect_agrees(subject, case, "cut", inputs, cut_oracle, returns)
 
     @points(2)
     def test_a_window_may_begin_wherever_it_and_its_targets_fit(self, subject, case):
@@ -574,8 +581,11 @@ def big_batch(weight, parts):
     ...
 
 
-def accumulation(weight, parts):
-    """Ask for the gradient, the loss, and the most sequences that the model saw at once."""
+def accumulation(weight, parts, noted=None):
+    """Ask for the gradient, the loss, and the most sequences that the model saw at once.
+
+    The calls of the model go to `noted`, in order: whether each was for the backward pass.
+    """
 
     def request(subject):
         sizes = [0]
@@ -583,6 +593,8 @@ def accumulation(weight, parts):
         @observing
         def model(weight, x):
             sizes.append(len(x))
+            if noted is not None:
+                noted.append(weight.requires_grad)
             return x @ weight
 
         found = subject.call("accumulated_gradients", subject.lend(model), weight, parts)
@@ -591,7 +603,7 @@ def accumulation(weight, parts):
     return request
 
 
-def expect_accumulates(subject, case, draw, judge):
+def expect_accumulates(subject, case, draw, judge, noted=None):
     """Expect what is found, and the sequences seen at once, to pass `judge`."""
     given = [draw(case), *(draw(case.fresh(i)) for i in range(2))]
 
@@ -601,7 +613,8 @@ def expect_accumulates(subject, case, draw, judge):
             return f"`accumulated_gradients` should return (gradient, loss), not {describe(found)}"
         return judge(found, most, *given[0])
 
-    expect_answer(subject, case, [accumulation(*one) for one in given], judge_first)
+    others = [accumulation(*one) for one in given[1:]]
+    expect_answer(subject, case, [accumulation(*given[0], noted), *others], judge_first)
 
 
 def judge_gradient(found, most, weight, parts):
@@ -636,13 +649,20 @@ class TestAccumulatedGradients:
 
     @points(1)
     def test_the_model_sees_one_part_at_a_time(self, subject, case):
+        noted = []
+
         def judge(found, most, weight, parts):
             largest = max(len(x) for x, _ in parts)
             if 0 < most <= largest:
                 return None
             return f"the largest part has {largest} sequences, and the model was given {most}"
 
-        expect_accumulates(subject, case, drawn_parts, judge)
+        expect_accumulates(subject, case, drawn_parts, judge, noted)
+        expect(
+            all(one or other for one, other in itertools.pairwise(noted)),
+            "the model was given a part before the backward pass of the one before, so that what "
+            "both left in memory was kept: go backward after each part",
+        )
 
     @points(2)
     def test_a_part_in_which_nothing_counts_adds_nothing(self, subject, case):

@@ -169,6 +169,9 @@ EpsilonInTheLogarithm = CrossEntropy.but(
 """A small number is added inside the logarithm, so no surprise is larger than about 20 nats, and
 being sure and wrong teaches nothing: take the log-softmax of the logits instead."""
 
+SurprisesInBits = CrossEntropy.but("clamp(min=1)", "clamp(min=1) / math.log(2)")
+"""The losses are in bits: nats use the natural logarithm, and divide by nothing."""
+
 MinusForgotten = CrossEntropy.but("return loss_of", "return -loss_of").but(
     "return losses_of", "return -losses_of"
 )
@@ -190,6 +193,17 @@ class TimesCompete(CrossEntropy):
         index = targets.masked_fill(~counted, 0).unsqueeze(-1)
         losses = -logits.log_softmax(dim=1).gather(-1, index).squeeze(-1) * counted
         return losses.sum(dim=1) / counted.sum(dim=1).clamp(min=1)
+
+
+class TargetsOverwritten(CrossEntropy):
+    """The targets that do not count are overwritten for whoever called (`targets[...] = 0`): use
+    `masked_fill`, which makes a new tensor."""
+
+    def cross_entropy(logits, targets, ignore_index):
+        counted = targets != ignore_index
+        targets[~counted] = 0
+        losses = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+        return (losses * counted).sum() / counted.sum().clamp(min=1)
 
 
 MeanOverIgnoredToo = CrossEntropy.but("counted.sum().clamp(min=1)", "targets.numel()")
@@ -621,6 +635,10 @@ DividedByTheShareFound = Dropout.but(
 """The scale is the share that happened to be kept, so each feature depends on the luck of the
 others: divide by the share expected, 1 - rate."""
 
+DroppedAtTheRateToo = Dropout.but("noise >= rate", "noise > rate")
+"""A feature whose noise is exactly the rate is dropped: dropped is what lies below. At rate 0, noise
+0 would drop something."""
+
 DroppedInPlace = Dropout.but(
     "return …", "if training:\n    x[noise < rate] = 0\n    x /= 1 - rate\nreturn x"
 )
@@ -645,13 +663,14 @@ class CheckSoftmax(Correct, exercise="check_softmax"):
             assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
 
 
-NothingAsserted = CheckSoftmax.but(
+NothingCanFail = CheckSoftmax.but(
     "generator = …\n    assert …",
     "weights = softmax(torch.randn(3, 4), -1)\n"
     "torch.allclose(weights.sum(-1), torch.ones(3))\n"
     'print("shape:", weights.shape)',
 )
-"""Something is computed and printed, and nothing is asserted: no softmax can fail this."""
+"""No wrong softmax fails this: assert something, and on scores for which a wrong softmax gives other
+weights, such as rows that lie 1000 apart."""
 
 OnlyTheSum = CheckSoftmax.but("40 * scores, ", "").but(
     "assert …",

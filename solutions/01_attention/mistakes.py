@@ -76,6 +76,18 @@ OverflowWhenCold = Lookup.but(
 """exp() of a large score is infinite, and inf/inf is NaN: subtract the largest score first, as
 softmax does."""
 
+ScaledAsWell = Lookup.but(
+    "query @ key.transpose(-2, -1)", "query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5"
+)
+"""The scores are also divided by the square root of the width: here the temperature is all that they
+are divided by."""
+
+TemperatureClamped = Lookup.but(
+    "if temperature == 0:\n    return …", "temperature = max(temperature, 1e-3)"
+)
+"""At temperature 0 a small temperature is used, and keys that match nearly as well still share the
+weight: in the limit, the best key takes all."""
+
 WorstMatchWins = Lookup.but("argmax", "argmin")
 """At temperature 0 the key with the smallest score is taken instead of the largest."""
 
@@ -114,6 +126,17 @@ MixingMatrixBackwards = Scores.but("w_query @ w_key.T", "w_key @ w_query.T")
 MixingMatrixInHeadSpace = Scores.but("w_query @ w_key.T", "w_query.T @ w_key")
 """The product is taken the other way round and has the width of a head: the matrix between two
 tokens is d_model by d_model."""
+
+AsymmetryBySquares = Scores.but("/ scores.norm()", "/ scores.square().sum()")
+"""The difference is divided by the square of the norm, so doubling the scores halves it: divide by
+the norm."""
+
+AsymmetryOfTheLargest = Scores.but(
+    "(scores - scores.T).norm() / scores.norm()",
+    "(scores - scores.T).abs().max() / scores.abs().max()",
+)
+"""Only the largest difference and the largest score count: a norm is the root of the sum of all
+squares."""
 
 AsymmetryNotRelative = Scores.but(" / scores.norm()", "")
 """The difference is not divided by the size of the scores, so doubling them doubles it."""
@@ -301,10 +324,11 @@ class NothingCompared(CheckHull):
         assert attention(query, key, value @ torch.randn(6, 3)).shape == (5, 3)
 
 
-OneSided = CheckHull.but(
+TooSmallGetsPast = CheckHull.but(
     "2 * torch.randn(11, 4, generator=generator)", "torch.randn(5, 4, generator=generator)"
 ).but("assert …\nassert (output …", "assert (output <= value.amax(dim=0) + 1e-5).all()")
-"""Only the upper end is tested, so outputs that are too small get past."""
+"""Outputs that are too small get past: test the lower end as well, on values that are all far above
+0 (around 10, say), where a sum of weights below 1 leads out of the hull."""
 
 AllValuesEqual = CheckHull.but("query = 2 …", "query = torch.randn(5, 4, generator=generator)").but(
     "value = …\nassert (output <= …",
@@ -451,6 +475,12 @@ class Projected(Correct, exercise="project_after_mixing"):
 
 BiasAlwaysWhole = Projected.but("weights.sum(dim=-1, keepdim=True) * b_value", "b_value")
 """The whole bias is added whatever a row sums to: a row of weights that sums to s carries s times
+the bias."""
+
+BiasYesOrNo = Projected.but(
+    "weights.sum(dim=-1, keepdim=True) *", "(weights.sum(dim=-1, keepdim=True) > 0) *"
+)
+"""A row with any weight at all gets the whole bias: a row of weights that sums to s carries s times
 the bias."""
 
 BiasForgotten = Projected.but("w_value + weights.sum(dim=-1, keepdim=True) * b_value", "w_value")

@@ -1032,7 +1032,11 @@ class TestMendedModes:
 
     @points(1)
     def test_new_queries_see_the_keys_that_were_kept(self, subject, case):
-        kept = mode_inputs(training=False, cached=True)
+        for training in (False, True):
+            self.judge_kept(subject, case, training)
+
+    def judge_kept(self, subject, case, training):
+        kept, other = (mode_inputs(mode, cached=True) for mode in (training, not training))
         args = kept(case)
         expected = mode_oracle(*args)
 
@@ -1042,8 +1046,9 @@ class TestMendedModes:
                 return problem
             return differs("output", seen, expected)
 
-        # Without the whole text, two mistakes would look alike.
-        trials = [args, kept(case.fresh(0)), mode_inputs(False, cached=False)(case.fresh(1))]
+        # Without the whole text and the other mode, some mistakes would look alike.
+        whole = mode_inputs(False, cached=False)
+        trials = [args, kept(case.fresh(0)), whole(case.fresh(1)), other(case.fresh(2))]
         expect_answer(subject, case, [asks_for("mended_modes", trial) for trial in trials], judge)
 
     def compare(self, subject, case, inputs):
@@ -1091,6 +1096,7 @@ class TestMendedMaps:
     @points(2)
     def test_deeper_maps_are_those_that_the_model_uses(self, subject, case):
         self.compare(subject, case, map_inputs)
+        expect_inputs_unchanged(subject, case, "mended_maps", map_inputs)
 
     def compare(self, subject, case, inputs):
         returns = {"maps": "num_layers length length"}

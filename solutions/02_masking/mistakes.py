@@ -739,6 +739,12 @@ KeptKeysForgotten = Modes.but("tril(diagonal=len(key) - len(query))", "tril()")
 """The triangle starts at the first key. Keys that were kept come first, so the queries are the last
 positions."""
 
+OffsetInEvaluationOnly = Modes.but(
+    "diagonal=len(key) - len(query)", "diagonal=0 if training else len(key) - len(query)"
+)
+"""In training, the triangle starts at the first key: the queries are the last of the keys in both
+modes."""
+
 OnlyIfSquare = Modes.but(
     "allowed = …\nreturn …",
     "if len(query) == len(key):\n"
@@ -783,6 +789,9 @@ MapsOneLayerLate = Maps.but(
     "maps.append(layer_weights(x, w_q, w_k, mask))",
 )
 """Each map is taken after its layer has changed x: the layer looked at what came in."""
+
+StreamChangedInPlace = Maps.but("x = x + maps", "x += maps")
+"""`x += …` writes into the x of whoever called: `x = x + …` makes a new one."""
 
 ResidualDropped = Maps.but("x + maps", "maps")
 """What a layer computes is added to x; here it replaces x."""

@@ -178,6 +178,10 @@ this."""
 SumSubtracted = RMSNorm.but("1 / d_model", "1")
 """The matrix subtracts the sum of the features; divide it by d_model to get the mean."""
 
+MatrixInFloat32 = RMSNorm.but(", dtype=torch.float64", "")
+"""The matrix is in float32, which is what `torch.eye` makes unless it is told: ask for
+dtype=torch.float64."""
+
 OnlyTheDiagonal = RMSNorm.but("- 1 / d_model", "* (1 - 1 / d_model)")
 """Only the diagonal of the identity is made smaller, which shrinks each feature; the mean has to be
 subtracted from each feature and contains all of them."""

@@ -17,6 +17,7 @@ from classroom.exercise.expect import (
     CheckFailed,
     exercise,
     expect_agrees,
+    expect_gradients,
     expect_law,
     expect_test_judges,
     points,
@@ -154,7 +155,7 @@ SEEING = {
     "the first token is marked": marked(0),
     "the last token is marked": marked(-1),
     "attention whose outputs are handed out in the reverse order": lambda x: attend(x).flip(-2),
-    "attention with a faint vector added for each position": lambda x: with_positions(x, 0.05),
+    "attention with a faint vector added for each position": lambda x: with_positions(x, 0.01),
 }
 ### END PACKED
 
@@ -387,7 +388,7 @@ class TestLearnedPositions:
         self.compare(subject, case, lambda case: 13 - case.size("length", 5))
 
     @points(1, only_with="test_a_text_gets_the_first_rows")
-    def test_inputs_stay_as_they_were(self, subject, case):
+    def test_inputs_stay_as_they_were_and_the_table_is_learned(self, subject, case):
         def inputs(case):
             return *learned_inputs(case), 1
 
@@ -398,6 +399,8 @@ class TestLearnedPositions:
             return None
 
         expect_answer(subject, case, inputs, ask_learned_for_inputs, judge)
+        learned_from = ["x", "table"]
+        expect_gradients(subject, case, "learned_positions", inputs, learned_oracle, learned_from)
 
     @points(1)
     def test_beyond_the_table_a_sentence_says_so(self, subject, case):

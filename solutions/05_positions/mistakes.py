@@ -768,6 +768,9 @@ NothingTurned = Swapped.but(
 """Queries and keys come back as they were, and the model no longer sees how far apart tokens
 stand."""
 
+BaseTooSmall = Swapped.but("10_000 **", "1_000.0 **")
+"""The base is 1,000, so that all pairs but the first turn too fast: the model learned with 10,000."""
+
 KeysNotTurned = Swapped.but("turned(key)", "key")
 """Only the queries are turned: a score then depends on the place of the query, not on its distance
 from the key. Turn both."""

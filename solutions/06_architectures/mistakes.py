@@ -971,6 +971,9 @@ GainForgotten = Swapped.but("read = …", 'read = F.layer_norm(x, x.shape[-1:]) 
 NormBiasForgotten = Swapped.but('["gain"], weights["bias"]', '["gain"]')
 """The bias of the norm is not added."""
 
+AlwaysFourHeads = Swapped.but("(num_heads, -1)", "(4, -1)")
+"""There are always four heads, as this model has; num_heads says how many there are."""
+
 ScaledByTheWholeWidth = Swapped.but("query.shape", "x.shape")
 """The scores are divided by the root of d_model; the model learned with the root of d_head. Almost
 all of its dates stay right."""

@@ -174,7 +174,8 @@ counts is the order in which the merges were learned."""
 # 7.1 ------------------------------------------------------------------------------------------
 class Batch(Correct, exercise="get_batch"):
     def cut(tokens, num_held_out):
-        return tokens[:-num_held_out], tokens[-num_held_out:]
+        num_train = len(tokens) - num_held_out
+        return tokens[:num_train], tokens[num_train:]
 
     def starts_from(draws, num_tokens, length):
         return (draws * (num_tokens - length)).long()
@@ -220,21 +221,27 @@ StartsRounded = Batch.but("long()", "round().long()")
 """The draws are rounded to the nearest place instead of down, so one place too many may come out,
 and both ends are drawn half as often."""
 
-HeldOutIsLearnedToo = Batch.but("tokens[:-num_held_out]", "tokens")
+MinusNothing = Batch.but(
+    "num_train = …\nreturn …", "return tokens[:-num_held_out], tokens[-num_held_out:]"
+)
+"""Where nothing is held out, `tokens[:-0]` is `tokens[:0]`, and nothing is left to learn from: count
+from the beginning of the text."""
+
+HeldOutIsLearnedToo = Batch.but("tokens[:num_train]", "tokens")
 """What is learned from is the whole text, the held-out part included: it must end where that
 begins."""
 
 ShuffledBeforeTheCut = Batch.but(
-    "return tokens[:-num_held_out], tokens[-num_held_out:]",
+    "return tokens[:num_train], tokens[num_train:]",
     "order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(0))\n"
     "shuffled = tokens[order]\n"
-    "return shuffled[:-num_held_out], shuffled[-num_held_out:]",
+    "return shuffled[:num_train], shuffled[num_train:]",
 )
 """The tokens are shuffled before they are cut: a text is its order, and neighbours of what is held
 out would be learned."""
 
 TheBeginningHeldOut = Batch.but(
-    "tokens[:-num_held_out], tokens[-num_held_out:]", "tokens[num_held_out:], tokens[:num_held_out]"
+    "tokens[:num_train], tokens[num_train:]", "tokens[num_held_out:], tokens[:num_held_out]"
 )
 """The beginning of the text is held out; it should be its end."""
 

@@ -81,7 +81,7 @@ def byte_pairs(words: list[str], num_merges: int) -> list[tuple[str, str]]:
 #
 # A language model learns from windows of a long text. Three small functions stand between the text and the model, and a mistake in any of them gives a loss that is too good:
 #
-# - `cut` keeps the last `num_held_out` tokens of the text aside. The text is cut once, before any window is drawn, so no window of the one part can reach into the other.
+# - `cut` keeps the last `num_held_out` tokens of the text aside, none if that is 0. The text is cut once, before any window is drawn, so no window of the one part can reach into the other.
 # - `starts_from` says where windows begin. It gets random numbers from 0 to below 1 and spreads them evenly over all places where a window of `length` tokens *and the token behind it* fit: the lowest number gives place 0, the highest the last such place.
 # - `get_batch` returns the windows that begin at `starts`, and the targets: for each token of each window, the token that comes after it in the text.
 #
@@ -101,7 +101,8 @@ def byte_pairs(words: list[str], num_merges: int) -> list[tuple[str, str]]:
 def cut(tokens: torch.Tensor, num_held_out: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Split a text into what is learned from, (num_train,), and its end (num_held_out,)."""
     ### BEGIN SOLUTION
-    return tokens[:-num_held_out], tokens[-num_held_out:]
+    num_train = len(tokens) - num_held_out
+    return tokens[:num_train], tokens[num_train:]
     ### END SOLUTION
 
 

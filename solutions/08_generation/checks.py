@@ -28,7 +28,7 @@ from classroom.exercise.expect import (
     expect_test_judges,
     points,
 )
-from classroom.exercise.prepared import oracle
+from classroom.exercise.prepared import observing, oracle
 
 
 def expect_right(subject, case, draw, request, judge):
@@ -886,11 +886,21 @@ def small_model(table, layers, tokens, positions, mask):
 
 
 def ask_for_logits(subject, prompts, pad, table, layers):
-    model = subject.lend(partial(small_model, table, layers))
-    return subject.call("next_logits", model, prompts, pad)
+    """Ask for the logits, and how often the model was called."""
+    calls = [0]
+
+    @observing
+    def model(*batch):
+        calls[0] += 1
+        return small_model(table, layers, *batch)
+
+    return subject.call("next_logits", subject.lend(model), prompts, pad), calls[0]
 
 
-def judge_logits(logits, prompts, pad, table, layers):
+def judge_logits(answer, prompts, pad, table, layers):
+    logits, num_calls = answer
+    if num_calls != 1:
+        return f"the model was asked {num_calls} times; ask it once, for all prompts"
     expected = []
     for prompt in prompts:
         places = torch.arange(len(prompt))
@@ -1046,13 +1056,17 @@ def first_tokens(subject, target, draft, places, others):
         for accept, u in zip(places, others.tolist(), strict=True):
             given = torch.tensor([drafted]), accept[None], u
             seen = as_tokens(subject.call("speculative", target, draft, *given))
-            if seen and type(seen[0]) is int and 0 <= seen[0] < 3:
+            if seen and type(seen[0]) is not int:
+                return f"`speculative` should return ints; the first token is {describe(seen[0])}"
+            if seen and 0 <= seen[0] < 3:
                 row[seen[0]] += 1
         counts.append(row)
     return counts
 
 
 def judge_first(counts, target, draft, places, others):
+    if isinstance(counts, str):
+        return counts
     found = draft[0] @ torch.tensor(counts).double() / len(places)
     if (found - target[0]).abs().max() < 0.07:
         return None

@@ -559,6 +559,10 @@ PaddingByItsNumber = LeftPadded.but(
 """Whatever has the number `pad` is taken for padding, also inside a prompt; how many tokens are
 missing is known from the lengths."""
 
+HiddenByItsNumber = LeftPadded.but("is_real[:, None, :]", "(tokens != pad)[:, None, :]")
+"""The mask hides whatever has the number `pad`, also inside a prompt; how many tokens are missing is
+known from the lengths."""
+
 CutToTheShortest = LeftPadded.but(
     "length = max(map(len, prompts))",
     "length = min(map(len, prompts))\nprompts = [prompt[-length:] for prompt in prompts]",

@@ -1134,6 +1134,8 @@ class TestAblation:
             drawn_costs(case, one_is_in_the_way=True),
             *(drawn_costs(case.fresh(i), at) for i, at in enumerate((-1, 0, None))),
         ]
+        whole, costs = drawn_costs(case.fresh(3))
+        draws.append((whole, costs - 0.7))  # the model is better off without any of them
         requests = [missed_request(*draw) for draw in draws]
         for i, draw in enumerate(draws):
             ask = [requests[i], *requests[:i], *requests[i + 1 :]]

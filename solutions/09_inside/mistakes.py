@@ -508,6 +508,23 @@ LargestChange = Ablation.but("cost > best[2]", "abs(cost) > abs(best[2])")
 """The head whose removal changes most is returned, also if the model is better off without it; what
 is missed is a cost above 0."""
 
+OnlyCostsAboveZero = Ablation.but("best = None", "best = 0, 0, 0.0").but("best is None or ", "")
+"""The search starts at a cost of 0, so nothing is found where the model is better off without each
+head: start with the first head."""
+
+AllOtherHeads = Ablation.but(
+    "bits_without([(layer, head)])",
+    "bits_without(\n"
+    "    [\n"
+    "        (i, h)\n"
+    "        for i in range(num_layers)\n"
+    "        for h in range(num_heads)\n"
+    "        if (i, h) != (layer, head)\n"
+    "    ]\n"
+    ")",
+)
+"""All heads but one are taken away; take away one, and leave all others."""
+
 LastHeadForgotten = Ablation.but("(num_heads)", "(num_heads - 1)")
 """The last head of each layer is never taken away."""
 
