@@ -147,6 +147,20 @@ def test_functions_are_called_by_name_with_copies(job):
     assert after.equal(result)
 
 
+def test_a_call_pays_for_no_import_of_torch_s_that_each_fork_would_repeat(job):
+    job.run(
+        "import sys, torch\n"
+        "def imported(x):\n"
+        "    before = set(sys.modules)\n"
+        "    torch.testing.assert_close(x, x)\n"
+        "    torch.optim.AdamW([x.requires_grad_()])\n"
+        "    repr(x)\n"
+        "    return len(set(sys.modules) - before)"
+    )
+    with job.serving("imported") as subject:
+        assert subject.call("imported", ONE) <= 3
+
+
 _LEAVES = """
 import os, time
 def num_processes(): return len([name for name in os.listdir("/proc") if name.isdigit()])
