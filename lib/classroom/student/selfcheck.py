@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from classroom.calls.local import LocalSubject
-from classroom.course import REPORT_TYPE
+from classroom.course import PUBLISHED_SEED, REPORT_TYPE, SEED_VARIABLE
 from classroom.exercise.expect import CheckFailed
+from classroom.exercise.prepared import folder_for
 from classroom.exercise.report import Report
 from classroom.exercise.run import list_checks, load_checks, run_checks
 
@@ -57,8 +58,9 @@ def check(name: str) -> Score:
     """
     namespace = sys._getframe(1).f_globals
     subject = LocalSubject(namespace, listens=True)
-    folder = Path.cwd()
-    report = run_checks(folder, name, subject)
+    seed = os.environ.get(SEED_VARIABLE) or PUBLISHED_SEED
+    folder = folder_for(Path.cwd(), seed)  # under nbgrader the checks lie elsewhere
+    report = run_checks(folder, name, subject, seed)
     if os.environ.get("NBGRADER_EXECUTION") == "validate" and report.earned < report.points:
         raise CheckFailed(report.to_text())
     old = _older_than_their_cells(namespace, subject.called)
