@@ -1,4 +1,5 @@
-# JupyterHub on one Linux machine, where everybody has an account with a password. Start it as root.
+# JupyterHub on one Linux machine, where everybody has an account with a password.
+# Start it as root.
 import os
 import sys
 from pathlib import Path
