@@ -33,6 +33,7 @@ from classroom.calls.subject import (
     NotWritten,
     StudentError,
     Subject,
+    TooSlow,
     WrongKind,
     content,
     count,
@@ -272,6 +273,7 @@ class LocalSubject(Subject):
         armed = can_interrupt
         repeat_after = _REPEAT_ALARM_AFTER
         went_off = False
+        error: TooSlow | None = None
 
         def left() -> tuple[float, float]:
             return (
@@ -280,7 +282,7 @@ class LocalSubject(Subject):
             )
 
         def stop(signum: int, frame: FrameType | None) -> None:
-            nonlocal repeat_after, went_off
+            nonlocal repeat_after, went_off, error
             went_off = True
             if not armed or frame is None or _is_ours(frame.f_code.co_filename):
                 return
@@ -292,9 +294,13 @@ class LocalSubject(Subject):
             # until one comes while the code is outside its `try`.
             repeat_after = max(repeat_after / 2, _FASTEST_ALARM)
             signal.setitimer(signal.ITIMER_REAL, repeat_after, repeat_after)
-            if left()[0] > 0:
-                raise too_long(name, WALL_PER_CPU * self._seconds)
-            raise too_slow(name, self._seconds)
+            # What it computes while it catches alarms is not what stopped it.
+            error = error or (
+                too_slow(name, self._seconds)
+                if left()[0] <= 0
+                else too_long(name, WALL_PER_CPU * self._seconds)
+            )
+            raise error
 
         previous = signal.signal(signal.SIGALRM, stop) if can_interrupt else None
         try:

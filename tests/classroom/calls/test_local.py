@@ -425,6 +425,8 @@ ENDLESS = {
     "        try: time.sleep(1)\n        except BaseException: pass",
     "swallows twice": "while True:\n        try:\n            try: time.sleep(1)\n"
     "            except BaseException: pass\n        except BaseException: pass",
+    "sleeps, then computes": "try: time.sleep(100)\n"
+    "    except BaseException: sum(range(20_000_000))",
     "works in torch": "while True: torch.ones(30, 30) @ torch.ones(30, 30)",
     "in a generator": "sum(1 for _ in iter(int, 1))",
 }
