@@ -11,6 +11,7 @@ text always gives the same bytes.
 import hashlib
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def build_notebook(folder: Path) -> NotebookNode:
             cell.source = _fill_headers(cell.source, exercises, points, text)
             cell.source = _QUESTION.sub(lambda m: _question(m[1], written, text), cell.source)
     _add_checks(notebook, points, text)
+    _add_start(notebook, folder)
     if missing := sorted(exercises.keys() - set(_HEADER.findall(_markdown_of(text)))):
         raise ValueError(f"{text.name}: no line {{{{exercise {missing[0]}}}}} heads its exercise")
     _give_stable_ids(notebook)
@@ -216,6 +218,51 @@ def _add_checks(notebook: NotebookNode, points: Mapping[str, int], text: Path) -
     if missing := [name for name in points if name not in solved]:
         raise ValueError(f'{text.name}: no cell begins with # %% exercise="{missing[0]}"')
     notebook.cells = cells
+
+
+_START = """\
+#@title Run this cell first: it finds the course, or says what to do
+import sys
+
+COURSE = "{archive}"
+ON_COLAB = bool(COURSE) and "google.colab" in sys.modules
+
+try:
+    import classroom
+except ModuleNotFoundError:
+    if not ON_COLAB:
+
+        class CourseNotFound(Exception):
+            def _render_traceback_(self):  # the sentence is enough
+                return [str(self)]
+
+        raise CourseNotFound(
+            "The course is not installed for this kernel. Choose the kernel of the environment "
+            "that has it, or open a terminal in the folder that holds README.md, and run\\n\\n"
+            f'    "{{sys.executable}}" -m pip install -r requirements.txt\\n\\n'
+            "Then restart the kernel."
+        ) from None
+    get_ipython().run_line_magic("pip", f"install --quiet {{COURSE}}")
+
+if ON_COLAB:
+    from classroom.student.colab import begin
+
+    begin("{assignment}", COURSE)"""
+
+
+def _add_start(notebook: NotebookNode, folder: Path) -> None:
+    """Put a folded cell before the first code, for whoever has the notebook without the course."""
+    try:
+        about = tomllib.loads(Path(folder.parents[1], "pyproject.toml").read_text())["project"]
+        archive = f"{about['urls']['Repository']}/archive/refs/tags/v{about['version']}.tar.gz"
+    except (FileNotFoundError, KeyError):
+        archive = ""  # a course that is published nowhere
+    cell = nbformat.v4.new_code_cell(
+        _START.format(archive=archive, assignment=folder.name),
+        metadata={"cellView": "form", "jupyter": {"source_hidden": True}},
+    )
+    first = next(i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code")
+    notebook.cells.insert(first, cell)
 
 
 def _about(grade_id: str, **marks: bool | int) -> dict[str, bool | int | str]:

@@ -224,10 +224,18 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
+class ChecksMissing(FileNotFoundError):
+    """There is no `checks.py` in the folder."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Show the sentence alone in a notebook: its line of code has no mistake."""
+        return [str(self)]
+
+
 def _collect(folder: Path) -> dict[str, _Found]:
     path = Path(folder).resolve() / "checks.py"
     if not path.exists():
-        raise FileNotFoundError(
+        raise ChecksMissing(
             f"there is no checks.py in {path.parent}: open the notebook from the folder that it "
             "came in"
         )

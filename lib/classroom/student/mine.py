@@ -37,6 +37,8 @@ from classroom.exercise.prepared import PREPARED
 from classroom.exercise.run import load_checks, run_checks
 
 PACKAGE = "mine"
+COLAB_COPIES = "Colab Notebooks"
+"""Folder beside the course in which Colab saves copies; the newest of each notebook counts."""
 SECONDS_PER_EXERCISE = 60.0
 """Time for one exercise, from running its code to its last check."""
 _START_SECONDS = 120.0
@@ -494,6 +496,20 @@ def _first_line(error: BaseException) -> str:
     return said[0].rstrip(".") if said else type(error).__name__
 
 
+def notebook_of(folder: Path) -> Path:
+    """Return a student's notebook: that of the assignment's folder, or a newer copy of Colab's.
+
+    Args:
+        folder: The assignment's folder, `COURSE/exercises/NUMBER_TOPIC`.
+
+    """
+    topic = folder.name.partition("_")[2]
+    there = folder / f"{topic}.ipynb"
+    copies = folder.parents[2].glob(f"{COLAB_COPIES}/*{topic}*.ipynb")
+    found = [path for path in (there, *copies) if path.exists()]
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=there)
+
+
 # A chapter of the package ----------------------------------------------------------------------
 
 
@@ -503,7 +519,7 @@ class _Chapter:
     def __init__(self, folder: Path, pieces: list[Piece]):
         self.folder, self.pieces = folder, pieces
         self.topic = folder.name.partition("_")[2]
-        self.notebook = folder / f"{self.topic}.ipynb"
+        self.notebook = notebook_of(folder)
         self.source = _read(self.notebook)
         self.numbers: dict[str, str] = {}
         self.why: dict[str, str] = {}

@@ -59,7 +59,9 @@ def check(name: str) -> Score:
     namespace = sys._getframe(1).f_globals
     subject = LocalSubject(namespace, listens=True)
     seed = os.environ.get(SEED_VARIABLE) or PUBLISHED_SEED
-    folder = folder_for(Path.cwd(), seed)  # under nbgrader the checks lie elsewhere
+    # VS Code may run a notebook in another folder, and says where the notebook lies.
+    notebook = Path(namespace.get("__vsc_ipynb_file__", Path.cwd() / "notebook"))
+    folder = folder_for(notebook.parent, seed)  # under nbgrader the checks lie elsewhere
     report = run_checks(folder, name, subject, seed)
     if os.environ.get("NBGRADER_EXECUTION") == "validate" and report.earned < report.points:
         raise CheckFailed(report.to_text())
