@@ -4,8 +4,9 @@ Only the text is edited (`attention.py`, jupytext's percent format). A cell that
 `# %% exercise="name"` holds the solution of an exercise; the cell that checks it, nbgrader's
 metadata and the points are added here. A cell of text that begins with
 `# %% [markdown] written="name" points=3` holds what a person looks for in a written answer, in
-whose place students get a blank. Cell ids are the grade ids, or a hash of the source, so the same
-text always gives the same bytes.
+whose place students get a blank. Before the first code comes a cell for whoever has the notebook
+without the course. Cell ids are the grade ids, or a hash of the source, so the same text always
+gives the same bytes.
 """
 
 import hashlib
@@ -225,7 +226,7 @@ _START = """\
 import sys
 
 COURSE = "{archive}"
-ON_COLAB = bool(COURSE) and "google.colab" in sys.modules
+ON_COLAB = "google.colab" in sys.modules
 
 try:
     import classroom
@@ -251,12 +252,12 @@ if ON_COLAB:
 
 
 def _add_start(notebook: NotebookNode, folder: Path) -> None:
-    """Put a folded cell before the first code, for whoever has the notebook without the course."""
+    """Put a folded cell before the first code, if the course is published somewhere."""
     try:
         about = tomllib.loads(Path(folder.parents[1], "pyproject.toml").read_text())["project"]
         archive = f"{about['urls']['Repository']}/archive/refs/tags/v{about['version']}.tar.gz"
     except (FileNotFoundError, KeyError):
-        archive = ""  # a course that is published nowhere
+        return
     cell = nbformat.v4.new_code_cell(
         _START.format(archive=archive, assignment=folder.name),
         metadata={"cellView": "form", "jupyter": {"source_hidden": True}},

@@ -41,7 +41,7 @@ def begin(assignment: str, archive: str) -> None:
         raise FileNotFoundError(f"the course at {archive} has no exercises/{assignment}")
     os.chdir(course / "exercises" / assignment)
     print(
-        "The course is installed. Keep your work: File, Save a copy in Drive. What you have written "
-        f'so far becomes a library by  !classroom mine --root "{course}"',
+        "The course is installed. Keep your work: File, Save a copy in Drive. What you have "
+        f'written so far becomes a library by  !classroom mine --root "{course}"',
         file=sys.stderr,
     )

@@ -1,6 +1,7 @@
 """The first cell of a notebook, where there is no course, and on a Colab that is not Google's."""
 
 import io
+import os
 import sys
 import tarfile
 import threading
@@ -145,6 +146,7 @@ def test_a_newer_copy_that_colab_saved_is_the_students_notebook(tmp_path):
     folder.mkdir(parents=True)
     copies.mkdir()
     (folder / "attention.ipynb").touch()
+    os.utime(folder / "attention.ipynb", (1_000_000_000,) * 2)
     assert mine.notebook_of(folder) == folder / "attention.ipynb"
     (copies / "Copy of attention.ipynb").touch()
     assert mine.notebook_of(folder) == copies / "Copy of attention.ipynb"
