@@ -226,7 +226,7 @@ def record(folder: Path) -> Iterator[tuple[str, Recorder]]:
     """
     mistakes, notebook = load_answers(folder / "mistakes.py"), build_notebook(folder)
     variants = load_answers(folder / "variants.py")
-    prelude = next(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    prelude = next(cell.source for cell in notebook.cells if "import check" in cell.source)
 
     def run(answer: Answer, kind: type[LocalSubject], seed: str = PUBLISHED_SEED) -> Report:
         files = {path: File(data) for path, data in files_beside(folder, answer).items()}
