@@ -153,7 +153,7 @@ class Exercises(SphinxDirective):
         notebook = root / "exercises" / assignment["name"] / assignment["notebook"]
         listed = nodes.container(classes=["exercise-list"])
         listed += self._summary(assignment)
-        command = f"jupyter lab exercises/{assignment['name']}/{assignment['notebook']}"
+        command = f"classroom start {assignment['name']}"
         listed += nodes.literal_block(command, command, language="bash")
         listed += self._download(notebook)
         listed += opened
@@ -171,7 +171,7 @@ class Exercises(SphinxDirective):
         text += f" ({optional} of them optional)" if optional else ""
         text += f", {assignment['points']} points, about {duration(assignment['minutes'])} in all. "
         text += f"The checks know {mistakes} mistakes by name, and say so when they meet one. "
-        text += "Open the notebook from the folder of the course:"
+        text += "Open the notebook, from the folder of the course:"
         return nodes.paragraph(text, text)
 
     def _download(self, notebook: Path) -> nodes.paragraph:

@@ -24,6 +24,12 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"classroom {args.command}: stopped", file=sys.stderr)
         return 130
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("classroom"):
+            raise
+        needed = f"needs {error.name}: python -m pip install -r requirements.txt"
+        print(f"classroom {args.command} {needed}", file=sys.stderr)
+        return 2
     except (OSError, ValueError) as error:
         print(f"classroom {args.command}: {_in_a_sentence(error)}", file=sys.stderr)
         return 2
@@ -87,6 +93,30 @@ def _handout(args: argparse.Namespace) -> int:
     names = student_copy(args.root, args.to)
     print(f"wrote {', '.join(names)} and what students need for it to {args.to}")
     print("forks of public repositories are public: let students work in private copies")
+    return 0
+
+
+def _start(args: argparse.Namespace) -> int:
+    from classroom.student.work import WORK, prepare
+
+    is_first = not (args.root / WORK).exists()
+    notebooks, stay = prepare(args.root)
+    for notebook in stay:
+        print(f"{notebook} stays as you left it; the course has a newer one in exercises/")
+    named = [each for each in notebooks if args.assignment in (None, each.parent.name)]
+    if not named:
+        there = ", ".join(each.parent.name for each in notebooks)
+        raise ValueError(f"no assignment is called {args.assignment}; there are: {there}")
+    print(f"your notebooks are in {args.root / WORK}; begin with {named[0]}")
+    if args.no_lab:
+        return 0
+    from jupyterlab.labapp import LabApp
+
+    page = f"/tree/{named[0].relative_to(args.root).as_posix()}"
+    opened = page if is_first or args.assignment else ""  # else all that was open the last time
+    LabApp.launch_instance(
+        [f"--ServerApp.root_dir={args.root.resolve()}", f"--LabApp.default_url=/lab{opened}"]
+    )
     return 0
 
 
@@ -566,6 +596,12 @@ def _parser() -> argparse.ArgumentParser:
 
     option = add("handout", _handout, "write the repository that students get", "--root")
     option("--to", type=Path, required=True, help="an empty folder, or what this wrote before")
+
+    option = add(
+        "start", _start, "copy the exercises into work/ and open them in JupyterLab", "--root"
+    )
+    option("assignment", nargs="?", help="to be opened; the first by default")
+    option("--no-lab", action="store_true", help="do not start JupyterLab")
 
     option = add("check", _check, "run a notebook and report which checks pass")
     option("path", type=Path, help="a notebook, or a folder with notebooks")

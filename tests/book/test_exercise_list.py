@@ -69,7 +69,7 @@ def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(small_book, 
     text = " ".join(listed.get_text().split())
     assert f"{len(assignment['exercises'])} exercises" in text
     assert f"{assignment['points']} points" in text
-    assert f"jupyter lab exercises/{name}/{assignment['notebook']}" in text
+    assert f"classroom start {name}" in text
 
     (download,) = listed.find_all("a", class_="download")
     copy = book.folder / "out" / download["href"]
