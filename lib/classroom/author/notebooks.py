@@ -240,7 +240,7 @@ except ModuleNotFoundError:
         raise CourseNotFound(
             "The course is not installed for this kernel. Choose the kernel of the environment "
             "that has it, or open a terminal in the folder that holds README.md, and run\\n\\n"
-            f'    "{{sys.executable}}" -m pip install -r requirements.txt\\n\\n'
+            f'    "{{sys.executable}}" -m pip install -e .\\n\\n'
             "Then restart the kernel."
         ) from None
     get_ipython().run_line_magic("pip", f"install --quiet {{COURSE}}")

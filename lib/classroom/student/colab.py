@@ -8,13 +8,15 @@ import tempfile
 from pathlib import Path
 from urllib.request import urlopen
 
+from classroom.student import work
+
 DRIVE = Path("/content/drive")
 
 
 def begin(assignment: str, archive: str) -> None:
     """Put the course's exercises into the student's Drive, and work in the assignment's folder.
 
-    A notebook that is there stays as it is; checks and what they need are those of the archive.
+    What a student has written there stays; all else becomes what the archive has.
 
     Args:
         assignment: Its folder's name, such as `01_attention`.
@@ -32,14 +34,12 @@ def begin(assignment: str, archive: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         with urlopen(archive) as answer, tarfile.open(fileobj=answer, mode="r|gz") as files:
             files.extractall(scratch, filter="data")
-        for made in Path(scratch).glob("*/exercises/*/*"):
-            target = course / "exercises" / made.parent.name / made.name
-            if made.suffix != ".ipynb" or not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(made, target)
+        for released in Path(scratch).glob("*/exercises"):
+            shutil.copytree(released, course / "exercises", dirs_exist_ok=True)
     if not (course / "exercises" / assignment).is_dir():
         raise FileNotFoundError(f"the course at {archive} has no exercises/{assignment}")
-    os.chdir(course / "exercises" / assignment)
+    work.prepare(course)
+    os.chdir(course / work.WORK / assignment)
     print(
         "The course is installed. Keep your work: File, Save a copy in Drive. What you have "
         f'written so far becomes a library by  !classroom mine --root "{course}"',

@@ -498,7 +498,7 @@ def _first_line(error: BaseException) -> str:
     return said[0].rstrip(".") if said else type(error).__name__
 
 
-def notebook_of(folder: Path) -> Path:
+def newest_notebook(folder: Path) -> Path:
     """Return a student's notebook: that of the assignment's folder, or a newer copy of Colab's.
 
     Args:
@@ -521,7 +521,7 @@ class _Chapter:
     def __init__(self, folder: Path, pieces: list[Piece]):
         self.folder, self.pieces = folder, pieces
         self.topic = folder.name.partition("_")[2]
-        self.notebook = notebook_of(folder)
+        self.notebook = newest_notebook(folder)
         self.source = _read(self.notebook)
         self.numbers: dict[str, str] = {}
         self.why: dict[str, str] = {}

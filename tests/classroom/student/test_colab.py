@@ -83,7 +83,7 @@ def test_without_the_course_a_kernel_says_one_sentence(first_cell, shell, monkey
     shown = shell(first_cell.source)
     assert len(shown) == 1
     assert shown[0].startswith("The course is not installed for this kernel. Choose the kernel")
-    assert f'"{sys.executable}" -m pip install -r requirements.txt' in shown[0]
+    assert f'"{sys.executable}" -m pip install -e .' in shown[0]
 
 
 def test_with_the_course_the_first_cell_is_silent_and_folded(first_cell, shell, capsys):
@@ -123,14 +123,11 @@ def test_on_colab_the_exercises_are_put_into_drive_and_nothing_written_is_lost(
     with served(tmp_path / "server") as address:
         colab.begin("01_attention", f"{address}/v3.1.4.tar.gz")
         course = tmp_path / "drive" / "MyDrive" / "attention-from-the-ground-up"
-        folder = course / "exercises" / "01_attention"
+        folder = course / "work" / "01_attention"
         assert on_colab == [str(tmp_path / "drive")]
         assert Path.cwd() == folder
         assert f'classroom mine --root "{course}"' in capfd.readouterr().err
-        assert sorted(path.name for path in course.rglob("*") if path.is_file()) == [
-            "attention.ipynb",
-            "checks.py",
-        ]
+        assert sorted(path.name for path in folder.iterdir()) == ["attention.ipynb", "checks.py"]
         (folder / "attention.ipynb").write_text("written")
         (folder / "checks.py").write_text("old checks")
         colab.begin("01_attention", f"{address}/v3.1.4.tar.gz")
@@ -147,9 +144,9 @@ def test_a_newer_copy_that_colab_saved_is_the_students_notebook(tmp_path):
     copies.mkdir()
     (folder / "attention.ipynb").touch()
     os.utime(folder / "attention.ipynb", (1_000_000_000,) * 2)
-    assert mine.notebook_of(folder) == folder / "attention.ipynb"
+    assert mine.newest_notebook(folder) == folder / "attention.ipynb"
     (copies / "Copy of attention.ipynb").touch()
-    assert mine.notebook_of(folder) == copies / "Copy of attention.ipynb"
+    assert mine.newest_notebook(folder) == copies / "Copy of attention.ipynb"
 
 
 def test_a_notebook_in_another_folder_is_told_so_without_a_traceback(tmp_path):
