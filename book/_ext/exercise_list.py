@@ -171,9 +171,9 @@ class Exercises(SphinxDirective):
         text = f"{len(exercises)} exercises"
         text += f", {assignment['points']} points, about {duration(assignment['minutes'])} in all. "
         if deeper:
-            text += f"The core, {len(exercises) - deeper} of them, is worth {core['points']} points"
-            text += f" and takes about {duration(core['minutes'])}; the others go deeper and can be "
-            text += "left for later. "
+            time, number = duration(core["minutes"]), len(exercises) - deeper
+            text += f"The core, {number} of them, is worth {core['points']} points and takes about "
+            text += f"{time}; the others go deeper and can be left for later. "
         text += f"The checks know {mistakes} mistakes by name, and say so when they meet one. "
         text += "Open the notebook from the folder of the course:"
         return nodes.paragraph(text, text)
