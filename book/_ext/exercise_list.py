@@ -165,11 +165,15 @@ class Exercises(SphinxDirective):
 
     def _summary(self, assignment: dict[str, Any]) -> nodes.paragraph:
         exercises = assignment["exercises"]
-        optional = sum(exercise["optional"] for exercise in exercises)
+        core = assignment["core"]
+        deeper = sum(exercise["deeper"] for exercise in exercises)
         mistakes = sum(len(exercise["mistakes"]) for exercise in exercises)
         text = f"{len(exercises)} exercises"
-        text += f" ({optional} of them optional)" if optional else ""
         text += f", {assignment['points']} points, about {duration(assignment['minutes'])} in all. "
+        if deeper:
+            time, number = duration(core["minutes"]), len(exercises) - deeper
+            text += f"The core, {number} of them, is worth {core['points']} points and takes about "
+            text += f"{time}; the others go deeper and can be left for later. "
         text += f"The checks know {mistakes} mistakes by name, and say so when they meet one. "
         text += "Open the notebook, from the folder of the course:"
         return nodes.paragraph(text, text)
@@ -218,7 +222,7 @@ class Exercises(SphinxDirective):
         told: list[list[nodes.Node]] = [
             [nodes.Text(_counted(exercise["points"], "point"))],
             [nodes.Text(f"{exercise['minutes']} minutes")],
-            [nodes.Text("optional")] if exercise["optional"] else [],
+            [nodes.Text("goes deeper")] if exercise["deeper"] else [],
             *(
                 [nodes.Text(f"{word} "), scale_node(word=word, level=exercise[word])]
                 for word in ("difficulty", "importance")

@@ -136,7 +136,7 @@ class TestPaddingMask:
         expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING, draws=2)
 
 
-# 2.3 ------------------------------------------------------------------------------------------
+# 2.7 ------------------------------------------------------------------------------------------
 
 
 @handed_out
@@ -209,13 +209,14 @@ BATCH_MASK = {"mask": "batch 1 length length"}
 
 @exercise(
     "combine_masks",
-    number="2.3",
+    number="2.7",
     title="Five masks that hold together",
     asks="`window_mask`, `document_mask` and `prefix_mask` each say one thing; `combine_masks` allows "
     "what the prefix mask, the padding, the window and the documents all allow.",
     difficulty=3,
     importance=4,
-    minutes=25,
+    minutes=30,
+    deeper=True,
 )
 class TestCombineMasks:
     @points(1)
@@ -260,7 +261,7 @@ class TestCombineMasks:
             raise CheckFailed(failed.problem, alike, failed.example) from None
 
 
-# 2.4 ------------------------------------------------------------------------------------------
+# 2.3 ------------------------------------------------------------------------------------------
 
 
 def draw_mask(case, *shape):
@@ -299,13 +300,13 @@ WEIGHTS = {"weights": "batch heads q_len k_len"}
 
 @exercise(
     "masked_softmax",
-    number="2.4",
+    number="2.3",
     title="A softmax that knows nothing of hidden keys",
     asks="Return weights of the scores' dtype: a softmax over the allowed keys, exactly 0 at hidden "
     "ones, and all 0 in a row in which nothing is allowed.",
     difficulty=3,
     importance=5,
-    minutes=25,
+    minutes=20,
 )
 class TestMaskedSoftmax:
     @points(2)
@@ -469,7 +470,7 @@ def all_audits(subject, case, who):
     "row j of x does.",
     difficulty=3,
     importance=5,
-    minutes=30,
+    minutes=25,
 )
 class TestCausalityAudit:
     @points(2)
@@ -513,7 +514,7 @@ class TestCausalityAudit:
         )
 
 
-# 2.6 ------------------------------------------------------------------------------------------
+# 2.8 ------------------------------------------------------------------------------------------
 
 
 exec(packed(__file__, 1), globals())
@@ -546,13 +547,14 @@ def difference_oracle(first, second, lengths):
 
 @exercise(
     "check_padding_invariance",
-    number="2.6",
+    number="2.8",
     title="Write the test: padding and batch mates change nothing",
     asks="`largest_difference` compares two results where tokens are real; `check_padding_invariance` "
     "calls the model that it is given, on batches of your choice, and `assert`s what has to hold.",
     difficulty=4,
     importance=5,
-    minutes=30,
+    minutes=35,
+    deeper=True,
 )
 class TestCheckPaddingInvariance:
     @points(1)
@@ -618,7 +620,7 @@ class TestCheckPaddingInvariance:
         )
 
 
-# 2.7 ------------------------------------------------------------------------------------------
+# 2.11 -----------------------------------------------------------------------------------------
 
 
 @handed_out
@@ -670,13 +672,14 @@ def online_oracle(query, key, value, mask, block_size):
 
 @exercise(
     "online_softmax_attention",
-    number="2.7",
+    number="2.11",
     title="A softmax that never sees all its scores",
     asks="`update` takes one block of keys into the running (highest, total, mixed); "
     "`online_softmax_attention` goes through the keys in blocks and returns the averages.",
     difficulty=4,
     importance=4,
-    minutes=30,
+    minutes=40,
+    deeper=True,
 )
 class TestOnlineSoftmaxAttention:
     @points(2)
@@ -735,13 +738,14 @@ def padded_causal_oracle(query, key, value, lengths):
 
 @exercise(
     "mended_masks",
-    number="2.8",
+    number="2.6",
     title="Bug hunt: the mask that does nothing",
     asks="Return the output of attention in which a query sees the real tokens up to itself: the "
     "published function with its two bugs mended.",
     difficulty=2,
     importance=4,
     minutes=15,
+    deeper=True,
 )
 class TestMendedMasks:
     @points(2)
@@ -773,7 +777,7 @@ def column_oracle(query, key, value):
     difficulty=2,
     importance=3,
     minutes=10,
-    optional=True,
+    deeper=True,
 )
 class TestMendedColumns:
     @points(3)
@@ -807,7 +811,7 @@ def mode_inputs(training, cached):
 
 @exercise(
     "mended_modes",
-    number="2.10",
+    number="2.4",
     title="Bug hunt: causal only while training",
     asks="Return the output (q_len, d_value) of causal attention in both modes; the queries are the "
     "last of the keys.",
@@ -859,19 +863,19 @@ def map_inputs(case):
 
 
 @handed_out
-def map_oracle(x, w_queries, w_keys, w_values, mask):
+def map_oracle(x, w_query, w_key, w_value, mask):
     ...
 
 
 @exercise(
     "mended_maps",
-    number="2.11",
+    number="2.10",
     title="Bug hunt: the maps of another model",
     asks="Return the weights (num_layers, length, length) that the model really uses, layer by layer.",
     difficulty=2,
     importance=3,
     minutes=15,
-    optional=True,
+    deeper=True,
 )
 class TestMendedMaps:
     @points(1)

@@ -518,13 +518,16 @@ def _inventory(args: argparse.Namespace) -> int:
     for assignment in found["assignments"]:
         print(
             f"{assignment['name']}: {assignment['title']} "
-            f"({assignment['points']} points, {assignment['minutes']} minutes)"
+            f"({assignment['points']} points, {assignment['minutes']} minutes; the core: "
+            f"{assignment['core']['points']} points, {assignment['core']['minutes']} minutes)"
         )
         for exercise in assignment["exercises"]:
             print(
                 f"  {exercise['number']:<4} {exercise['title']}: {exercise['points']} points, "
                 f"{exercise['minutes']} minutes, difficulty {exercise['difficulty']} of 5, "
                 f"{len(exercise['mistakes'])} named mistakes, {len(exercise['variants'])} variants"
+                + ", goes deeper"
+                * exercise["deeper"]
             )
     return 0
 

@@ -61,7 +61,7 @@ def integers(case, high, *shape):
     asks="Return the mean of each row of x.",
     difficulty=1,
     importance=1,
-    minutes=3,
+    minutes=5,
 )
 class TestMeanOfRows:
     @points(1)
@@ -242,7 +242,7 @@ LOSS = {"loss": ""}
     "returns the mean of each sequence.",
     difficulty=3,
     importance=5,
-    minutes=25,
+    minutes=20,
 )
 class TestCrossEntropy:
     @points(2)
@@ -411,7 +411,7 @@ def held_out_oracle(log_probs, documents):
     "token; `bigram_loss` measures it on other documents; `first_loss` says where training starts.",
     difficulty=2,
     importance=4,
-    minutes=25,
+    minutes=20,
 )
 class TestBigram:
     @points(3)
@@ -496,6 +496,7 @@ FEATURES = {"y": "rows columns"}
     difficulty=2,
     importance=3,
     minutes=20,
+    deeper=True,
 )
 class TestActivations:
     @points(1)
@@ -612,6 +613,7 @@ CLASSIFIER = {"weights": "d_in classes", "bias": "classes"}
     difficulty=3,
     importance=4,
     minutes=30,
+    deeper=True,
 )
 class TestGradientStep:
     @points(2)
@@ -695,6 +697,7 @@ def dropout_oracle(x, noise, rate, training):
     difficulty=2,
     importance=3,
     minutes=15,
+    deeper=True,
 )
 class TestMendedDropout:
     @points(1, only_with="test_the_noise_decides_feature_by_feature")
@@ -849,6 +852,7 @@ def of_broadcasting_shapes(case):
     difficulty=4,
     importance=5,
     minutes=30,
+    deeper=True,
 )
 class TestCheckSoftmax:
     @points(1)

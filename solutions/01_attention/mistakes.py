@@ -216,7 +216,7 @@ ExponentialsOverflow = Attention.but(
 score first."""
 
 
-# 1.5 ------------------------------------------------------------------------------------------
+# 1.7 ------------------------------------------------------------------------------------------
 class LogitStd(Correct, exercise="logit_std"):
     def logit_std(d_head, scale):
         return math.sqrt(d_head) * scale
@@ -291,7 +291,7 @@ DistanceForDirection = WorkedRow.but("dot = …", "distance = (keys - query).nor
 """The second ranking is by closeness in space; direction is the angle between the vectors."""
 
 
-# 1.7 ------------------------------------------------------------------------------------------
+# 1.9 ------------------------------------------------------------------------------------------
 class CheckHull(Correct, exercise="check_convex_hull"):
     def check_convex_hull(attention):
         generator = torch.Generator().manual_seed(2)
@@ -373,7 +373,7 @@ ExactComparison = (
 implementations, so leave a tolerance."""
 
 
-# 1.8 ------------------------------------------------------------------------------------------
+# 1.10 -----------------------------------------------------------------------------------------
 class Backward(Correct, exercise="attention_backward"):
     def attention_backward(query, key, value, grad_output):
         scale = 1 / math.sqrt(query.shape[-1])

@@ -151,7 +151,7 @@ class TestPaddingMask:
         expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING, draws=2)
 
 
-# 2.3 ------------------------------------------------------------------------------------------
+# 2.7 ------------------------------------------------------------------------------------------
 
 
 @oracle
@@ -230,13 +230,14 @@ BATCH_MASK = {"mask": "batch 1 length length"}
 
 @exercise(
     "combine_masks",
-    number="2.3",
+    number="2.7",
     title="Five masks that hold together",
     asks="`window_mask`, `document_mask` and `prefix_mask` each say one thing; `combine_masks` allows "
     "what the prefix mask, the padding, the window and the documents all allow.",
     difficulty=3,
     importance=4,
-    minutes=25,
+    minutes=30,
+    deeper=True,
 )
 class TestCombineMasks:
     @points(1)
@@ -281,7 +282,7 @@ class TestCombineMasks:
             raise CheckFailed(failed.problem, alike, failed.example) from None
 
 
-# 2.4 ------------------------------------------------------------------------------------------
+# 2.3 ------------------------------------------------------------------------------------------
 
 
 def draw_mask(case, *shape):
@@ -320,13 +321,13 @@ WEIGHTS = {"weights": "batch heads q_len k_len"}
 
 @exercise(
     "masked_softmax",
-    number="2.4",
+    number="2.3",
     title="A softmax that knows nothing of hidden keys",
     asks="Return weights of the scores' dtype: a softmax over the allowed keys, exactly 0 at hidden "
     "ones, and all 0 in a row in which nothing is allowed.",
     difficulty=3,
     importance=5,
-    minutes=25,
+    minutes=20,
 )
 class TestMaskedSoftmax:
     @points(2)
@@ -562,7 +563,7 @@ def all_audits(subject, case, who):
     "row j of x does.",
     difficulty=3,
     importance=5,
-    minutes=30,
+    minutes=25,
 )
 class TestCausalityAudit:
     @points(2)
@@ -606,7 +607,7 @@ class TestCausalityAudit:
         )
 
 
-# 2.6 ------------------------------------------------------------------------------------------
+# 2.8 ------------------------------------------------------------------------------------------
 
 
 ### BEGIN PACKED
@@ -739,13 +740,14 @@ def difference_oracle(first, second, lengths):
 
 @exercise(
     "check_padding_invariance",
-    number="2.6",
+    number="2.8",
     title="Write the test: padding and batch mates change nothing",
     asks="`largest_difference` compares two results where tokens are real; `check_padding_invariance` "
     "calls the model that it is given, on batches of your choice, and `assert`s what has to hold.",
     difficulty=4,
     importance=5,
-    minutes=30,
+    minutes=35,
+    deeper=True,
 )
 class TestCheckPaddingInvariance:
     @points(1)
@@ -811,7 +813,7 @@ class TestCheckPaddingInvariance:
         )
 
 
-# 2.7 ------------------------------------------------------------------------------------------
+# 2.11 -----------------------------------------------------------------------------------------
 
 
 @oracle
@@ -873,13 +875,14 @@ def online_oracle(query, key, value, mask, block_size):
 
 @exercise(
     "online_softmax_attention",
-    number="2.7",
+    number="2.11",
     title="A softmax that never sees all its scores",
     asks="`update` takes one block of keys into the running (highest, total, mixed); "
     "`online_softmax_attention` goes through the keys in blocks and returns the averages.",
     difficulty=4,
     importance=4,
-    minutes=30,
+    minutes=40,
+    deeper=True,
 )
 class TestOnlineSoftmaxAttention:
     @points(2)
@@ -940,13 +943,14 @@ def padded_causal_oracle(query, key, value, lengths):
 
 @exercise(
     "mended_masks",
-    number="2.8",
+    number="2.6",
     title="Bug hunt: the mask that does nothing",
     asks="Return the output of attention in which a query sees the real tokens up to itself: the "
     "published function with its two bugs mended.",
     difficulty=2,
     importance=4,
     minutes=15,
+    deeper=True,
 )
 class TestMendedMasks:
     @points(2)
@@ -979,7 +983,7 @@ def column_oracle(query, key, value):
     difficulty=2,
     importance=3,
     minutes=10,
-    optional=True,
+    deeper=True,
 )
 class TestMendedColumns:
     @points(3)
@@ -1013,7 +1017,7 @@ def mode_inputs(training, cached):
 
 @exercise(
     "mended_modes",
-    number="2.10",
+    number="2.4",
     title="Bug hunt: causal only while training",
     asks="Return the output (q_len, d_value) of causal attention in both modes; the queries are the "
     "last of the keys.",
@@ -1065,24 +1069,24 @@ def map_inputs(case):
 
 
 @oracle
-def map_oracle(x, w_queries, w_keys, w_values, mask):
+def map_oracle(x, w_query, w_key, w_value, mask):
     maps = []
-    for w_query, w_key, w_value in zip(w_queries, w_keys, w_values, strict=True):
-        scores = torch.einsum("td,dh,eh,se->ts", x, w_query, w_key, x) / math.sqrt(x.shape[1])
+    for w_q, w_k, w_v in zip(w_query, w_key, w_value, strict=True):
+        scores = torch.einsum("td,dh,eh,se->ts", x, w_q, w_k, x) / math.sqrt(x.shape[1])
         maps.append(masked_oracle(scores, mask))
-        x = x + torch.einsum("ts,sd,de->te", maps[-1], x, w_value)
+        x = x + torch.einsum("ts,sd,de->te", maps[-1], x, w_v)
     return torch.stack(maps)
 
 
 @exercise(
     "mended_maps",
-    number="2.11",
+    number="2.10",
     title="Bug hunt: the maps of another model",
     asks="Return the weights (num_layers, length, length) that the model really uses, layer by layer.",
     difficulty=2,
     importance=3,
     minutes=15,
-    optional=True,
+    deeper=True,
 )
 class TestMendedMaps:
     @points(1)

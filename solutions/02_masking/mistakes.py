@@ -96,7 +96,7 @@ QueriesMaskedToo = Padding.but(
 padded query says is read by nobody."""
 
 
-# 2.3 ------------------------------------------------------------------------------------------
+# 2.7 ------------------------------------------------------------------------------------------
 class Combined(Correct, exercise="combine_masks"):
     def window_mask(length, window):
         place = torch.arange(length)
@@ -211,7 +211,7 @@ PaddingForgotten = Combined.but(
 """The padding is still visible as a key."""
 
 
-# 2.4 ------------------------------------------------------------------------------------------
+# 2.3 ------------------------------------------------------------------------------------------
 class Masked(Correct, exercise="masked_softmax"):
     def masked_softmax(scores, mask):
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
@@ -398,7 +398,7 @@ ChangesAddUp = Audit.but(
 from the original x each time."""
 
 
-# 2.6 ------------------------------------------------------------------------------------------
+# 2.8 ------------------------------------------------------------------------------------------
 class CheckPadding(Correct, exercise="check_padding_invariance"):
     def largest_difference(first, second, lengths):
         real = torch.arange(first.shape[1]) < lengths[:, None]
@@ -541,7 +541,7 @@ NoPaddingAnywhere = (
 different lengths."""
 
 
-# 2.7 ------------------------------------------------------------------------------------------
+# 2.11 -----------------------------------------------------------------------------------------
 class Online(Correct, exercise="online_softmax_attention"):
     def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))

@@ -81,7 +81,7 @@ class RowsOfATriangle(Variant, exercise="padding_mask"):
         return triangle[lengths][:, None, None]
 
 
-# 2.3 ------------------------------------------------------------------------------------------
+# 2.7 ------------------------------------------------------------------------------------------
 
 
 class BlocksAssigned(Variant, exercise="combine_masks"):
@@ -188,7 +188,7 @@ class Multiplied(Variant, exercise="combine_masks"):
         return (product * (torch.arange(length) < lengths[:, None, None, None]).int()) > 0
 
 
-# 2.4 ------------------------------------------------------------------------------------------
+# 2.3 ------------------------------------------------------------------------------------------
 
 
 class SmallestNumber(Variant, exercise="masked_softmax"):
@@ -311,7 +311,7 @@ class JacobianByRows(Variant, exercise="causality_audit"):
         return (jacobian**2).sum(dim=3).sum(dim=1).sqrt() > 1e-11
 
 
-# 2.6 ------------------------------------------------------------------------------------------
+# 2.8 ------------------------------------------------------------------------------------------
 
 
 class AloneAndInABatch(Variant, exercise="check_padding_invariance"):
@@ -384,7 +384,7 @@ class ByHandRaised(Variant, exercise="check_padding_invariance"):
             raise AssertionError(f"off by {gap}")
 
 
-# 2.7 ------------------------------------------------------------------------------------------
+# 2.11 -----------------------------------------------------------------------------------------
 
 
 class MaskedTwice(Variant, exercise="online_softmax_attention"):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from classroom.exercise.answers import Correct
 
 
-# 7.0 ------------------------------------------------------------------------------------------
+# 7.10 -----------------------------------------------------------------------------------------
 class BytePairs(Correct, exercise="byte_pairs"):
     def joined(pieces, pair):
         done = []
@@ -629,7 +629,7 @@ CopyNotRounded = LowPrecision.but("master.bfloat16()", "master")
 """The second result is the float32 master again; the model computes with a bfloat16 copy of it."""
 
 
-# 7.7 ------------------------------------------------------------------------------------------
+# 7.9 ------------------------------------------------------------------------------------------
 class CheckSame(Correct, exercise="check_same_attention"):
     def check_same_attention(attention):
         torch.manual_seed(0)
@@ -694,7 +694,7 @@ NothingIsNoticed = CheckSame.but("slope = …\nassert …", "assert seen.shape =
 to 1e-5 or so, by an `assert`; what is only printed or returned raises nothing."""
 
 
-# 7.8 ------------------------------------------------------------------------------------------
+# 7.7 ------------------------------------------------------------------------------------------
 class Cost(Correct, exercise="training_cost"):
     def flops_per_token(num_layers, d_model, d_ff, vocab_size, length):
         matrices = num_layers * (4 * d_model**2 + 2 * d_model * d_ff) + d_model * vocab_size
@@ -756,7 +756,7 @@ BytesOverTokens = Cost.but("num_tokens / num_bytes", "num_bytes / num_tokens")
 """The quotient stands on its head: the bits of all tokens are shared out among the bytes."""
 
 
-# 7.9 ------------------------------------------------------------------------------------------
+# 7.8 ------------------------------------------------------------------------------------------
 class Verdicts(Correct, exercise="verdicts"):
     def verdicts(runs):
         def verdict(run):

@@ -9,7 +9,7 @@ from torch import nn
 
 from classroom.exercise.answers import Variant
 
-# 7.0 ------------------------------------------------------------------------------------------
+# 7.10 -----------------------------------------------------------------------------------------
 
 
 class WordsWithCounts(Variant, exercise="byte_pairs"):
@@ -405,7 +405,7 @@ class TorchFunctions(Variant, exercise="low_precision"):
         return master, master.bfloat16()
 
 
-# 7.7 ------------------------------------------------------------------------------------------
+# 7.9 ------------------------------------------------------------------------------------------
 
 
 class RandomShapes(Variant, exercise="check_same_attention"):
@@ -486,7 +486,7 @@ class DifferenceQuotients(Variant, exercise="check_same_attention"):
                 assert max(map(off, mine, theirs)) < 1e-5
 
 
-# 7.8 ------------------------------------------------------------------------------------------
+# 7.7 ------------------------------------------------------------------------------------------
 
 
 class ProductByProduct(Variant, exercise="training_cost"):
@@ -545,7 +545,7 @@ class ShapesOfTensors(Variant, exercise="training_cost"):
         return num_tokens * math.log2(perplexity) / num_bytes
 
 
-# 7.9 ------------------------------------------------------------------------------------------
+# 7.8 ------------------------------------------------------------------------------------------
 
 
 class DistancesToExamples(Variant, exercise="verdicts"):

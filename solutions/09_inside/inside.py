@@ -61,6 +61,11 @@ def attention_only(tokens, weights, vocab_size, max_len):
 #
 # *Before you code:* place 5 asks with the one-hot vector of 5, and is to find place 4. What must the key of place 4 be? And with a score of 1 for the right place and 0 for 199 others, how much of the attention does the right one get?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# The one-hot vector of 5. $e/(e + 199)$, about 1.3 %: far too little.
+# </details>
+#
 # <details><summary>Hint: a matrix by parts</summary>
 #
 # `w = torch.zeros(d_model, d_head)`, then `w[place] = ...` with `place = slice(vocab_size, vocab_size + max_len)` fills the rows of one part.
@@ -138,6 +143,11 @@ print(f"{int(right.sum())} of {len(right)} guesses in the second half are right"
 # **`without_head`** and **`bits_lost`.** What a head is *for* is not seen in its map. Take it away and see what is missed. The heads' results stand side by side, one map `weight` joins them. Without head `h`, its features are zero on their way into that map, and nothing else changes: the bias belongs to no head. What is missed is the difference in cross-entropy between the model without and the model with the head, here in **bits** per token.
 #
 # *Before you code:* a passage of 4 tokens is said twice, so places run from 0 to 7. At place 6, which place does an induction head look at? Which one would show that it only looks for the same token?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# At place 3, which comes after the same token in the first half. Place 2 would show that the head looks for the same token only.
+# </details>
 #
 # <details><summary>Hint: which diagonal</summary>
 #
@@ -255,6 +265,9 @@ for layer in range(reader.config.num_layers):
         print(f"layer {layer}, head {head}: {costs[0]:8.3f} {costs[1]:12.3f}")
 
 # %% [markdown]
+# {{deeper}}
+
+# %% [markdown]
 # {{exercise language_model}}
 #
 # Now the whole thing: your own transformer, as one function of a configuration, weights and tokens. If you have worked through the chapters before, you have all its parts. `classroom mine` in a terminal collects them from your notebooks into the package `mine`; open its files and copy what you need into the cell below (the grader sees this notebook only, so an `import mine` will not do).
@@ -274,6 +287,11 @@ for layer in range(reader.config.num_layers):
 # Write two functions. `step` reads *the next* tokens: `cache` is `None` at first, then what your last `step` returned. It may be of any form, made of tensors, lists, tuples, dicts and numbers. `language_model` reads all tokens at once. However a text is cut into steps, its logits must stay the same.
 #
 # *Before you code:* five tokens have been read, two more come. What shape has the mask? At which places do the two stand? Are the keys in your cache turned already?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# `(2, 7)`. At 5 and 6. That is for you to choose: keys may be kept turned, once and for all, since a key's place never changes, or unturned and be turned at each step. Not both.
+# </details>
 #
 # <details><summary>Hint: one function is enough</summary>
 #
@@ -409,6 +427,11 @@ print(tokenizer.decode(written))
 #
 # *Before you code:* your model predicts bytes, a friend's predicts pieces of four bytes. Whose loss per token is larger? Whose bits per byte? Which of the two may be compared?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# Your friend's loss per token is probably larger, because a piece says as much as four bytes. Which of you needs more bits per byte, only measuring tells, and that is the number which may be compared.
+# </details>
+#
 # <details><summary>Hint: what helps most</summary>
 #
 # The text is short: about 336 000 characters to learn from. What a model sees in 128 tokens depends on the tokenizer. How many passes over the text does your run make, and is the loss on the held-out part still falling?
@@ -476,6 +499,11 @@ def capstone() -> dict[str, float]:
 # Then run the cell below the check with your own model, and report in `ablation` what you measured: `cost`, in bits per byte on `passage`, of the head that you *predicted*.
 #
 # *Before you code:* two heads do the same job, and either can do it alone. What does each cost? What do both cost together?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Each alone costs next to nothing, because the other one does the job. Both together cost all that the job is worth.
+# </details>
 #
 # <details><summary>Hint: how often is the model measured?</summary>
 #

@@ -70,6 +70,10 @@ def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(small_book, 
     assert f"{len(assignment['exercises'])} exercises" in text
     assert f"{assignment['points']} points" in text
     assert f"classroom start {name}" in text
+    core = [exercise for exercise in assignment["exercises"] if not exercise["deeper"]]
+    worth, minutes = (sum(each[what] for each in core) for what in ("points", "minutes"))
+    said = f"core, {len(core)} of them, is worth {worth} points and takes about {duration(minutes)}"
+    assert said in text
 
     (download,) = listed.find_all("a", class_="download")
     copy = book.folder / "out" / download["href"]
@@ -90,6 +94,7 @@ def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(small_book, 
     ):
         assert f"{exercise['points']} point" in facts.get_text()
         assert f"{exercise['minutes']} minutes" in facts.get_text()
+        assert ("goes deeper" in facts.get_text()) is exercise["deeper"]
         assert f"{len(exercise['mistakes'])} known mistakes" in facts.get_text()
         dots = [scale["aria-label"] for scale in facts.find_all(role="img")]
         assert dots == [f"{exercise['difficulty']} of 5", f"{exercise['importance']} of 5"]

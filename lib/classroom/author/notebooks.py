@@ -19,12 +19,13 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from classroom.course import CHECK_SUFFIX, text_file
+from classroom.course import CHECK_SUFFIX, DEEPER, text_file
 from classroom.exercise.expect import Exercise
 from classroom.exercise.run import list_checks, load_checks
 
 _HEADER = re.compile(r"^\{\{exercise (\w+)\}\}$", re.MULTILINE)
 _QUESTION = re.compile(r"^\{\{question (\w+)\}\}$", re.MULTILINE)
+_LINE = "{{deeper}}"
 # Metadata by which jupytext could restore the layout of the text; the notebook does not need it.
 _LAYOUT_OF_THE_TEXT = ("lines_to_next_cell", "lines_to_end_of_cell_marker", "cell_marker")
 
@@ -34,7 +35,8 @@ def build_notebook(folder: Path) -> NotebookNode:
 
     A line `{{exercise name}}` in the text becomes the exercise's number, title, difficulty,
     importance, minutes and points, which come from its checks. After the cell of its solution comes
-    a cell that checks it. A line `{{question name}}` becomes the heading of a written answer.
+    a cell that checks it. A line `{{question name}}` becomes the heading of a written answer. A
+    cell `{{deeper}}` becomes the line between the core and the exercises that go deeper.
 
     Args:
         folder: An assignment's folder with its text and `checks.py`.
@@ -53,6 +55,7 @@ def build_notebook(folder: Path) -> NotebookNode:
     points = {name: sum(p for _, p in checks) for name, checks in list_checks(folder).items()}
     notebook = jupytext.read(text, fmt="py:percent")
     written = _mark_written(notebook, text)
+    _draw_line(notebook, exercises, points, text)
     for cell in notebook.cells:
         for name in _LAYOUT_OF_THE_TEXT:
             cell.metadata.pop(name, None)
@@ -124,11 +127,11 @@ def cell_of(notebook: NotebookNode, grade_id: str) -> NotebookNode:
 
 def header_of(about: Exercise, points: int) -> str:
     """Return the heading of an exercise and the line under it."""
-    optional = " · optional" if about.optional else ""
+    deeper = " · goes deeper" if about.deeper else ""
     return (
         f"## Exercise {about.number} · {about.title}\n\n"
         f"Difficulty {_dots(about.difficulty)} · importance {_dots(about.importance)} · "
-        f"about {about.minutes} minutes · {points} points{optional}"
+        f"about {about.minutes} minutes · {points} points{deeper}"
     )
 
 
@@ -156,6 +159,41 @@ def _fill_headers(
             f"got {left[0]!r}"
         )
     return filled
+
+
+def _draw_line(
+    notebook: NotebookNode,
+    exercises: Mapping[str, Exercise],
+    points: Mapping[str, int],
+    text: Path,
+) -> None:
+    """Say at the line what lies above and below it, and mark that cell."""
+    above, _, below = "\n".join(cell.source for cell in notebook.cells).partition(_LINE)
+    core, deeper = (
+        [exercises[name] for name in _HEADER.findall(part) if name in exercises]
+        for part in (above, below)
+    )
+    wrong = [about.name for about in core if about.deeper]
+    wrong += [about.name for about in deeper if not about.deeper]
+    if wrong:
+        raise ValueError(
+            f"{text.name}: exercises with deeper=True stand below a cell {_LINE}, and all others "
+            f"above it, got {wrong[0]!r}"
+        )
+
+    def together(part: list[Exercise]) -> str:
+        minutes = sum(about.minutes for about in part)
+        worth = sum(points[about.name] for about in part)
+        plural = "s" if len(part) > 1 else ""
+        return f"{len(part)} exercise{plural}, about {minutes} minutes, {worth} points"
+
+    for cell in notebook.cells:
+        if cell.source == _LINE:
+            cell.source = (
+                f"---\n\n## Deeper\n\n**Everything above is the core**: {together(core)}. What "
+                f"follows goes deeper and can be left for later: {together(deeper)}."
+            )
+            cell.metadata.tags = [DEEPER]
 
 
 def is_written(cell: NotebookNode) -> bool:

@@ -59,7 +59,7 @@ class Exercise:
         difficulty: From 1 (a line) to 5 (an evening).
         importance: From 1 (a detail) to 5 (later exercises depend on it).
         minutes: For a student who has read the chapter.
-        optional: Whether a course may omit it.
+        deeper: Whether it stands below the core of its notebook, and can be left for later.
         files: Names of files to submit with the notebook, such as `model.safetensors`, which
             checks read by `Subject.file`.
 
@@ -72,7 +72,7 @@ class Exercise:
     difficulty: int
     importance: int
     minutes: int
-    optional: bool = False
+    deeper: bool = False
     files: tuple[str, ...] = ()
 
 

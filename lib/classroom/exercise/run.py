@@ -8,6 +8,7 @@ import contextlib
 import functools
 import io
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -136,7 +137,9 @@ def _result(
 
 
 def load_checks(folder: Path) -> dict[str, tuple[Exercise, str]]:
-    """Return the exercises of an assignment by name, each with the name of its test class.
+    """Return the exercises of an assignment by name and in the order of their numbers.
+
+    Each comes with the name of its test class.
 
     Raises:
         FileNotFoundError: If there is no `checks.py` in the folder.
@@ -203,7 +206,12 @@ def _collect_cached(path: Path, changed: int) -> dict[str, _Found]:
         found[about.name] = _Found(about, value, checks, only_with)
     if not found:
         raise ValueError(f"{path} holds no checks")
-    return found
+    return dict(sorted(found.items(), key=lambda item: _in_order(item[1].exercise.number)))
+
+
+def _in_order(number: str) -> list[int]:
+    """Return what sorts `1.10` behind `1.9`."""
+    return [int(part) for part in re.findall(r"\d+", number)]
 
 
 def _import(path: Path) -> ModuleType:

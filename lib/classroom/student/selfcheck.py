@@ -120,7 +120,12 @@ def _so_far(folder: Path) -> str:
     points = {name: sum(p for _, p in found) for name, found in list_checks(folder).items()}
     earned = {name: _earned.get((folder, name), 0) for name in points}
     total = f"{sum(earned.values())} of {sum(points.values())} points of this notebook so far"
-    unfinished = [
-        about for name, (about, _) in load_checks(folder).items() if earned[name] < points[name]
-    ]
-    return f"{total}; next is {unfinished[0].number} {unfinished[0].title}" if unfinished else total
+    exercises = {name: about for name, (about, _) in load_checks(folder).items()}
+    unfinished = [about for name, about in exercises.items() if earned[name] < points[name]]
+    if not unfinished:
+        return total
+    first = f"next is {unfinished[0].number} {unfinished[0].title}"
+    if not unfinished[0].deeper:
+        return f"{total}; {first}"
+    core = sum(points[name] for name, about in exercises.items() if not about.deeper)
+    return f"{total}; the core is done: all {core} points; what follows goes deeper, {first}"

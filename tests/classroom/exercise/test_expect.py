@@ -62,7 +62,7 @@ def test_a_class_and_its_tests_carry_what_is_known_about_them():
             pass
 
     about = TestF.exercise
-    assert (about.name, about.number, about.difficulty, about.optional) == ("f", "1.1", 2, False)
+    assert (about.name, about.number, about.difficulty, about.deeper) == ("f", "1.1", 2, False)
     assert TestF.test_it.points == 3
 
 

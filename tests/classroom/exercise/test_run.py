@@ -130,7 +130,7 @@ def test_an_assignment_lists_its_exercises_and_checks(assignment):
     exercises = load_checks(assignment)
     assert list(exercises) == ["centre", "twice"]
     about, test_class = exercises["twice"]
-    assert (about.number, about.optional, test_class) == ("7.2", True, "TestTwice")
+    assert (about.number, about.deeper, test_class) == ("7.2", True, "TestTwice")
     assert list_checks(assignment) == {
         "centre": [("rows are moved by their mean", 1), ("the mean is zero", 2)],
         "twice": [("two is four", 2)],

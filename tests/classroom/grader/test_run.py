@@ -115,7 +115,7 @@ def test_nothing_after_the_last_check_is_run(graded):
 
 def test_a_file_beside_the_notebook_reaches_the_checks_and_not_the_code(launcher, handout, hand_in):
     path = handout.folder / "checks.py"
-    checks = path.read_text().replace("optional=True,", "optional=True, files=('number.txt',),")
+    checks = path.read_text().replace("deeper=True,", "deeper=True, files=('number.txt',),")
     path.write_text(checks.replace("case.integer(1, 1000)", "int(subject.file('number.txt'))"))
     assignment, reports = Assignment(handout.folder), []
     reads_it = "def twice(number):\n    return 2 * int(open('number.txt').read())"

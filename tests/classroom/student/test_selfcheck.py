@@ -64,6 +64,15 @@ def test_what_has_been_earned_so_far_and_what_comes_next_stand_below_the_report(
     assert namespace["second"]._repr_html_() == "5 of 5 points of this notebook so far"
 
 
+def test_that_the_core_is_done_is_said_while_deeper_exercises_are_left(assignment, monkeypatch):
+    monkeypatch.chdir(assignment)
+    namespace = run_cell(RIGHT + "score = check('centre')", {"check": check})
+    assert namespace["score"]._repr_html_() == (
+        "3 of 5 points of this notebook so far; the core is done: all 3 points; "
+        "what follows goes deeper, next is 7.2 Twice"
+    )
+
+
 def test_validate_raises_what_was_found(assignment, monkeypatch, capsys):
     monkeypatch.chdir(assignment)
     monkeypatch.setenv("NBGRADER_EXECUTION", "validate")

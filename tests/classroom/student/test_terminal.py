@@ -39,7 +39,7 @@ def test_a_notebook_is_run_from_top_to_bottom_and_left_as_it_is(assignment, writ
         "the mean is zero",
     ]
     assert path.read_bytes() == before
-    assert seen == [(done, 9) for done in range(10)]
+    assert seen == [(done, 10) for done in range(11)]
 
 
 def test_a_kernel_needs_no_port_that_another_program_may_take_first(assignment, write):
@@ -69,7 +69,7 @@ def test_cells_that_fail_stop_themselves_and_not_the_rest(assignment, write):
     found = check_notebook(path)
     assert len(found.errors) == 2
     assert found.errors[0].startswith("cell 4 (centre) stopped: SyntaxError: expected ':'")
-    assert found.errors[1] == "cell 10 stopped: ValueError: first line"
+    assert found.errors[1] == "cell 11 stopped: ValueError: first line"
     centre, blank, written = found.reports
     assert (centre.earned, centre.points) == (0, 3)
     assert "`centre` is not defined: its cell has not run to the end" in centre.results[0].message
@@ -83,7 +83,7 @@ def test_a_kernel_that_ends_keeps_what_was_earned_before(assignment, write):
     cell_of(notebook, "twice").source = "import os\nos._exit(3)"
     found = check_notebook(write(notebook))
     assert found.errors == (
-        "cell 8 (twice) ended the Jupyter kernel: the cells below it did not run",
+        "cell 9 (twice) ended the Jupyter kernel: the cells below it did not run",
     )
     assert told(found) == {"centre": (3, 3), "twice": (0, 2)}
     assert found.reports[1].results == (CheckResult("the check ran to its end", 2, 0),)
