@@ -345,20 +345,6 @@ class LogAddExp(Variant, exercise="activations"):
 # 0.6 ------------------------------------------------------------------------------------------
 
 
-class ByAutograd(Variant, exercise="gradient_step"):
-    """Autograd, which the exercise asks to do without: the numbers are the same."""
-
-    def gradient_step(weights, bias, x, labels, learning_rate):
-        w, b = weights.clone().requires_grad_(), bias.clone().requires_grad_()
-        F.binary_cross_entropy_with_logits(x @ w + b, labels.to(x.dtype)).backward()
-        return (w - learning_rate * w.grad).detach(), (b - learning_rate * b.grad).detach()
-
-    def classifier_step(weights, bias, x, labels, learning_rate):
-        w, b = weights.clone().requires_grad_(), bias.clone().requires_grad_()
-        F.cross_entropy(x @ w + b, labels).backward()
-        return (w - learning_rate * w.grad).detach(), (b - learning_rate * b.grad).detach()
-
-
 class OneExampleAtATime(Variant, exercise="gradient_step"):
     """A loop over the examples; outer products."""
 

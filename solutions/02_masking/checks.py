@@ -875,6 +875,7 @@ def online_oracle(query, key, value, mask, block_size):
     "online_softmax_attention",
     number="2.7",
     title="A softmax that never sees all its scores",
+    may_cut=("update", "online_softmax_attention"),
     asks="`update` takes one block of keys into the running (highest, total, mixed); "
     "`online_softmax_attention` goes through the keys in blocks and returns the averages.",
     difficulty=4,

@@ -208,7 +208,7 @@ def smallest_example(
                 break
     # A case has a generator that advances: make a new one with the same seed.
     args = inputs(case.smaller({**case.sizes, **smallest.asked}, rounded))
-    given = zip(_names(judge, oracle, len(args)), args, strict=True)
+    given = zip(names_of(judge, oracle, len(args)), args, strict=True)
     try:
         results = [("you return", subject.call(name, *args))]
     except StudentError:  # the time ran out
@@ -254,7 +254,7 @@ def shown_shapes(
 ) -> str:
     """Describe the arguments of a call that crashed: shapes of tensors, values of the rest."""
     args = inputs(case.fresh(0))
-    named = zip(_names(judge, oracle, len(args)), args, strict=True)
+    named = zip(names_of(judge, oracle, len(args)), args, strict=True)
     return "It was called with " + ", ".join(f"{label} {_sizes(value)}" for label, value in named)
 
 
@@ -268,7 +268,7 @@ def _sizes(value: Any) -> str:
     return _show(value)
 
 
-def _names(judge: Judge, oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
+def names_of(judge: Judge, oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
     """Name the arguments as the oracle does or, for a law, as its judge does."""
     for names in (_parameters(oracle) if oracle else [], _parameters(judge)[1:]):
         if len(names) >= count:

@@ -12,10 +12,12 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from classroom.calls.subject import Crashed, StudentError, Subject
+from torch import Tensor
+
+from classroom.calls.subject import Crashed, StudentError, Subject, WrongKind
 from classroom.calls.wire import pack
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
@@ -29,11 +31,13 @@ from classroom.exercise.diagnosis import (
     answering_alike,
     attempt,
     mistakes_alike,
+    names_of,
     shown_shapes,
     smallest_example,
 )
 from classroom.exercise.prepared import (
     BrokenCheck,
+    Oracle,
     RecordedSubject,
     as_oracle,
     known,
@@ -41,6 +45,9 @@ from classroom.exercise.prepared import (
 )
 
 Implementations = Mapping[str, Callable[..., Any]]
+# In the memory of a run: calls through which gradients may flow, and functions that have checks of
+# their own for that.
+FLOWS, DIFFERENTIATED = "flows", "differentiated"
 # How often a test whose verdicts ignore what it is given may earn anything.
 _LUCK = 1e-3
 # Seconds. Code that takes longer needs the time of its exercise for the checks themselves.
@@ -62,6 +69,8 @@ class Exercise:
         optional: Whether a course may omit it.
         files: Names of files to submit with the notebook, such as `model.safetensors`, which
             checks read by `Subject.file`.
+        by_hand: Whether the code may not let torch differentiate or optimize.
+        may_cut: Names of functions that gradients need not flow through; see `Flow`.
 
     """
 
@@ -74,6 +83,8 @@ class Exercise:
     minutes: int
     optional: bool = False
     files: tuple[str, ...] = ()
+    by_hand: bool = False
+    may_cut: tuple[str, ...] = ()
 
 
 def exercise(name: str, **about: Any) -> Callable[[type], type]:
@@ -193,11 +204,15 @@ def expect_agrees(
         return None
 
     alike = tolerance if alike is None else alike
-    before, started = Case(case.seed, sizes=case.sizes), time.monotonic()
+    args, started = inputs(Case(case.seed, sizes=case.sizes)), time.monotonic()
+    flow = Flow(name, args, oracle, tolerance, tuple(names_of(judge, oracle, len(args))))
+    if flow.wrt:
+        flow = case.memory.setdefault(FLOWS, {}).setdefault(name, flow)
+        flow.seeds.append(case.seed)
     for _ in range(draws):
         _expect(subject, case, name, inputs, judge, oracle, alike)
     is_quick = time.monotonic() - started < _QUICK
-    _expect_any_sizes(subject, case, name, inputs(before), inputs, judge, is_quick)
+    _expect_any_sizes(subject, case, name, args, inputs, judge, is_quick)
     require_words(returns, shapes, case.asked)
 
 
@@ -283,6 +298,7 @@ def expect_gradients(
         BrokenCheck: If the oracle has no gradients.
 
     """
+    case.memory.setdefault(DIFFERENTIATED, set()).add(name)
     oracle, parameters = as_oracle(oracle), list(inspect.signature(oracle).parameters)
     indices = [parameters.index(label) for label in wrt]
     args = inputs(case)
@@ -304,6 +320,68 @@ def expect_gradients(
             )
         if problem := differs(f"the gradient with respect to {label}", s, e):
             raise CheckFailed(problem)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A call that agreed, or should have, and through which gradients may flow.
+
+    Attributes:
+        name: The function.
+        args: Its arguments.
+        oracle: Computes the correct result.
+        tolerance: As in `expect_agrees`.
+        labels: Names of the arguments.
+        seeds: Of the checks that called the function.
+
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    oracle: Oracle
+    tolerance: float | None
+    labels: tuple[str, ...]
+    seeds: list[str] = field(default_factory=list)
+
+    @property
+    def wrt(self) -> list[int]:
+        """Indices of the arguments that a gradient may reach."""
+        given = enumerate(self.args)
+        return [i for i, a in given if isinstance(a, Tensor) and a.is_floating_point()]
+
+    def problem(self, subject: Subject) -> str | None:
+        """Say how code under test cuts a gradient that flows through the oracle."""
+        draw = Case(f"{self.seeds[0]}/gradient")
+        try:
+            outputs = self.oracle(*self.args)
+            outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+            cotangents = [draw.normal(*output.shape).to(output.dtype) for output in outputs]
+            expected = self.oracle.gradients(self.args, self.wrt, cotangents)
+        except Exception:  # no gradient flows through the oracle either
+            return None
+        flowing = [i for i, g in enumerate(expected) if g is not None and bool(g.any())]
+        if not flowing:
+            return None
+        cut = (
+            f"`{self.name}` returns the right numbers, but the gradient is cut: {{}} (look for "
+            ".detach(), .item(), .data, torch.tensor(...), torch.no_grad() or NumPy on the way)"
+        )
+        try:
+            seen = subject.gradients(self.name, self.args, self.wrt, cotangents)
+        except Crashed as error:  # a change in place, for instance, is another mistake
+            return cut.format(error) if "numpy()" in error.text else None
+        except WrongKind:
+            return cut.format("none flows back")
+        except StudentError:
+            return None
+        for index in flowing:
+            label, found = self.labels[self.wrt[index]], seen[index]
+            if found is None:
+                return cut.format(f"none reaches `{label}`")
+            is_finite = bool(found.isfinite().all())  # else it is lost, and not cut
+            if is_finite and differs(label, found, expected[index], self.tolerance):
+                return cut.format(f"not all of it reaches `{label}`")
+        return None
 
 
 def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inputs) -> None:
