@@ -312,8 +312,9 @@ class CheckHull(Correct, exercise="check_convex_hull"):
         assert torch.allclose(before, after @ matrix, atol=1e-4)
 
 
-class NothingCompared(CheckHull):
-    """Only the shape of the output is looked at: no wrong number can make the test fail."""
+class NothingCaught(CheckHull):
+    """No error makes the test fail: it looks only at the shape, or at numbers with so much room that
+    errors find place in it (values around 0, of which half are still inside)."""
 
     def check_convex_hull(attention):
         query, key, value = torch.randn(5, 4), torch.randn(7, 4), torch.randn(7, 6)

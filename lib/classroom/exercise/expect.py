@@ -21,7 +21,7 @@ from classroom.calls.subject import Crashed, StudentError, Subject, WrongKind
 from classroom.calls.wire import pack
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
-from classroom.exercise.comparing import differs, loses_precision, same, wrong_form
+from classroom.exercise.comparing import describe, differs, loses_precision, same, wrong_form
 from classroom.exercise.diagnosis import (
     WRONG_FORM,
     Crash,
@@ -50,6 +50,8 @@ Implementations = Mapping[str, Callable[..., Any]]
 FLOWS, DIFFERENTIATED = "flows", "differentiated"
 # How often a test whose verdicts ignore what it is given may earn anything.
 _LUCK = 1e-3
+# How often it is called again to see whether it changes its mind.
+_AGAIN = 5
 # Seconds. Code that takes longer needs the time of its exercise for the checks themselves.
 _QUICK = 0.3
 
@@ -378,8 +380,10 @@ class Flow:
             label, found = self.labels[self.wrt[index]], seen[index]
             if found is None:
                 return cut.format(f"none reaches `{label}`")
-            is_finite = bool(found.isfinite().all())  # else it is lost, and not cut
-            if is_finite and differs(label, found, expected[index], self.tolerance):
+            right = expected[index]
+            if right is None or found.shape != right.shape or not found.isfinite().all():
+                continue  # no gradient, or one that is lost and not cut
+            if differs(label, found, right, self.tolerance):
                 return cut.format(f"not all of it reaches `{label}`")
         return None
 
@@ -452,17 +456,31 @@ def expect_test_judges(
     key = ("", name, *lent)
     if key not in case.memory:
         case.memory[key] = _until_not_luck(subject, case, name, lent, list(right), list(wrong))
-    verdicts = case.memory[key]
+    verdicts, changing = case.memory[key]
     problem = None
     for description in right:
         if (verdict := verdicts[description]) is not None:
             problem = f"your test rejects a correct implementation ({description}). {verdict}"
             break
     else:
+        description = must_catch
         if verdicts[must_catch] is None:
             problem = f"your test lets a wrong implementation pass: {must_catch}"
     if problem is None:
         return
+    if description in changing:
+        problem += (
+            ". Your test changes its mind: called again, it says the opposite of the same one. "
+            "Draw its numbers from a torch.Generator with a seed, and leave room for rounding"
+        )
+    elif verdicts[description] is None:
+        with contextlib.suppress(StudentError):
+            seen = subject.call(name, subject.lend(lent[description]))
+            if seen is not None:
+                raise CheckFailed(
+                    f"{problem}. It returned {describe(seen)}, which nobody reads: `assert` what "
+                    "has to hold, so that your test raises AssertionError"
+                )
     alike = []
     for mistake in case.mistakes:
         key = (mistake.name, name, *lent)
@@ -579,8 +597,11 @@ def _until_not_luck(
     lent: Implementations,
     right: Sequence[str],
     wrong: Sequence[str],
-) -> dict[str, str | None]:
-    """Run a test on each implementation; return None if it passes, else its message.
+) -> tuple[dict[str, str | None], set[str]]:
+    """Run a test on each implementation, again and again.
+
+    Returns:
+        None for each that passes, else the message; and those that passed once and once did not.
 
     A round holds every wrong implementation once and as many correct ones. If a test fails `f`
     times in a round of `N`, whatever it is given, then the failures are all among the `W` wrong
@@ -590,11 +611,12 @@ def _until_not_luck(
     draw = case.fresh(0)
     rights = list(itertools.islice(itertools.cycle(right), max(len(right), len(wrong))))
     found: dict[str, str | None] = dict.fromkeys(lent)
-    caught, rounds = set(wrong), []
+    caught, rounds, passed = set(wrong), [], set()
     while caught and not any(found[description] for description in right):
         said = [(d, _verdict(subject, name, lent[d])) for d in draw.shuffled([*rights, *wrong])]
         found.update((d, words) for d, words in said if words is not None)
-        caught -= {d for d, words in said if words is None}
+        passed |= {d for d, words in said if words is None}
+        caught -= passed
         rounds.append(sum(words is not None for _, words in said))
         ways, num_caught = math.comb(len(wrong), len(caught)), len(caught)
         for failed in rounds:
@@ -602,7 +624,12 @@ def _until_not_luck(
             ways /= math.comb(len(said), failed)
         if ways <= _LUCK:
             break
-    return {d: None if d in wrong and d not in caught else found[d] for d in lent}
+    for description in {d for d in right if found[d]} - passed:
+        with contextlib.suppress(CheckFailed):  # no time is left
+            again = (_verdict(subject, name, lent[description]) for _ in range(_AGAIN))
+            passed |= {description} if None in again else set()
+    verdicts = {d: None if d in wrong and d not in caught else found[d] for d in lent}
+    return verdicts, {d for d in passed if found[d]}
 
 
 def _lendable(implementations: Implementations) -> Implementations:

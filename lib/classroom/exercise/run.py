@@ -73,7 +73,7 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
             if isinstance(problem, (*WRONG_FORM, MemoryError)) and asked.has_answered:
                 problem = _of_no_form(problem, found.exercise)
             problems[test] = problem
-        if not found.exercise.by_hand:
+        with _silenced():
             _fail_where_cut(found, subject, memory, problems, f"{seed}/{name}/")
     results = []
     for test, value in found.checks.items():
@@ -93,8 +93,9 @@ def _fail_where_cut(
     """Fail one check of each function that is right and cuts a gradient: the one worth least."""
     for name, flow in memory.get(FLOWS, {}).items():
         passed = [t for t in found.checks if seeds + t in flow.seeds and not problems[t]]
-        is_elsewhere = name in found.exercise.may_cut or name in memory.get(DIFFERENTIATED, ())
-        if passed and not is_elsewhere and (problem := flow.problem(subject)):
+        may_cut = found.exercise.by_hand or name in found.exercise.may_cut
+        is_checked = name in memory.get(DIFFERENTIATED, ())
+        if passed and not may_cut and not is_checked and (problem := flow.problem(subject)):
             problems[min(passed, key=found.checks.__getitem__)] = CheckFailed(problem)
 
 

@@ -5,7 +5,15 @@ import time
 import pytest
 import torch
 
-from classroom.calls.subject import Crashed, Died, NotDefined, StudentError, TooSlow, WrongKind
+from classroom.calls.subject import (
+    Crashed,
+    Died,
+    NotByHand,
+    NotDefined,
+    StudentError,
+    TooSlow,
+    WrongKind,
+)
 from classroom.limits import Limits
 from classroom.sandbox.job import JobDied, JobTooSlow, ProtocolError
 
@@ -215,6 +223,27 @@ def test_errors_are_those_of_a_notebook(job):
             subject.call("thing")
         with pytest.raises(NotDefined, match="`crash`: is that its name"):
             subject.call("crahs")
+
+
+def test_what_is_to_be_done_by_hand_is_not_done_by_torch_there_either(job):
+    job.run(
+        "def by_hand(x): return 2 * x\n"
+        "def by_torch(x):\n  w = x.clone().requires_grad_()\n"
+        "  w.square().sum().backward()\n  return w.grad"
+    )
+    with job.serving("f") as subject:
+        assert subject.call_by_hand("by_hand", ONE).equal(2 * ONE)
+        assert subject.call("by_torch", ONE).equal(2 * ONE)
+        with pytest.raises(NotByHand, match="`by_torch` calls torch.autograd.backward"):
+            subject.call_by_hand("by_torch", ONE)
+
+
+def test_a_gradient_may_be_asked_there_of_what_a_lent_function_returned(job):
+    job.run("def f(g, x): return g(x).square().sum()")
+    with job.serving("f") as subject:
+        triple = subject.lend(lambda x: 3 * x)
+        (gradient,) = subject.gradients("f", [triple, ONE], [0], [torch.ones(())])
+    assert gradient.equal(6 * ONE)
 
 
 def test_a_function_that_ends_its_process_costs_that_call_only(job):
