@@ -508,8 +508,6 @@ def expect_audit(subject, case, *descriptions):
         wrong = seen != expected
         if not wrong.any():
             return None
-        if torch.equal(seen.T, expected):
-            return f"on a model that {description}: your picture is right when it is transposed"
         output, source = wrong.nonzero()[0].tolist()
         says, is_so = (
             ("depends", "does not") if seen[output, source] else ("does not depend", "does")

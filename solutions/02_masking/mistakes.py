@@ -318,6 +318,12 @@ Transposed = (
 )
 """The picture is transposed: a row belongs to an output, a column to an input."""
 
+ShiftsAddUp = Audit.but("changed = x.clone()", "changed = x").but(
+    "changed[j] = 2.0 - x[j].flip(0)", "changed[j] += 1"
+)
+"""Two things: the input itself is changed (x[j] += 1) and stays so for the next token, so change a
+clone; and the same number is added to all features, which a LayerNorm takes away again."""
+
 OutputsAddedUp = Audit.but(
     "before = model(x)…\nreturn found",
     "x = x.clone().requires_grad_()\n"
@@ -395,7 +401,7 @@ ChangesAddUp = Audit.but(
     "x[j] = 2.0 - x[j].flip(0)\nfound[:, j] = (model(x) - before).abs().amax(dim=-1) > 1e-10",
 )
 """Earlier changes are never taken back, so the last columns show the effect of all of them: start
-from the original x each time."""
+each time from x as it came, and change a clone of it."""
 
 
 # 2.6 ------------------------------------------------------------------------------------------
