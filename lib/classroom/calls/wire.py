@@ -157,7 +157,7 @@ class _Encoder:
             # A subclass may override any operation: read the plain tensor.
             with torch._C.DisableTorchFunctionSubclass():
                 plain = Tensor.detach(value)
-            if plain.device.type != "cpu":
+            if plain.device.type not in ("cpu", "meta"):
                 raise CannotCross(
                     f"a tensor on {plain.device.type} cannot be read: move it to the CPU"
                 )
@@ -171,6 +171,8 @@ class _Encoder:
                     f"a tensor may have at most {MAX_DIMENSIONS} dimensions, this one has "
                     f"{plain.dim()}"
                 )
+            if plain.is_meta:  # without numbers
+                return {"tensor": name, "shape": list(plain.shape), "meta": True}
             # Count before copying: an expanded tensor takes little memory until then.
             self._count(plain.numel() * plain.element_size())
             flat = plain.resolve_neg().contiguous().reshape(-1)
@@ -207,7 +209,8 @@ class _Decoder:
                 raise ValueError("a whole number beyond 64 bits")
             return description
         if "tensor" in description:
-            return self._tensor(DTYPES[description["tensor"]], description["shape"])
+            dtype, shape = DTYPES[description["tensor"]], description["shape"]
+            return self._tensor(dtype, shape, bool(description.get("meta")))
         if "handle" in description:
             return self.resolve(Handle(int(description["handle"]), str(description["owner"])))
         if "dict" in description:
@@ -220,11 +223,13 @@ class _Decoder:
             raise ValueError("a key that is no string")
         return key
 
-    def _tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
+    def _tensor(self, dtype: torch.dtype, shape: list[int], is_meta: bool) -> Tensor:
         if not all(type(size) is int and size >= 0 for size in shape):
             raise ValueError("a shape that is no list of sizes")
         if len(shape) > MAX_DIMENSIONS:
             raise ValueError(f"a tensor of {len(shape)} dimensions")
+        if is_meta:
+            return torch.empty(shape, dtype=dtype, device="meta")
         num_bytes = dtype.itemsize
         for size in shape:
             num_bytes *= size
