@@ -1105,7 +1105,7 @@ class TestMendedMaps:
 def device_inputs(case, fade=0.5):
     batch, q_len = case.size("batch", 2), case.size("q_len", 4, smallest=2)
     k_len = q_len + case.size("earlier", 3)
-    d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
+    d_head, d_value = case.size("d_head", 5), case.size("d_value", 6)
     shapes = (q_len, d_head), (k_len, d_head), (k_len, d_value)
     return *(case.normal(batch, *shape) for shape in shapes), case.integer(2, 3), fade
 
