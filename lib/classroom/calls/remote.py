@@ -225,6 +225,8 @@ class _Overtime(BaseException):
 
 def _length(value: Any) -> int:
     """Return the largest length in a value: of a tensor's axis, a list, a text."""
+    if isinstance(value, Tensor) and value.is_meta:  # no byte of it has been sent
+        return MAX_LENT_LENGTH + value.numel()
     if isinstance(value, Tensor):
         return max(value.shape, default=0)
     if isinstance(value, dict):

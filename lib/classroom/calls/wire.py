@@ -171,10 +171,10 @@ class _Encoder:
                     f"a tensor may have at most {MAX_DIMENSIONS} dimensions, this one has "
                     f"{plain.dim()}"
                 )
-            if plain.is_meta:  # without numbers
-                return {"tensor": name, "shape": list(plain.shape), "meta": True}
             # Count before copying: an expanded tensor takes little memory until then.
             self._count(plain.numel() * plain.element_size())
+            if plain.is_meta:  # it has no numbers
+                return {"tensor": name, "shape": list(plain.shape), "meta": True}
             flat = plain.resolve_neg().contiguous().reshape(-1)
             self.blobs.append(flat.view(torch.uint8).numpy().tobytes())
             return {"tensor": name, "shape": list(plain.shape)}
@@ -228,11 +228,11 @@ class _Decoder:
             raise ValueError("a shape that is no list of sizes")
         if len(shape) > MAX_DIMENSIONS:
             raise ValueError(f"a tensor of {len(shape)} dimensions")
-        if is_meta:
-            return torch.empty(shape, dtype=dtype, device="meta")
         num_bytes = dtype.itemsize
         for size in shape:
             num_bytes *= size
+        if is_meta and num_bytes <= MAX_BYTES:
+            return torch.empty(shape, dtype=dtype, device="meta")
         end = self.position + num_bytes
         if end > len(self.blob):
             raise ValueError("fewer bytes than the shapes need")

@@ -52,8 +52,12 @@ def mistakes_alike(
     inputs: Inputs,
     judge: Judge,
     tolerance: float | None = None,
+    compared: Sequence[int] = (),
 ) -> list[Answer]:
     """Return the known mistakes that behave like the student's code on every fresh case.
+
+    If there are none, the results are compared in the places `compared` alone: who makes two
+    mistakes, each in another result, hears of both.
 
     Code that crashes is also compared on inputs whose sizes are all equal, where it often runs
     despite mismatched shapes: two programs that crash need not be the same.
@@ -66,7 +70,13 @@ def mistakes_alike(
     trials = [(args, _outcome(subject, name, args)) for args in map(inputs, cases)]
     if not any(_tells_something(seen) for _, seen in trials):
         return []
-    return [m for m in case.mistakes if _behaves_like(m, name, trials, judge, tolerance)]
+    for places in ((), compared) if compared else ((),):
+        found = [
+            m for m in case.mistakes if _behaves_like(m, name, trials, judge, tolerance, places)
+        ]
+        if found:
+            return found
+    return []
 
 
 def _behaves_like(
@@ -75,17 +85,25 @@ def _behaves_like(
     trials: Sequence[tuple[tuple[Any, ...], Any]],
     judge: Judge,
     tolerance: float | None,
+    places: Sequence[int],
 ) -> bool:
     known_code = known(mistake)
     shown_wrong = False
     for args, seen in trials:
         wrong = _outcome(known_code, name, args)
-        if not same(seen, wrong, tolerance):
+        if not same(_at(places, seen), _at(places, wrong), tolerance):
             return False
         # Of a large result only a sketch is known; the student's result matches it.
         whole = seen if has_sketch(wrong) else wrong
         shown_wrong = shown_wrong or _is_wrong(judge, whole, args)
     return shown_wrong
+
+
+def _at(places: Sequence[int], outcome: Any) -> Any:
+    """Return the results in some places, all if there are none."""
+    if not places or not isinstance(outcome, (list, tuple)) or len(outcome) <= max(places):
+        return outcome
+    return [outcome[place] for place in places]
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,7 @@ def expect_agrees(
     """
     oracle, labels = as_oracle(oracle), list(returns)
     compared = labels if compare is None else compare
+    places = [labels.index(label) for label in compare or ()]
     shapes: dict[str, tuple[int, ...]] = {}
 
     def judge(seen: Any, *args: Any) -> str | None:
@@ -212,7 +213,7 @@ def expect_agrees(
         flow = case.memory.setdefault(FLOWS, {}).setdefault(name, flow)
         flow.seeds.append(case.seed)
     for _ in range(draws):
-        _expect(subject, case, name, inputs, judge, oracle, alike)
+        _expect(subject, case, name, inputs, judge, oracle, alike, places)
     is_quick = time.monotonic() - started < _QUICK
     _expect_any_sizes(subject, case, name, args, inputs, judge, is_quick)
     require_words(returns, shapes, case.asked)
@@ -515,13 +516,14 @@ def _expect(
     judge: Judge,
     oracle: Callable[..., Any] | None,
     tolerance: float | None = None,
+    compared: Sequence[int] = (),
 ) -> None:
     problem, error = attempt(subject, case, name, inputs, judge)
     if problem is None:
         return
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
         raise CheckFailed(problem) from error
-    alike = mistakes_alike(subject, case, name, inputs, judge, tolerance)
+    alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared)
     if error is None:
         if oracle is not None and not alike:
             problem += _unsteadiness(subject, case, name, inputs)

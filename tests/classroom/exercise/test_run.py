@@ -202,6 +202,41 @@ def test_what_is_to_be_done_by_hand_earns_nothing_by_autograd_and_the_mistake_is
     assert run_checks(folder, "f", student("def f(x): return 2 * x")).earned == 1
 
 
+def test_two_known_mistakes_at_once_are_named_as_two(write_checks, student):
+    """Each in a result of its own, of which a check compares one."""
+    body = """
+    @points(1)
+    def test_a(self, subject, case): self.compare(subject, case, "a")
+
+    @points(1)
+    def test_b(self, subject, case): self.compare(subject, case, "b")
+
+    def compare(self, subject, case, part):
+        expect_agrees(
+            subject,
+            case,
+            "f",
+            lambda case: (case.normal(4),),
+            lambda x: (2 * x, 3 * x),
+            {"a": "width", "b": "width"},
+            compare=[part],
+        )
+    """
+    mistakes = """
+    class WrongSign(Mistake, exercise="f"):
+        'A sign.'
+        def f(x): return -2 * x, 3 * x
+
+    class Doubled(Mistake, exercise="f"):
+        'Twice.'
+        def f(x): return 2 * x, 6 * x
+    """
+    folder = write_checks(body, mistakes=mistakes)
+    report = run_checks(folder, "f", student("def f(x): return -2 * x, 6 * x"))
+    assert report.mistakes == ["WrongSign", "Doubled"]
+    assert "“wrong sign”" in report.to_text() and "“doubled”" in report.to_text()
+
+
 def test_a_mistake_of_another_exercise_is_not_named(write_checks, student):
     body = """
     @points(1)

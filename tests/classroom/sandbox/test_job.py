@@ -445,6 +445,9 @@ def test_a_function_of_ours_is_not_computed_for_inputs_of_any_size(job):
     job.run("import torch\ndef use(f): return f(torch.zeros(2**20))")
     with job.serving("use") as subject, pytest.raises(Crashed, match="at most"):
         subject.call("use", subject.lend(lambda x: x))
+    job.run("def use(f): return f(torch.zeros(200, 200, 200, device='meta'))")
+    with job.serving("use") as subject, pytest.raises(Crashed, match="at most"):
+        subject.call("use", subject.lend(lambda x: x))
 
 
 def test_memory_is_counted_over_all_processes(launcher):
