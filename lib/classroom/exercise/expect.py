@@ -370,12 +370,18 @@ class Flow:
             ".detach(), .item(), .data, torch.tensor(...), torch.no_grad() or NumPy on the way)"
         )
         try:
+            returned = subject.call(self.name, *self.args)
+            returned = returned if isinstance(returned, (tuple, list)) else (returned,)
+            if any(
+                differs("", *pair, self.tolerance) for pair in zip(returned, outputs, strict=True)
+            ):
+                return None  # of wrong numbers the gradient is wrong as well
             seen = subject.gradients(self.name, self.args, self.wrt, cotangents)
         except Crashed as error:  # a change in place, for instance, is another mistake
             return cut.format(error) if "numpy()" in error.text else None
         except WrongKind:
             return cut.format("none flows back")
-        except StudentError:
+        except (StudentError, *WRONG_FORM):
             return None
         for index in flowing:
             label, found = self.labels[self.wrt[index]], seen[index]

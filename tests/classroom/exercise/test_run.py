@@ -140,6 +140,26 @@ def test_a_gradient_that_flows_costs_nothing(assignment, student, centre, capfd)
     assert not any(capfd.readouterr())
 
 
+def test_of_wrong_numbers_nothing_is_said_about_gradients(write_checks, student):
+    """One check compares one of two results, another the other, which is wrong."""
+    body = """
+    @points(1)
+    def test_a(self, subject, case): self.compare(subject, case, "a")
+
+    @points(1)
+    def test_b(self, subject, case): self.compare(subject, case, "b")
+
+    def compare(self, subject, case, part):
+        inputs = lambda case: (case.normal(4),)
+        right = lambda x: (2 * x, 3 * x)
+        returns = {"a": "width", "b": "width"}
+        expect_agrees(subject, case, "f", inputs, right, returns, compare=[part])
+    """
+    report = run_checks(write_checks(body), "f", student("def f(x): return 2 * x, 4 * x"))
+    assert [result.earned for result in report.results] == [1, 0]
+    assert "gradient" not in report.to_text()
+
+
 FLOWING = """
 @points(1)
 def test_it(self, subject, case):
