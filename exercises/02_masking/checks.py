@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from classroom.calls.subject import Crashed, StudentError
 from classroom.exercise.cases import Case
-from classroom.exercise.comparing import differs, same, wrong_form
-from classroom.exercise.diagnosis import answer_to, answering_alike, asks_for
+from classroom.exercise.comparing import describe, differs, same, wrong_form
+from classroom.exercise.diagnosis import Crash, answer_to, answering_alike, asking, asks_for
 from classroom.exercise.expect import (
     CheckFailed,
     exercise,
@@ -416,8 +416,6 @@ def expect_audit(subject, case, *descriptions):
         wrong = seen != expected
         if not wrong.any():
             return None
-        if torch.equal(seen.T, expected):
-            return f"on a model that {description}: your picture is right when it is transposed"
         output, source = wrong.nonzero()[0].tolist()
         says, is_so = (
             ("depends", "does not") if seen[output, source] else ("does not depend", "does")
@@ -674,6 +672,7 @@ def online_oracle(query, key, value, mask, block_size):
     "online_softmax_attention",
     number="2.11",
     title="A softmax that never sees all its scores",
+    may_cut=("update", "online_softmax_attention"),
     asks="`update` takes one block of keys into the running (highest, total, mixed); "
     "`online_softmax_attention` goes through the keys in blocks and returns the averages.",
     difficulty=4,
@@ -894,3 +893,72 @@ class TestMendedMaps:
     def compare(self, subject, case, inputs):
         returns = {"maps": "num_layers length length"}
         expect_agrees(subject, case, "mended_maps", inputs, map_oracle, returns)
+
+
+def device_inputs(case, fade=0.5):
+    batch, q_len = case.size("batch", 2), case.size("q_len", 4, smallest=2)
+    k_len = q_len + case.size("earlier", 3)
+    d_head, d_value = case.size("d_head", 5), case.size("d_value", 6)
+    shapes = (q_len, d_head), (k_len, d_head), (k_len, d_value)
+    return *(case.normal(batch, *shape) for shape in shapes), case.integer(2, 3), fade
+
+
+@handed_out
+def device_oracle(query, key, value, window, fade):
+    ...
+
+
+WINDOW = (2, 4, 6), (2, 7, 6), (2, 7, 5)
+
+
+def kind_of_output(subject, device, dtype, fade):
+    """Say what comes of inputs of a device and a dtype; on `meta` there are no numbers."""
+    inputs = (torch.ones(s, dtype=getattr(torch, dtype), device=device) for s in WINDOW)
+    found = subject.call("mended_device", *inputs, 3, fade)
+    if not isinstance(found, torch.Tensor):
+        return describe(found)
+    return f"a tensor of shape {tuple(found.shape)} and {found.dtype} on {found.device}"
+
+
+def expect_kept(subject, case, device, dtype):
+    wanted = f"a tensor of shape (2, 4, 5) and torch.{dtype} on {device}"
+
+    def judge(seen):
+        if isinstance(seen, Crash):
+            seen = f"{seen.kind}: {seen.text}"
+        if seen != wanted:
+            return f"with inputs of {dtype} on the device `{device}`: {seen}; expected {wanted}"
+        return None
+
+    modes = [("meta", "float32"), ("cpu", "bfloat16"), ("meta", "bfloat16")]
+    others = [asking(kind_of_output, *mode, fade) for mode in modes for fade in (0.5, 0.0)]
+    for fade in (0.5, 0.0):
+        requests = [asking(kind_of_output, device, dtype, fade), *others]
+        expect_answer(subject, case, requests, judge, may_crash=True)
+
+
+@exercise(
+    "mended_device",
+    number="2.12",
+    title="Bug hunt: it worked on my laptop",
+    asks="Return the output of the published window, on the device and in the dtype of the inputs.",
+    difficulty=2,
+    importance=3,
+    minutes=10,
+    deeper=True,
+)
+class TestMendedDevice:
+    @points(1)
+    def test_the_numbers_stay_what_they_were(self, subject, case):
+        returns = {"output": "batch q_len d_value"}
+        for fade in (0.5, 0.0):
+            inputs = functools.partial(device_inputs, fade=fade)
+            expect_agrees(subject, case, "mended_device", inputs, device_oracle, returns)
+
+    @points(2, only_with="test_the_numbers_stay_what_they_were")
+    def test_it_runs_on_the_device_of_its_inputs(self, subject, case):
+        expect_kept(subject, case, "meta", "float32")
+
+    @points(2, only_with="test_the_numbers_stay_what_they_were")
+    def test_it_computes_in_the_dtype_of_its_inputs(self, subject, case):
+        expect_kept(subject, case, "cpu", "bfloat16")

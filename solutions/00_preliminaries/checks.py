@@ -407,6 +407,7 @@ def held_out_oracle(log_probs, documents):
     "bigram",
     number="0.4",
     title="A language model made of counts",
+    may_cut=("bigram_loss",),
     asks="`bigram` returns ln p(next | previous) from smoothed counts, one row for each previous "
     "token; `bigram_loss` measures it on other documents; `first_loss` says where training starts.",
     difficulty=2,
@@ -608,6 +609,7 @@ CLASSIFIER = {"weights": "d_in classes", "bias": "classes"}
     "gradient_step",
     number="0.6",
     title="One step of gradient descent by hand",
+    by_hand=True,
     asks="`gradient_step` (two classes) and `classifier_step` (any number) return (weights, bias) after "
     "one step on the mean loss of the batch, without autograd.",
     difficulty=3,

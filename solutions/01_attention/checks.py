@@ -164,6 +164,7 @@ def score_inputs(case):
     "raw_scores",
     number="1.3",
     title="Who looks at whom: symmetric and asymmetric scores",
+    may_cut=("asymmetry",),
     asks="`raw_scores` scores every query against every key, `mixing_matrix` returns the one matrix "
     "behind the scores, and `asymmetry` says how far they are from symmetric.",
     difficulty=2,
@@ -317,6 +318,7 @@ def entropy_oracle(weights):
     "logit_std",
     number="1.7",
     title="How large does a dot product get?",
+    may_cut=("entropy",),
     asks="`logit_std` and `excess_kurtosis` say how dot products of independent normal entries spread; "
     "`entropy` says how undecided each row of weights is.",
     difficulty=3,
@@ -413,6 +415,7 @@ ROW = {"scores": "k_len", "weights": "k_len", "output": "d_value"}
     "worked_row",
     number="1.6",
     title="Repair a printed example",
+    may_cut=("worked_row",),
     asks="`worked_row` returns (scores, weights, output) of one query, with scaled scores; `rankings` "
     "orders the keys by dot product and by cosine, the best first.",
     difficulty=2,
@@ -575,8 +578,9 @@ GRADIENTS = {
     "attention_backward",
     number="1.10",
     title="Backward by hand",
+    by_hand=True,
     asks="`attention_backward` returns (grad_query, grad_key, grad_value), given the gradient by the "
-    "output; `output_jacobian` says how the output of one query moves with the query.",
+    "output; `output_jacobian` says how the output of one query moves with the query. Both without autograd.",
     difficulty=5,
     importance=3,
     minutes=45,

@@ -669,6 +669,71 @@ def online_softmax_attention(
 
 
 # %% [markdown]
+# {{exercise mended_device}}
+#
+# This function ran on a laptop for a year. On the first day with a GPU it stopped: "expected all tensors to be on the same device". When that was mended, the model was put in `bfloat16`, and it stopped again. Whatever a function makes itself, it makes on the CPU and in float32, unless it is told otherwise.
+#
+# You need no GPU to find such places. PyTorch has a device called `meta`, whose tensors have a shape and a dtype and no numbers. A tensor on `meta` and one on the CPU do not mix, so a computation on `meta` stops at the line that would stop on a GPU.
+
+
+# %%
+def published_window(query, key, value, window, fade):
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    q_len, k_len = scores.shape[-2:]
+    places = torch.arange(k_len)
+    distance = places[k_len - q_len :, None] - places
+    if fade:
+        scores = scores - fade * distance
+    mask = torch.zeros(q_len, k_len)
+    mask[(distance < 0) | (distance >= window)] = -math.inf
+    return torch.softmax(scores + mask, dim=-1) @ value
+
+
+for device, dtype in [("cpu", torch.float32), ("meta", torch.float32), ("cpu", torch.bfloat16)]:
+    x = torch.zeros(1, 6, 4, device=device, dtype=dtype)
+    try:
+        output = published_window(x, x, x, window=3, fade=0.5)
+        print(f"{device} {dtype}: {tuple(output.shape)}")
+    except RuntimeError as error:
+        print(f"{device} {dtype}: {str(error).splitlines()[0]}")
+
+# %% [markdown]
+# Write the mended function. It computes the same numbers, wherever its inputs are and in whatever dtype of floating-point numbers they come, and returns a tensor of the same device and dtype. The queries are the last of the keys; `window` says how many keys a query may see, and `fade`, a number, how fast scores fall with the distance.
+#
+# *Before you code:* which lines make a tensor out of nothing? For each: which device should it have, and which dtype?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Two: `torch.arange`, whose whole numbers need the device of the inputs and no dtype of theirs, and `torch.zeros`, which becomes part of the scores and needs both. A boolean mask in its place needs the device alone.
+# </details>
+#
+# <details><summary>Hint: where to take them from</summary>
+#
+# `query.device` and `query.dtype` are there to be passed on: `torch.arange(n, device=...)`. A method such as `query.new_zeros(...)` passes on both. Whole numbers need no dtype of the inputs: a float tensor keeps its dtype when an integer tensor joins it. Take care: `fade * distance` is a float tensor.
+# </details>
+
+
+# %% exercise="mended_device"
+def mended_device(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int, fade: float
+) -> torch.Tensor:
+    """Attend to the nearest keys, with the device and the dtype of the inputs.
+
+    Shapes: query (batch, q_len, d_head), key (batch, k_len, d_head), value (batch, k_len, d_value);
+    returns (batch, q_len, d_value).
+    """
+    ### BEGIN SOLUTION
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    q_len, k_len = scores.shape[-2:]
+    places = torch.arange(k_len, device=query.device)
+    distance = places[k_len - q_len :, None] - places
+    scores = scores - fade * distance.to(query.dtype)
+    is_hidden = (distance < 0) | (distance >= window)
+    return torch.softmax(scores.masked_fill(is_hidden, -math.inf), dim=-1) @ value
+    ### END SOLUTION
+
+
+# %% [markdown]
 # ## Look at what you built
 #
 # Above, your masks: a prefix, a window, two documents, and all of them with padding (dark is allowed). Below each, your audit of a model that uses it. The two rows agree if your masks, your softmax and your audit do. Under the figure: the largest tensor that your attention in blocks makes, while the matrix of all scores grows with the square. (This cell is not graded.)

@@ -906,6 +906,7 @@ CONVOLVED = {"output": "batch length d_out", "weights": "width length length"}
     "convolution_as_heads",
     number="3.10",
     title="A convolution is attention that does not look",
+    may_cut=("toeplitz_weights",),
     asks="`toeplitz_weights` returns the matrix of weights of a convolution that looks back; "
     "`convolution_as_heads` computes a convolution with one head for each step back.",
     difficulty=3,

@@ -501,7 +501,8 @@ def stream_variance(fan_in: int, num_layers: int, std: float) -> float:
 def dropout(x: torch.Tensor, keep: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
     """Drop the features where `keep` is False, and leave their mean as it was.
 
-    Shapes: x and keep (batch, length, d_model); returns the same. rate is the share dropped.
+    Shapes: x and keep (batch, length, d_model); returns the same. rate is the share dropped,
+    below 1.
     """
     ### BEGIN SOLUTION
     if not training:

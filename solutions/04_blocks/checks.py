@@ -400,6 +400,7 @@ STACK = {"output": "batch length d_model", "sizes": "num_layers+1"}
     "stack_with_final_norm",
     number="4.6",
     title="A stack, and why it ends with a norm",
+    may_cut=("stack_with_final_norm",),
     asks="Return (output, sizes): the stream after all sub-layers and the final norm, and how large "
     "the stream was before the first sub-layer and after each.",
     difficulty=2,
@@ -964,6 +965,7 @@ def expect_same_logits(subject, case, layer):
     "swapped_sublayer",
     number="4.4",
     title="Your part in a trained model",
+    may_cut=("swapped_sublayer",),
     asks="Return the stream after norm, feed-forward network and sum, with the weights of a trained "
     "model, so that its logits stay the same.",
     difficulty=2,

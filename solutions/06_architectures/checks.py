@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from classroom.calls.lending import Refused
-from classroom.calls.subject import Crashed, StudentError
+from classroom.calls.subject import Crashed, StudentError, WrongKind
 from classroom.exercise.comparing import describe, differs, same
 from classroom.exercise.expect import (
     CheckFailed,
@@ -245,6 +245,25 @@ def loss_request(subject, targets, table, places):
     return subject.call("shifted_loss", model, targets, BOS, PAD)
 
 
+def flow_request(subject, targets, table, places):
+    """Ask whether the gradient of the loss reaches what the model returned."""
+    args = subject.lend(partial(position_model, table, places)), targets, BOS, PAD
+    try:
+        (gradient,) = subject.gradients("shifted_loss", args, [0], [torch.ones(()).double()])
+    except WrongKind:
+        return False
+    return gradient is not None and bool(gradient.any())
+
+
+def flow_judge(flows, targets, table, places):
+    if flows is False:
+        return (
+            "no gradient flows from the loss back to the logits: return a tensor that was computed "
+            "from them, without .item(), float(...), .detach() or NumPy on the way"
+        )
+    return None
+
+
 def as_a_number(loss):
     """Read a loss, or say that it is none."""
     if isinstance(loss, torch.Tensor) and loss.numel() == 1:
@@ -312,6 +331,7 @@ class TestShiftedLoss:
     @points(2)
     def test_padding_is_not_counted(self, subject, case):
         expect_answer(subject, case, loss_inputs, loss_request, loss_judge)
+        expect_answer(subject, case, loss_inputs, flow_request, flow_judge)
 
     @points(2, only_with="test_each_token_is_predicted_from_those_before_it")
     def test_a_model_that_copies_its_input_has_a_high_loss(self, subject, case):
@@ -1276,6 +1296,7 @@ def expect_same_logits(subject, case, layer):
     "swapped_cross_attention",
     number="6.7",
     title="Your part in a trained translator",
+    may_cut=("swapped_cross_attention",),
     asks="Return the stream after norm, cross attention and sum, with the weights of a trained "
     "model, so that its logits stay the same.",
     difficulty=3,

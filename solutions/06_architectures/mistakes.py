@@ -148,6 +148,10 @@ class Loss(Correct, exercise="shifted_loss"):
         return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)
 
 
+LossWithoutGradient = Loss.but("ignore_index=pad)", "ignore_index=pad).item()")
+"""The loss is a Python number (.item()): nothing can be trained by it, because no gradient flows
+through a number. Return the tensor, and turn it into a number where you print it."""
+
 NotShifted = Loss.but("first = …\nlogits = …", "logits = model(targets)")
 """The model is shown the very tokens that it is asked for: move them one place to the right, with
 bos in front."""

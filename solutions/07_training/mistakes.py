@@ -258,6 +258,22 @@ class AdamW(Correct, exercise="adamw_step"):
         return parameter - lr * (mean / (1 - beta1**step)) / size, mean, mean_square
 
 
+class UpdateByTorch(AdamW):
+    """Torch's optimizer makes the update here: this exercise is to be done by hand."""
+
+    def adamw_step(
+        parameter, gradient, mean, mean_square, step, lr, beta1, beta2, eps, weight_decay
+    ):
+        from torch.optim.adamw import adamw
+
+        values = [tensor.clone() for tensor in (parameter, gradient, mean, mean_square)]
+        options = {"amsgrad": False, "maximize": False, "foreach": False}
+        options |= {"beta1": beta1, "beta2": beta2, "lr": lr, "eps": eps}
+        steps = [torch.tensor(step - 1.0)]
+        adamw(*([v] for v in values), [], steps, weight_decay=weight_decay, **options)
+        return values[0], values[2], values[3]
+
+
 DecayInTheGradient = AdamW.but("):", "):\n    gradient = gradient + weight_decay * parameter").but(
     "parameter = parameter * (1 - lr * weight_decay)", ""
 )

@@ -87,7 +87,7 @@ def get_batch(
 #
 # $$\theta \leftarrow \theta - \mathrm{lr}\left(\frac{\hat m}{\sqrt{\hat v} + \epsilon} + \lambda\,\theta\right).$$
 #
-# Here the learning rate multiplies the decay, as it does in torch. The $\theta$ that is pulled on is the parameter as it came.
+# Here the learning rate multiplies the decay, as it does in torch. The $\theta$ that is pulled on is the parameter as it came. Do it by hand: `torch.optim` is not allowed here.
 #
 # *Before you code:* at the first update, what is $\hat m/\sqrt{\hat v}$, whatever the betas? So how far does a parameter move, if its gradient is 0.001, and if it is 1000?
 #

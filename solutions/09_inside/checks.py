@@ -320,6 +320,7 @@ def judge_gain(answer):
     "look_inside",
     number="9.2",
     title="Instruments to look inside",
+    may_cut=("bits_lost", "logit_lens"),
     asks="Write induction_score, logit_lens, without_head and bits_lost: where heads look, what is "
     "known at each depth, and what is missed without a head.",
     difficulty=3,

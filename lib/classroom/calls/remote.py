@@ -20,6 +20,7 @@ from classroom.calls.files import File
 from classroom.calls.subject import (
     Crashed,
     Died,
+    NotByHand,
     NotDefined,
     NotWritten,
     StudentError,
@@ -41,7 +42,7 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 # whatever the bytes are in which the length is written.
 MAX_LENT_BYTES = 2**18
 MAX_LENT_LENGTH = 256
-_ERRORS = {kind.__name__: kind for kind in (NotDefined, NotWritten, TooSlow, WrongKind)}
+_ERRORS = {kind.__name__: kind for kind in (NotByHand, NotDefined, NotWritten, TooSlow, WrongKind)}
 
 
 class RemoteSubject(Subject):
@@ -101,6 +102,10 @@ class RemoteSubject(Subject):
 
         """
         return self._ask("call", name, args, kwargs)
+
+    def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a function that may not let torch differentiate or optimize."""
+        return self._ask("call_by_hand", name, args, kwargs)
 
     def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call a function and also return its arguments as it left them."""
@@ -220,6 +225,8 @@ class _Overtime(BaseException):
 
 def _length(value: Any) -> int:
     """Return the largest length in a value: of a tensor's axis, a list, a text."""
+    if isinstance(value, Tensor) and value.is_meta:  # no byte of it has been sent
+        return MAX_LENT_LENGTH + value.numel()
     if isinstance(value, Tensor):
         return max(value.shape, default=0)
     if isinstance(value, dict):

@@ -11,19 +11,20 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from classroom.calls.local import Settings
-from classroom.calls.subject import NotWritten, StudentError, Subject
+from classroom.calls.subject import NotByHand, NotWritten, StudentError, Subject
 from classroom.course import PUBLISHED_SEED, SEED_VARIABLE
 from classroom.exercise import prepared
+from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import WRONG_FORM
-from classroom.exercise.expect import CheckFailed, Exercise
+from classroom.exercise.expect import DIFFERENTIATED, FLOWS, CheckFailed, Exercise
 from classroom.exercise.report import CheckResult, Report
 
 MAX_MESSAGE_LENGTH = 5000
@@ -68,11 +69,13 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
     with Settings().in_force(), prepared.checking(folder, name) as mistakes:
         for test in Case(f"{seed}/{name}").shuffled(found.checks):
             case = Case(f"{seed}/{name}/{test}", mistakes, memory=memory)
-            asked = _Asked(subject)
+            asked = _Asked(subject, found.exercise.by_hand, mistakes)
             problem = _run(found, test, asked, case)
             if isinstance(problem, (*WRONG_FORM, MemoryError)) and asked.has_answered:
                 problem = _of_no_form(problem, found.exercise)
             problems[test] = problem
+        with _silenced():
+            _fail_where_cut(found, subject, memory, problems, f"{seed}/{name}/")
     results = []
     for test, value in found.checks.items():
         first = next((p for t in (test, *found.only_with[test]) if (p := problems[t])), None)
@@ -81,22 +84,55 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
     return Report(name, f"{found.exercise.number} {found.exercise.title}", tuple(results))
 
 
+def _fail_where_cut(
+    found: _Found,
+    subject: Subject,
+    memory: Mapping[Any, Any],
+    problems: dict[str, BaseException | None],
+    seeds: str,
+) -> None:
+    """Fail one check of each function that is right and cuts a gradient: the one worth least."""
+    for name, flow in memory.get(FLOWS, {}).items():
+        passed = [t for t in found.checks if seeds + t in flow.seeds and not problems[t]]
+        may_cut = found.exercise.by_hand or name in found.exercise.may_cut
+        is_checked = name in memory.get(DIFFERENTIATED, ())
+        if passed and not may_cut and not is_checked and (problem := flow.problem(subject)):
+            problems[min(passed, key=found.checks.__getitem__)] = CheckFailed(problem)
+
+
 class _Asked:
     """Code under test that is known to have answered, or not."""
 
-    def __init__(self, subject: Subject):
+    def __init__(self, subject: Subject, by_hand: bool, mistakes: Sequence[Answer]):
         self._subject = subject
+        self._by_hand = by_hand
+        self._mistakes = mistakes
         self.has_answered = False
 
     def __getattr__(self, name: str) -> Any:
-        asks = getattr(self._subject, name)
+        how = "call_by_hand" if self._by_hand and name == "call" else name
+        asks = getattr(self._subject, how)
 
         def ask(*args: Any, **kwargs: Any) -> Any:
-            found = asks(*args, **kwargs)
+            try:
+                found = asks(*args, **kwargs)
+            except NotByHand as error:
+                alike = [m for m in self._mistakes if _is_not_by_hand(m, args, kwargs)]
+                raise CheckFailed(str(error), alike) from error
             self.has_answered = self.has_answered or name != "lend"
             return found
 
         return ask
+
+
+def _is_not_by_hand(mistake: Answer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        prepared.known(mistake).call_by_hand(*args, **kwargs)
+    except NotByHand:
+        return True
+    except StudentError:
+        return False
+    return False
 
 
 def _of_no_form(error: BaseException, exercise: Exercise) -> CheckFailed:
