@@ -24,7 +24,7 @@ from classroom.exercise import prepared
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import WRONG_FORM
-from classroom.exercise.expect import DIFFERENTIATED, FLOWS, CheckFailed, Exercise
+from classroom.exercise.expect import FLOWS, CheckFailed, Exercise
 from classroom.exercise.report import CheckResult, Report
 
 MAX_MESSAGE_LENGTH = 5000
@@ -91,13 +91,16 @@ def _fail_where_cut(
     problems: dict[str, BaseException | None],
     seeds: str,
 ) -> None:
-    """Fail one check of each function that is right and cuts a gradient: the one worth least."""
+    """Fail one check of each function that cuts a gradient: the one worth least.
+
+    Only if all passed: of wrong numbers the gradient is wrong as well.
+    """
+    if found.exercise.by_hand or any(problems.values()):
+        return
     for name, flow in memory.get(FLOWS, {}).items():
-        passed = [t for t in found.checks if seeds + t in flow.seeds and not problems[t]]
-        may_cut = found.exercise.by_hand or name in found.exercise.may_cut
-        is_checked = name in memory.get(DIFFERENTIATED, ())
-        if passed and not may_cut and not is_checked and (problem := flow.problem(subject)):
-            problems[min(passed, key=found.checks.__getitem__)] = CheckFailed(problem)
+        if name not in found.exercise.may_cut and (problem := flow.problem(subject)):
+            calling = [test for test in found.checks if seeds + test in flow.seeds]
+            problems[min(calling, key=found.checks.__getitem__)] = CheckFailed(problem)
 
 
 class _Asked:
