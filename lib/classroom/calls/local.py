@@ -334,7 +334,7 @@ class LocalSubject(Subject):
                 if left()[0] <= 0
                 else too_long(name, WALL_PER_CPU * self._seconds)
             )
-            raise error
+            raise error.with_traceback(None)  # or each alarm would make it longer
 
         previous = signal.signal(signal.SIGALRM, stop) if can_interrupt else None
         try:
