@@ -96,8 +96,8 @@ def course(assignments: Iterable[dict[str, Any]], pages: dict[str, str]) -> list
 def keep(pieces: Sequence[Piece], minutes: int) -> list[Piece]:
     """Leave out what matters least until the rest fits.
 
-    Exercises that go deeper go first, and those of little importance before others; of equals the longest, and of
-    those the last. All chapters are read, and what is most important stays.
+    Exercises that go deeper go first, and those of little importance before others; of equals the
+    longest, and of those the last. All chapters are read, and what is most important stays.
 
     Raises:
         ValueError: If the rest does not fit.

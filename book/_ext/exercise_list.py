@@ -29,6 +29,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.writers.html5 import HTML5Translator
+from version_shown import version_of
 
 
 @cache
@@ -92,7 +93,7 @@ def course_root(app_or_directive: Any) -> Path:
     return Path(config.course_root or Path(env.srcdir).parent).resolve()
 
 
-def elsewhere(repository: str, branch: str, path: str) -> dict[str, str]:
+def elsewhere(repository: str, tag: str, path: str) -> dict[str, str]:
     """Give the addresses at which a notebook of a GitHub repository opens on others' machines.
 
     Raises:
@@ -106,8 +107,8 @@ def elsewhere(repository: str, branch: str, path: str) -> dict[str, str]:
             f"course_repository must be https://github.com/OWNER/NAME, got {repository!r}"
         )
     return {
-        "Colab": f"https://colab.research.google.com/github/{name}/blob/{branch}/{quote(path)}",
-        "Binder": f"https://mybinder.org/v2/gh/{name}/{branch}?labpath={quote(path, safe='')}",
+        "Colab": f"https://colab.research.google.com/github/{name}/blob/{tag}/{quote(path)}",
+        "Binder": f"https://mybinder.org/v2/gh/{name}/{tag}?labpath={quote(path, safe='')}",
     }
 
 
@@ -193,26 +194,14 @@ class Exercises(SphinxDirective):
         if not repository:
             return []
         path = f"exercises/{assignment['name']}/{assignment['notebook']}"
-        addresses = elsewhere(repository, theme.get("repository_branch", "main"), path)
+        addresses = elsewhere(repository, f"v{version_of()}", path)
         line = nodes.paragraph(
             "", "With a network, on a machine of others: ", classes=["elsewhere"]
         )
         for position, (service, address) in enumerate(addresses.items()):
             line += nodes.Text(" " if position else "")
             line += nodes.reference("", f"Open in {service}", refuri=address, classes=["button"])
-        folder = f"/content/{repository.rstrip('/').rpartition('/')[2]}"
-        first = (
-            f"!git clone -q --depth 1 {repository} {folder}\n"
-            f"!pip install -q {folder}\n"
-            f"%cd {folder}/exercises/{assignment['name']}"
-        )
-        asked = "Colab opens the notebook alone: run this in a cell of its own before all others"
-        return [
-            line,
-            nodes.raw("", f'<details class="folded"><summary>{asked}</summary>', format="html"),
-            nodes.literal_block(first, first, language="ipython3"),
-            nodes.raw("", "</details>", format="html"),
-        ]
+        return [line]
 
     def _exercise(self, exercise: dict[str, Any], home: str) -> nodes.definition_list_item:
         title = f"{exercise['number']} {exercise['title']}"
