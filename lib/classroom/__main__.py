@@ -145,9 +145,7 @@ def _check(args: argparse.Namespace) -> int:
             print(f"{report.summary}, not begun" if report.is_blank else f"{report.to_text()}\n")
         for error in found.errors:
             print(error)
-        unfinished = [r.title for r in found.reports if r.earned < r.points]
-        then = f"; next is {unfinished[0]}" if unfinished else ""
-        print(f"{path}: {found.earned} of {found.points} points{then}")
+        print(f"{path}: {found.earned} of {found.points} points{found.next_step}")
     return 0 if is_full else 1
 
 

@@ -1,3 +1,4 @@
+import json
 import linecache
 import re
 
@@ -71,6 +72,15 @@ def test_that_the_core_is_done_is_said_while_deeper_exercises_are_left(assignmen
         "3 of 5 points of this notebook so far; the core is done: all 3 points; "
         "what follows goes deeper, next is 7.2 Twice"
     )
+
+
+def test_what_comes_next_is_in_the_notebook(assignment, monkeypatch):
+    """A handout of the core alone has none of the deeper exercises."""
+    check_cell = {"cells": [{"metadata": {"nbgrader": {"grade_id": "centre-check"}}}]}
+    (assignment / "averages.ipynb").write_text(json.dumps(check_cell))
+    monkeypatch.chdir(assignment)
+    namespace = run_cell(RIGHT + "score = check('centre')", {"check": check})
+    assert namespace["score"]._repr_html_() == "3 of 3 points of this notebook so far"
 
 
 def test_validate_raises_what_was_found(assignment, monkeypatch, capsys):

@@ -33,7 +33,7 @@ def test_a_notebook_is_run_from_top_to_bottom_and_left_as_it_is(assignment, writ
     found = check_notebook(path, progress=lambda done, cells: seen.append((done, cells)))
     assert found.errors == ()
     assert told(found) == {"centre": (3, 3), "twice": (2, 2)}
-    assert (found.earned, found.points) == (5, 5)
+    assert (found.earned, found.points, found.num_core) == (5, 5, 1)
     assert [r.name for r in found.reports[0].results] == [
         "rows are moved by their mean",
         "the mean is zero",
@@ -108,6 +108,18 @@ def test_points_are_those_of_the_reports():
     results = CheckResult("one", 2, 2), CheckResult("two", 3, 0)
     found = NotebookReport((Report("f", "F", results), Report("g", "G", results[:1])), ())
     assert (found.points, found.earned) == (7, 4)
+
+
+def test_what_comes_next_says_when_the_core_is_done():
+    done, left = CheckResult("one", 2, 2), CheckResult("two", 3, 0)
+    reports = tuple(Report(result.name, result.name.upper(), (result,)) for result in (done, left))
+    for num_core, said in [
+        (None, "; next is TWO"),
+        (2, "; next is TWO"),
+        (1, "; the core is done: all 2 points; what follows goes deeper, next is TWO"),
+    ]:
+        assert NotebookReport(reports, (), num_core).next_step == said
+    assert NotebookReport(reports[:1], (), 1).next_step == ""
 
 
 def test_what_is_no_notebook_is_refused(tmp_path):
