@@ -62,6 +62,7 @@ def integers(case, high, *shape):
     difficulty=1,
     importance=1,
     minutes=5,
+    may_cut=("mean_of_rows",),
 )
 class TestMeanOfRows:
     @points(1)

@@ -3,7 +3,7 @@
 #
 # This notebook goes with the chapter *Preliminaries* of *Attention from the Ground Up*. Nothing in it is about attention yet. It is what attention is built from, and each piece is one that goes wrong quietly: the shapes are right, the loss falls, and the numbers are not what you think.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** Tokens are rows. Letters such as `(batch, length, d_model)` name the axes of a tensor in order. Losses are in nats, which are logarithms to the base e. The sizes in the tests are all different, so that exchanged axes do not fit by accident.
 

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 1 of *Attention from the Ground Up*. You build attention from a weighted average, find out how large its scores get, test what it can and cannot do, differentiate it by hand, and mend two programs that went wrong.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** A token is a row. `query` has the shape `(..., q_len, d_head)`, `key` `(..., k_len, d_head)`, `value` `(..., k_len, d_value)`, and weights `(..., q_len, k_len)`: one row per query, one column per key. The dots stand for any number of leading axes, such as batch and heads. The lengths and widths in the tests are all different, so a product that fits only square matrices will not fit here.
 

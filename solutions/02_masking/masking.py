@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 2 of *Attention from the Ground Up*. You write the five masks that people use and join them, build a softmax that survives rows in which nothing is allowed, write the tool that finds leaks, test models for what padding may not do, compute attention in blocks, and mend four programs whose masks did something else than their authors thought.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test. Each exercise can be solved by itself. You may call what you wrote in an earlier one, but then its mistakes come with it.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test. Each exercise can be solved by itself. You may call what you wrote in an earlier one, but then its mistakes come with it. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** A mask is boolean and True where attention is *allowed*. It broadcasts to scores of the shape `(batch, heads, q_len, k_len)`: one row per query, one column per key. A query that may attend to nothing gets weights of zero. Some libraries mean the opposite by True; chapter 2 has the table.
 

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 7 of *Attention from the Ground Up*. You write what a training program is made of: the batches, the optimizer, the learning rate, the clipping, what to do when a batch is too big for the memory and when numbers have few digits. Then you test attention that is fast, count what training costs, and read curves. Nothing here needs a GPU: everything runs in seconds on a processor, and the same code would run on a GPU.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** Tokens are whole numbers. Losses are in nats per token. Steps, or updates, are counted from 0 unless a text says otherwise. Functions return new tensors and leave those that they were given as they were.
 

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 9 of *Attention from the Ground Up*. First you build a small transformer that nobody has trained: you write down its weights. Then you look into one that was trained, and find the same machine in it. Then you put your own transformer together, train a model of your own, hand it in, and take it apart.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** Row vectors: a map multiplies from the right, `x @ w`. `nn.Linear`, and so every saved model, keeps its matrix as `(d_out, d_in)`: `F.linear(x, weight, bias)` multiplies with it. Attention weights are `(batch, heads, q_len, k_len)`. Layers, heads and places count from 0.
 #

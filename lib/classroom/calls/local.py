@@ -201,8 +201,9 @@ class LocalSubject(Subject):
                 given[index] = _keeping_results(given[index], leaves[-1])
 
         def differentiate(function: Callable[..., Any]) -> tuple[Tensor | None, ...]:
-            outputs = _require_tensors(name, function(*given), cotangents)
-            total = sum((o * c).sum() for o, c in zip(outputs, cotangents, strict=True))
+            with torch.enable_grad():  # a notebook may have switched it off for all that follows
+                outputs = _require_tensors(name, function(*given), cotangents)
+                total = sum((o * c).sum() for o, c in zip(outputs, cotangents, strict=True))
             if not isinstance(total, Tensor) or not total.requires_grad:
                 raise WrongKind(
                     f"the result of `{name}` is cut off from its inputs: no gradient can flow "
@@ -230,14 +231,16 @@ class LocalSubject(Subject):
             raise CannotCross("a handle that no check has lent")
         function, cross = Settings().in_force()(self._lent[handle.id]), self._cross
 
-        def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-            return cross(lending.neutrally(lambda g, n: function(*g, **n), cross((args, kwargs))))
+        def answer(compute: Callable[..., Any], *request: Any) -> Any:
+            message = pack(request)
+            request = unpack(message, self._resolve)
+            lending.require_small(request, len(message))
+            return cross(lending.neutrally(compute, request))
 
-        def gradients(*request: Any) -> Any:
-            differentiate = partial(lending.differentiate, function)
-            return cross(lending.neutrally(differentiate, cross(request)))
-
-        return lending.borrowed(call, gradients)
+        return lending.borrowed(
+            partial(answer, lambda args, kwargs: function(*args, **kwargs)),
+            partial(answer, partial(lending.differentiate, function)),
+        )
 
     def _returned(self, name: str, result: Any) -> Any:
         try:
