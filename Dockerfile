@@ -18,8 +18,8 @@ WORKDIR /course
 
 # Apart from the course itself, so that a change to it does not install everything again. The
 # second index has torch without what only a GPU needs.
-COPY requirements.txt ./
-RUN grep -v '^-e ' requirements.txt > /tmp/pinned.txt \
+COPY requirements.txt requirements-learn.txt ./
+RUN grep -hv '^-' requirements-learn.txt requirements.txt > /tmp/pinned.txt \
     && pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
         -r /tmp/pinned.txt
 

@@ -26,6 +26,7 @@ if sealed:
         # nbgrader reports an error in this file and goes on without the file: it would grade open.
         raise SystemExit(f"sealed grading cannot be switched on: {error}") from error
 else:
+    c.Autograde.sanitize_preprocessors.prepend(["classroom.nbgrader.autograde.AddBack"])
     c.Autograde.autograde_preprocessors.prepend(["classroom.nbgrader.autograde.OpenChecks"])
     # Between LimitOutput and SaveAutoGrades.
     c.Autograde.autograde_preprocessors.insert(4, "classroom.nbgrader.autograde.OnlyCounted")

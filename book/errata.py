@@ -49,7 +49,7 @@ class Exhibit:
     tests: str
     """Of the course, by spaces: `groundup/core/test_masks.py::test_causal_mask_by_hand`."""
     mistakes: str = ""
-    """That the grader knows, by spaces: `2.1.TriangleFlipped`."""
+    """That the grader knows, by spaces: `causal_mask.TriangleFlipped`."""
 
 
 ROOMS: dict[str, dict[str, Exhibit]] = {
@@ -59,42 +59,44 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "twice",
             "sec-01-formula",
             "groundup/core/test_attention.py::test_attention_equals_torch_s",
-            "1.4.FeaturesAttendToFeatures 6.9.FeaturesStillCompared",
+            "scaled_dot_product_attention.FeaturesAttendToFeatures "
+            "mended_decoder.FeaturesStillCompared",
         ),
         "columns": Exhibit(
             "Every key gives away a total of 1",
             "limit",
             "sec-01-weights",
             "groundup/core/test_attention.py::test_weights_of_a_query_sum_to_one",
-            "1.4.NormalisedOverQueries 3.1.SoftmaxOverQueries 6.3.SoftmaxOverQueries",
+            "scaled_dot_product_attention.NormalisedOverQueries "
+            "SelfAttentionHead.SoftmaxOverQueries CrossAttention.SoftmaxOverQueries",
         ),
         "exchanged": Exhibit(
             "Two letters exchanged in a derivation",
             "poke",
             "sec-03-traps",
             "groundup/core/test_models.py::test_future_tokens_do_not_change_the_past",
-            "3.9.AsPublished 1.4.QueryAndKeyExchanged",
+            "mended_derivation.AsPublished scaled_dot_product_attention.QueryAndKeyExchanged",
         ),
         "norm-axis": Exhibit(
             "A norm that reads ahead",
             "poke",
             "sec-04-axes",
             "groundup/core/test_layers.py::test_a_token_does_not_feel_its_neighbours",
-            "4.1.StatisticsOverTokens 4.10.NormStillOverTokens",
+            "layer_norm.StatisticsOverTokens mended_block.NormStillOverTokens",
         ),
         "rank": Exhibit(
             "A product that cannot be formed",
             "run",
             "sec-03-sum",
             "groundup/looking/test_probes.py::test_scores_and_outputs_go_through_two_circuits",
-            "3.4.OutputBeforeValue 3.4.InTheSpaceOfAHead",
+            "head_circuits.OutputBeforeValue head_circuits.InTheSpaceOfAHead",
         ),
         "unsplit": Exhibit(
             "Heads that nobody split",
             "count",
             "sec-03-cost",
             "groundup/looking/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
-            "3.7.HeadsCountedTwice",
+            "count_attention.HeadsCountedTwice",
         ),
     },
     "Masks that do something else": {
@@ -104,28 +106,28 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-02-layout",
             "groundup/core/test_masks.py::test_causal_mask_by_hand "
             "groundup/core/test_models.py::test_no_gradient_reaches_a_later_token",
-            "2.1.TriangleFlipped 2.9.LeftAsItWas",
+            "causal_mask.TriangleFlipped mended_columns.LeftAsItWas",
         ),
         "one-row": Exhibit(
             "A mask that does nothing",
             "twice",
             "sec-02-does",
             "groundup/core/test_multihead.py::test_a_hidden_key_is_invisible",
-            "2.8.LeftAsPublished 2.8.OneRowForAllQueries",
+            "mended_masks.LeftAsPublished mended_masks.OneRowForAllQueries",
         ),
         "bracket": Exhibit(
             "A bracket that closes too early",
             "limit",
             "sec-02-before",
             "groundup/core/test_attention.py::test_outputs_lie_in_the_convex_hull_of_the_values",
-            "1.4.ScaledAfterSoftmax 2.4.DividedAfterwards",
+            "scaled_dot_product_attention.ScaledAfterSoftmax masked_softmax.DividedAfterwards",
         ),
         "after": Exhibit(
             "Zeros where the future was",
             "limit",
             "sec-02-before",
             "groundup/core/test_masks.py::test_rows_sum_to_one_over_the_allowed_keys",
-            "2.4.ZeroedAfterwards 3.1.MaskAfterSoftmax",
+            "masked_softmax.ZeroedAfterwards SelfAttentionHead.MaskAfterSoftmax",
         ),
         "values": Exhibit(
             "Minus infinity in the values",
@@ -137,8 +139,9 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "Padding that the decoder reads",
             "poke",
             "sec-06-batch",
+            ""
             "groundup/core/test_models.py::test_source_padding_is_seen_by_neither_encoder_nor_decoder",
-            "6.3.SourceMaskMissing 6.9.PaddingStillSeen",
+            "CrossAttention.SourceMaskMissing mended_decoder.PaddingStillSeen",
         ),
         "swapped": Exhibit(
             "The answer on the side of the question",
@@ -147,7 +150,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "groundup/looking/test_audit.py::"
             "test_every_part_lets_an_encoder_and_a_decoder_see_the_whole_source "
             "groundup/core/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
-            "6.3.ArgumentsSwapped 6.9.SidesStillSwapped",
+            "CrossAttention.ArgumentsSwapped mended_decoder.SidesStillSwapped",
         ),
     },
     "Wires": {
@@ -156,7 +159,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "limit",
             "sec-04-places",
             "groundup/core/test_blocks.py::test_pre_norm_adds_to_the_stream_and_never_replaces_it",
-            "4.4.ResidualFromTheNorm 4.10.ResidualStillFromTheNorm",
+            "TransformerBlock.ResidualFromTheNorm mended_block.ResidualStillFromTheNorm",
         ),
         "shift": Exhibit(
             "A model that is asked what it was told",
@@ -164,49 +167,51 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-06-decoder",
             "groundup/data/test_batches.py::test_targets_are_the_tokens_that_come_next "
             "groundup/data/test_batches.py::test_pairs_are_filled_up_and_targets_shifted_right",
-            "6.2.NotShifted 7.1.TargetsNotShifted",
+            "shifted_loss.NotShifted get_batch.TargetsNotShifted",
         ),
         "memory": Exhibit(
             "A network that skips the source",
             "poke",
             "sec-04-silent",
             "groundup/core/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
-            "4.10.FeedForwardStillSkipsTheMemory 4.4.FeedForwardNeverSeesAttention",
+            "mended_block.FeedForwardStillSkipsTheMemory "
+            "TransformerBlock.FeedForwardNeverSeesAttention",
         ),
         "same-norm": Exhibit(
             "One norm used twice, one never",
             "count",
             "sec-04-silent",
             "groundup/core/test_blocks.py::test_every_part_is_trained",
-            "4.4.OneNormForBoth 4.10.NormStillUsedTwice",
+            "TransformerBlock.OneNormForBoth mended_block.NormStillUsedTwice",
         ),
         "six-times": Exhibit(
             "Six layers, of which five are the first",
             "count",
             "sec-06-decoder",
             "groundup/looking/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
-            "6.1.FirstBlockAgainAndAgain",
+            "decoder_only_logits.FirstBlockAgainAndAgain",
         ),
         "rectified": Exhibit(
             "A stream that only rises",
             "spread",
             "sec-04-forward",
             "groundup/core/test_layers.py::test_feed_forward_equals_torch_s",
-            "4.3.SingleLayer 4.3.ActivationOnTheOutput",
+            "feed_forward.SingleLayer feed_forward.ActivationOnTheOutput",
         ),
         "final-norm": Exhibit(
             "No norm at the end",
             "spread",
             "sec-04-places",
             "groundup/core/test_models.py::test_only_the_pre_norm_stream_is_normalised_at_the_end",
-            "4.5.FinalNormForgotten 6.1.FinalNormMissing",
+            "stack_with_final_norm.FinalNormForgotten decoder_only_logits.FinalNormMissing",
         ),
         "dropout-place": Exhibit(
             "Dropout behind the norm",
             "count",
             "sec-04-dropout",
+            ""
             "groundup/core/test_blocks.py::test_dropout_acts_on_a_sub_layer_s_output_before_it_is_added",
-            "4.7.DroppedBehindTheSum",
+            "dropout_block.DroppedBehindTheSum",
         ),
     },
     "Numbers": {
@@ -216,21 +221,22 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-01-scale",
             "groundup/core/test_attention.py::"
             "test_scaled_scores_of_unit_normal_vectors_have_variance_one",
-            "1.4.NoScale 3.1.NoScale",
+            "scaled_dot_product_attention.NoScale SelfAttentionHead.NoScale",
         ),
         "model-width": Exhibit(
             "The root of the wrong width",
             "spread",
             "sec-03-traps",
             "groundup/core/test_multihead.py::test_self_attention_equals_torch_s",
-            "1.4.ScaledByModelWidth 3.3.ScaledByAllHeads",
+            "scaled_dot_product_attention.ScaledByModelWidth MultiHeadAttention.ScaledByAllHeads",
         ),
         "printed": Exhibit(
             "A row of numbers that skipped a line",
             "twice",
             "sec-01-example",
             "groundup/core/test_attention.py::test_attention_by_hand",
-            "1.6.ScaleLeftOut 1.6.ScoresPrintedUnscaled 1.6.DistanceForDirection",
+            "worked_row.ScaleLeftOut worked_row.ScoresPrintedUnscaled "
+            "worked_row.DistanceForDirection",
         ),
         "thousand": Exhibit(
             "A softmax that cannot count to a hundred",
@@ -238,36 +244,37 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-00-softmax",
             "groundup/variants/test_online_softmax.py::"
             "test_block_by_block_scores_may_rise_and_fall_as_far_as_they_like",
-            "0.1.NoShift 1.4.ExponentialsOverflow",
+            "stable_softmax.NoShift scaled_dot_product_attention.ExponentialsOverflow",
         ),
         "ceiling": Exhibit(
             "A loss with a ceiling",
             "limit",
             "sec-00-surprise",
             "groundup/training/test_loop.py::test_the_loss_is_that_of_torch",
-            "0.2.EpsilonInTheLogarithm",
+            "cross_entropy.EpsilonInTheLogarithm",
         ),
         "loud": Exhibit(
             "A very loud beginning",
             "spread",
             "sec-04-depth",
             "groundup/core/test_initialisation.py::test_weights_start_at_the_size_that_was_chosen "
+            ""
             "groundup/core/test_initialisation.py::test_the_stream_of_a_deep_pre_norm_stack_stays_calm",
-            "4.6.EvenlyAndWithoutFanIn",
+            "init_std.EvenlyAndWithoutFanIn",
         ),
         "rate": Exhibit(
             "Four fifths thrown away",
             "count",
             "sec-00-layers",
             "groundup/core/test_attention.py::test_each_weight_is_dropped_or_scaled_up",
-            "0.7.RateIsTheShareKept 4.7.KeptWhatShouldGo",
+            "mended_dropout.RateIsTheShareKept dropout_block.KeptWhatShouldGo",
         ),
         "tanh": Exhibit(
             "Half a hyperbolic tangent",
             "twice",
             "sec-00-layers",
             "exercises/test_checks.py::test_a_mistake_is_caught_and_named_and_no_other_is",
-            "0.5.HalfTheArgument 0.5.SiluForSoftplus",
+            "activations.HalfTheArgument activations.SiluForSoftplus",
         ),
         "epsilon": Exhibit(
             "A token that is all the same",
@@ -275,7 +282,8 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-04-norm",
             "groundup/core/test_layers.py::test_a_constant_token_gives_the_bias "
             "groundup/core/test_layers.py::test_eps_stands_inside_the_root_by_hand",
-            "4.1.EpsilonForgotten 4.1.EpsilonOutsideTheRoot 4.1.DividedByOneLess",
+            "layer_norm.EpsilonForgotten layer_norm.EpsilonOutsideTheRoot "
+            "layer_norm.DividedByOneLess",
         ),
     },
     "Places": {
@@ -284,7 +292,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "twice",
             "sec-05-exponent",
             "groundup/core/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
-            "5.2.ExponentOfTheEntry 5.9.ExponentStillOfTheEntry",
+            "sinusoidal_positions.ExponentOfTheEntry mended_positions.ExponentStillOfTheEntry",
         ),
         "strangers": Exhibit(
             "Places that should be strangers",
@@ -297,14 +305,14 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "poke",
             "sec-05-set",
             "groundup/core/test_models.py::test_an_encoder_without_positions_reads_a_set",
-            "5.1.NothingAsserted",
+            "check_order_blindness.NothingAsserted",
         ),
         "whole-table": Exhibit(
             "One length for every sentence",
             "run",
             "sec-05-learned",
             "groundup/core/test_positions.py::test_sinusoidal_positions_are_rows_of_the_table",
-            "5.3.WholeTableAdded",
+            "learned_positions.WholeTableAdded",
         ),
     },
     "Sentences": {
@@ -312,8 +320,9 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "The map that was to lift a limit",
             "twice",
             "sec-01-values",
+            ""
             "groundup/core/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
-            "1.10.BiasMixedFirst",
+            "project_after_mixing.BiasMixedFirst",
         ),
         "normal": Exhibit(
             "A sum that is called normal",
@@ -321,7 +330,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-01-scale",
             "groundup/core/test_attention.py::"
             "test_scaled_scores_of_unit_normal_vectors_have_variance_one",
-            "1.5.CalledNormal 1.5.KurtosisWithoutExcess",
+            "logit_std.CalledNormal logit_std.KurtosisWithoutExcess",
         ),
         "invented": Exhibit(
             "Numbers that no layer could have made",
@@ -333,8 +342,9 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "What a value is worth",
             "poke",
             "sec-01-dictionary",
+            ""
             "groundup/core/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
-            "1.4.KeysAveraged 3.3.ContextAsks",
+            "scaled_dot_product_attention.KeysAveraged MultiHeadAttention.ContextAsks",
         ),
         "apple": Exhibit(
             "A map that is to know its neighbours",
@@ -366,7 +376,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "poke",
             "sec-06-split",
             "groundup/core/test_models.py::test_cached_logits_equal_uncached",
-            "6.6.NothingRejected",
+            "check_prompt_split.NothingRejected",
         ),
         "history": Exhibit(
             "A few months earlier",
@@ -441,8 +451,7 @@ def card(slug: str) -> str:
     caught = f"**{verb}:** {' and '.join(parts)}"
     names = []
     for mistake in exhibit.mistakes.split():
-        number, name = mistake.rsplit(".", 1)
-        names.append(f"*{_answers()[number, name]}* ({number})")
+        names.append("*{}* ({})".format(*_answers()[mistake]))
     if names:
         caught += f"; graders call it {_listed(names)}"
     return f"> {caught}. **More** in {{ref}}`{exhibit.label}`."
@@ -457,13 +466,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 @cache
-def _answers() -> dict[tuple[str, str], str]:
-    """Read every mistake the graders know: its title, by the exercise's number and its name."""
+def _answers() -> dict[str, tuple[str, str]]:
+    """Read every mistake that the graders know: its title and the number of its exercise."""
     found = {}
     for folder in sorted(ROOT.glob("solutions/[0-9]*")):
         numbers = {name: about.number for name, (about, _) in load_checks(folder).items()}
         for answer in load_answers(folder / "mistakes.py"):
-            found[numbers[answer.exercise], answer.name] = answer.title
+            found[f"{answer.exercise}.{answer.name}"] = answer.title, numbers[answer.exercise]
     return found
 
 
@@ -496,9 +505,8 @@ def check() -> None:
             if name not in _tests(file):
                 raise ValueError(f"{slug}: tests/{file} must have {name}")
         for mistake in exhibit.mistakes.split():
-            number, name = mistake.rsplit(".", 1)
-            if (number, name) not in _answers():
-                raise ValueError(f"{slug}: the grader of {number} must know the mistake {name}")
+            if mistake not in _answers():
+                raise ValueError(f"{slug}: the graders must know the mistake {mistake}")
 
 
 def ways() -> list[tuple[str, int]]:
@@ -617,7 +625,8 @@ def matrix_tables(rows: Sequence[Kills], titles: dict[str, str]) -> str:
         parts += ["| check | catches | and nothing else does |", "|---|---|---|"]
         for row in own:
             for place, check_in_words in enumerate(row.checks):
-                only = [_answers()[row.number, name] for name in row.caught_only_by(place)]
+                names = [f"{row.exercise}.{name}" for name in row.caught_only_by(place)]
+                only = [_answers()[name][0] for name in names]
                 caught = f"{len(row.caught_by(place))}/{len(row.failures)}"
                 parts.append(
                     f"| {row.number} {check_in_words} | {caught} | {', '.join(only) or '–'} |"

@@ -166,7 +166,7 @@ GROUPS: dict[str, list[Part]] = {
             "wrrrr",
             "ch-architectures",
             "core.attention.dot_scores",
-            "6.9",
+            "6.5",
             notes={
                 "post": "Formulas have tokens in rows and code has them in columns, and the first "
                 "code multiplies as if they were in rows. With three axes, as declared, it does "
@@ -179,7 +179,7 @@ GROUPS: dict[str, list[Part]] = {
             "wwrr-",
             "sec-01-scale",
             "core.attention.attention_weights",
-            "1.4 1.5 1.9 6.3",
+            "1.4 1.5 1.7 6.3",
             notes={
                 "post": "The formula is right. It is said to matter little, $d_k$ is called the "
                 "width of the embedding, and the code for many heads divides by the root of the "
@@ -193,7 +193,7 @@ GROUPS: dict[str, list[Part]] = {
             "ss-w-",
             "sec-01-scale",
             "",
-            "1.5",
+            "1.7",
             notes={
                 "essay": "The variance is right, and is that of the dot product of queries and "
                 "keys, not of a sum of keys and values. The sum is not normal either, least of all "
@@ -205,7 +205,7 @@ GROUPS: dict[str, list[Part]] = {
             "wrwwr",
             "sec-01-weights",
             "core.masks.masked_softmax",
-            "1.4 3.9",
+            "1.4 3.4",
             notes={
                 "post": "It is said to preserve relative size. It preserves the order.",
                 "draft": "The code sums over the queries, and the formula sums over one index what "
@@ -220,7 +220,7 @@ GROUPS: dict[str, list[Part]] = {
             "---w-",
             "sec-01-values",
             "core.attention.scaled_dot_product_attention",
-            "1.7 1.10",
+            "1.8 1.9",
             notes={
                 "essay": "A linear map of the values is to lift the limits of a linear "
                 "combination. It can be moved behind the average, and lifts none: what is not "
@@ -262,7 +262,7 @@ GROUPS: dict[str, list[Part]] = {
             "---s-",
             "sec-02-online",
             "variants.online_softmax.online_softmax_attention",
-            "2.7",
+            "2.11",
         ),
     ],
     "Masks": [
@@ -284,7 +284,7 @@ GROUPS: dict[str, list[Part]] = {
             "rrw-r",
             "sec-02-before",
             "core.masks.masked_softmax",
-            "2.4",
+            "2.3",
             notes={
                 "draft": "As printed, a bracket closes that was never opened; without it the large "
                 "negative number is added to the output.",
@@ -327,7 +327,7 @@ GROUPS: dict[str, list[Part]] = {
             "----w",
             "sec-04-stream",
             "core.multihead.MultiHeadAttention",
-            "3.4",
+            "3.6",
             notes={
                 "lecture": "One factor of the product is transposed that must not be: two matrices "
                 "of $d \\times K$ have no product. That the rank is low is right.",
@@ -350,7 +350,7 @@ GROUPS: dict[str, list[Part]] = {
     ],
     "The block": [
         Part(
-            "Sub-layers add to what they read", "rrr-r", "sec-04-stream", "core.blocks.Block", "4.4"
+            "Sub-layers add to what they read", "rrr-r", "sec-04-stream", "core.blocks.Block", "4.3"
         ),
         Part(
             "What an addition does to the gradient",
@@ -367,7 +367,7 @@ GROUPS: dict[str, list[Part]] = {
             "rrw-r",
             "sec-04-axes",
             "core.layers.LayerNorm",
-            "4.1 4.9",
+            "4.1 4.10",
             notes={
                 "draft": "Normalises over the words, which the author marks as open; an "
                 "earlier word then depends on later ones. Gains and biases start anywhere between "
@@ -381,7 +381,7 @@ GROUPS: dict[str, list[Part]] = {
             "wwr-s",
             "sec-04-silent",
             "core.blocks.Block",
-            "4.10",
+            "4.9",
             notes={
                 "post": "Its input head uses the first norm twice and the second never.",
                 "walk-through": "So does its block.",
@@ -392,7 +392,7 @@ GROUPS: dict[str, list[Part]] = {
             "rrr-w",
             "sec-04-places",
             "core.blocks.Block",
-            "4.4 4.10",
+            "4.3 4.9",
             notes={
                 "lecture": "A third thing: the sub-layer is added to what was normalised, so that "
                 "the stream itself is normalised at every step. The equations without norms, a few "
@@ -404,14 +404,14 @@ GROUPS: dict[str, list[Part]] = {
             "-r---",
             "sec-04-tell",
             "core.models.DecoderOnly",
-            "4.5",
+            "4.6",
         ),
         Part(
             "The feed-forward network: wider, bent, and back",
             "rrw-r",
             "sec-04-forward",
             "core.layers.FeedForward",
-            "4.3",
+            "4.2",
             notes={
                 "draft": "One layer that ends in a ReLU, so that it never adds anything negative; "
                 "its matrix has a column for each word instead of each feature.",
@@ -448,7 +448,7 @@ GROUPS: dict[str, list[Part]] = {
             "r-w--",
             "sec-04-depth",
             "core.models.initialise",
-            "4.6",
+            "4.7",
             notes={
                 "draft": "Anywhere between $-1$ and 1, however wide the layer: the numbers grow "
                 "with every layer.",
@@ -459,7 +459,7 @@ GROUPS: dict[str, list[Part]] = {
             "w-w-s",
             "sec-04-dropout",
             "core.blocks.Block",
-            "0.7 4.7",
+            "0.7 4.8",
             notes={
                 "post": "Puts it after each norm. The paper drops what is written, before it is "
                 "added.",
@@ -479,7 +479,7 @@ GROUPS: dict[str, list[Part]] = {
             "sww-r",
             "ch-blocks",
             "core.models.DecoderOnly",
-            "4.5",
+            "4.6",
             notes={
                 "walk-through": "Says at first that the blocks are independent of each other, and "
                 "later, rightly, that each reads what the last one wrote.",
@@ -512,7 +512,7 @@ GROUPS: dict[str, list[Part]] = {
             "w-r-s",
             "sec-05-exponent",
             "core.positions.sinusoidal_table",
-            "5.2 5.9",
+            "5.2 5.7",
             notes={
                 "post": "The formula has the number of the entry where the number of the pair "
                 "belongs. Its code is right, and counts places from 1.",
@@ -534,7 +534,7 @@ GROUPS: dict[str, list[Part]] = {
             "w-w--",
             "sec-05-learned",
             "core.positions.LearnedPositions core.positions.SinusoidalPositions",
-            "5.3",
+            "5.5",
             notes={
                 "post": "The whole table is added, so every sequence has to be of one length.",
                 "draft": "One number of words is fixed for all sources and targets.",
@@ -545,7 +545,7 @@ GROUPS: dict[str, list[Part]] = {
             "---w-",
             "sec-05-space",
             "core.positions.rotate variants.positions.rotate_in_space",
-            "5.4 5.7",
+            "5.3 5.10",
             notes={
                 "essay": "Names a paper of 2023 that uses them in space as their source. They were "
                 "introduced in 2021, for text.",
@@ -595,7 +595,7 @@ GROUPS: dict[str, list[Part]] = {
             "r-w--",
             "ch-architectures",
             "core.models.EncoderDecoder",
-            "6.9",
+            "6.5",
             notes={
                 "draft": "The call has them the other way round. Cross attention, which has no "
                 "causal mask, then looks at the target, and shows the answers.",
@@ -606,7 +606,7 @@ GROUPS: dict[str, list[Part]] = {
             "wrr--",
             "ch-architectures",
             "core.models.EncoderDecoder",
-            "6.7 6.9",
+            "6.5 6.6",
             notes={"post": "The text asks for it, and the final model passes none."},
         ),
         Part(
@@ -614,7 +614,7 @@ GROUPS: dict[str, list[Part]] = {
             "--w--",
             "ch-architectures",
             "core.blocks.DecoderBlock",
-            "6.3 6.9",
+            "6.3 6.5",
             notes={"draft": "Cross attention is given no mask."},
         ),
         Part(
@@ -632,21 +632,21 @@ GROUPS: dict[str, list[Part]] = {
             "r----",
             "ch-architectures",
             "core.models.DecoderOnly",
-            "6.6",
+            "6.8",
         ),
         Part(
             "A decoder alone",
             "-r--r",
             "ch-architectures",
             "core.models.DecoderOnly",
-            "6.1 6.7",
+            "6.1 6.6",
         ),
         Part(
             "An encoder alone, for a label of the whole",
             "----s",
             "ch-architectures",
             "core.models.EncoderOnly",
-            "6.5",
+            "6.9",
         ),
     ],
     "Output, and the whole": [
@@ -694,7 +694,7 @@ GROUPS: dict[str, list[Part]] = {
             "www--",
             "ch-architectures",
             "core.models.EncoderDecoder variants.functional.encoder_decoder pretrained.load",
-            "6.10",
+            "6.7",
             notes={
                 "post": "The final model is made of two layers whose code is not shown.",
                 "walk-through": "The pieces do not fit as they stand: the input has no shape, "
@@ -755,7 +755,7 @@ GROUPS: dict[str, list[Part]] = {
             "--s-s",
             "ch-architectures",
             "training.loop.adamw training.loop.warmup_inverse_root",
-            "6.8",
+            "6.10",
         ),
     ],
     "Writing": [

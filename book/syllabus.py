@@ -34,7 +34,7 @@ class Piece:
     """Its number, such as `1.4`; empty for the chapter itself."""
     points: int = 0
     importance: int = 5
-    optional: bool = False
+    deeper: bool = False
 
 
 def reading_minutes(page: str) -> int:
@@ -88,7 +88,7 @@ def course(assignments: Iterable[dict[str, Any]], pages: dict[str, str]) -> list
         chapter = assignment["name"]
         pieces.append(Piece(chapter, reading_minutes(pages[chapter])))
         for exercise in assignment["exercises"]:
-            about = (exercise[key] for key in ("number", "points", "importance", "optional"))
+            about = (exercise[key] for key in ("number", "points", "importance", "deeper"))
             pieces.append(Piece(chapter, exercise["minutes"], *about))
     return pieces
 
@@ -96,17 +96,17 @@ def course(assignments: Iterable[dict[str, Any]], pages: dict[str, str]) -> list
 def keep(pieces: Sequence[Piece], minutes: int) -> list[Piece]:
     """Leave out what matters least until the rest fits.
 
-    Optional exercises go first, then those of little importance; of equals the longest, and of
-    those the last. All chapters are read, and what is most important stays.
+    Exercises that go deeper go first, and those of little importance before others; of equals the
+    longest, and of those the last. All chapters are read, and what is most important stays.
 
     Raises:
         ValueError: If the rest does not fit.
 
     """
     may_go = [piece for piece in pieces if piece.exercise]
-    may_go = [piece for piece in may_go if piece.optional or piece.importance < 5]
+    may_go = [piece for piece in may_go if piece.deeper or piece.importance < 5]
     may_go.reverse()
-    may_go.sort(key=lambda piece: (not piece.optional, piece.importance, -piece.minutes))
+    may_go.sort(key=lambda piece: (not piece.deeper, piece.importance, -piece.minutes))
     kept = list(pieces)
     for piece in may_go:
         if time(kept) <= minutes:

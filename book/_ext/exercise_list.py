@@ -29,6 +29,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.writers.html5 import HTML5Translator
+from version_shown import version_of
 
 
 @cache
@@ -92,7 +93,7 @@ def course_root(app_or_directive: Any) -> Path:
     return Path(config.course_root or Path(env.srcdir).parent).resolve()
 
 
-def elsewhere(repository: str, branch: str, path: str) -> dict[str, str]:
+def elsewhere(repository: str, tag: str, path: str) -> dict[str, str]:
     """Give the addresses at which a notebook of a GitHub repository opens on others' machines.
 
     Raises:
@@ -106,8 +107,8 @@ def elsewhere(repository: str, branch: str, path: str) -> dict[str, str]:
             f"course_repository must be https://github.com/OWNER/NAME, got {repository!r}"
         )
     return {
-        "Colab": f"https://colab.research.google.com/github/{name}/blob/{branch}/{quote(path)}",
-        "Binder": f"https://mybinder.org/v2/gh/{name}/{branch}?labpath={quote(path, safe='')}",
+        "Colab": f"https://colab.research.google.com/github/{name}/blob/{tag}/{quote(path)}",
+        "Binder": f"https://mybinder.org/v2/gh/{name}/{tag}?labpath={quote(path, safe='')}",
     }
 
 
@@ -153,7 +154,7 @@ class Exercises(SphinxDirective):
         notebook = root / "exercises" / assignment["name"] / assignment["notebook"]
         listed = nodes.container(classes=["exercise-list"])
         listed += self._summary(assignment)
-        command = f"jupyter lab exercises/{assignment['name']}/{assignment['notebook']}"
+        command = f"classroom start {assignment['name']}"
         listed += nodes.literal_block(command, command, language="bash")
         listed += self._download(notebook)
         listed += opened
@@ -165,13 +166,17 @@ class Exercises(SphinxDirective):
 
     def _summary(self, assignment: dict[str, Any]) -> nodes.paragraph:
         exercises = assignment["exercises"]
-        optional = sum(exercise["optional"] for exercise in exercises)
+        core = assignment["core"]
+        deeper = sum(exercise["deeper"] for exercise in exercises)
         mistakes = sum(len(exercise["mistakes"]) for exercise in exercises)
         text = f"{len(exercises)} exercises"
-        text += f" ({optional} of them optional)" if optional else ""
         text += f", {assignment['points']} points, about {duration(assignment['minutes'])} in all. "
+        if deeper:
+            time, number = duration(core["minutes"]), len(exercises) - deeper
+            text += f"The core, {number} of them, is worth {core['points']} points and takes about "
+            text += f"{time}; the others go deeper and can be left for later. "
         text += f"The checks know {mistakes} mistakes by name, and say so when they meet one. "
-        text += "Open the notebook from the folder of the course:"
+        text += "Open the notebook, from the folder of the course:"
         return nodes.paragraph(text, text)
 
     def _download(self, notebook: Path) -> nodes.paragraph:
@@ -189,26 +194,14 @@ class Exercises(SphinxDirective):
         if not repository:
             return []
         path = f"exercises/{assignment['name']}/{assignment['notebook']}"
-        addresses = elsewhere(repository, theme.get("repository_branch", "main"), path)
+        addresses = elsewhere(repository, f"v{version_of()}", path)
         line = nodes.paragraph(
             "", "With a network, on a machine of others: ", classes=["elsewhere"]
         )
         for position, (service, address) in enumerate(addresses.items()):
             line += nodes.Text(" " if position else "")
             line += nodes.reference("", f"Open in {service}", refuri=address, classes=["button"])
-        folder = f"/content/{repository.rstrip('/').rpartition('/')[2]}"
-        first = (
-            f"!git clone -q --depth 1 {repository} {folder}\n"
-            f"!pip install -q {folder}\n"
-            f"%cd {folder}/exercises/{assignment['name']}"
-        )
-        asked = "Colab opens the notebook alone: run this in a cell of its own before all others"
-        return [
-            line,
-            nodes.raw("", f'<details class="folded"><summary>{asked}</summary>', format="html"),
-            nodes.literal_block(first, first, language="ipython3"),
-            nodes.raw("", "</details>", format="html"),
-        ]
+        return [line]
 
     def _exercise(self, exercise: dict[str, Any], home: str) -> nodes.definition_list_item:
         title = f"{exercise['number']} {exercise['title']}"
@@ -218,7 +211,7 @@ class Exercises(SphinxDirective):
         told: list[list[nodes.Node]] = [
             [nodes.Text(_counted(exercise["points"], "point"))],
             [nodes.Text(f"{exercise['minutes']} minutes")],
-            [nodes.Text("optional")] if exercise["optional"] else [],
+            [nodes.Text("goes deeper")] if exercise["deeper"] else [],
             *(
                 [nodes.Text(f"{word} "), scale_node(word=word, level=exercise[word])]
                 for word in ("difficulty", "importance")

@@ -159,6 +159,7 @@ def score_inputs(case):
     "raw_scores",
     number="1.3",
     title="Who looks at whom: symmetric and asymmetric scores",
+    may_cut=("asymmetry",),
     asks="`raw_scores` scores every query against every key, `mixing_matrix` returns the one matrix "
     "behind the scores, and `asymmetry` says how far they are from symmetric.",
     difficulty=2,
@@ -234,7 +235,7 @@ HEADS = {"output": "batch heads q_len d_value", "weights": "batch heads q_len k_
     "the values that they give.",
     difficulty=2,
     importance=5,
-    minutes=20,
+    minutes=15,
 )
 class TestScaledDotProductAttention:
     @points(3)
@@ -290,7 +291,7 @@ class TestScaledDotProductAttention:
         expect_inputs_unchanged(subject, case, "scaled_dot_product_attention", head_inputs)
 
 
-# 1.5 ------------------------------------------------------------------------------------------
+# 1.7 ------------------------------------------------------------------------------------------
 
 
 def weight_rows(case):
@@ -305,13 +306,15 @@ def entropy_oracle(weights):
 
 @exercise(
     "logit_std",
-    number="1.5",
+    number="1.7",
     title="How large does a dot product get?",
+    may_cut=("entropy",),
     asks="`logit_std` and `excess_kurtosis` say how dot products of independent normal entries spread; "
     "`entropy` says how undecided each row of weights is.",
     difficulty=3,
     importance=4,
     minutes=20,
+    deeper=True,
 )
 class TestLogitStd:
     @points(1)
@@ -399,11 +402,13 @@ ROW = {"scores": "k_len", "weights": "k_len", "output": "d_value"}
     "worked_row",
     number="1.6",
     title="Repair a printed example",
+    may_cut=("worked_row",),
     asks="`worked_row` returns (scores, weights, output) of one query, with scaled scores; `rankings` "
     "orders the keys by dot product and by cosine, the best first.",
     difficulty=2,
     importance=3,
-    minutes=20,
+    minutes=15,
+    deeper=True,
 )
 class TestWorkedRow:
     @points(2, only_with="test_any_other_row_is_right_too")
@@ -435,7 +440,7 @@ class TestWorkedRow:
         expect_agrees(subject, case, "rankings", inputs, rankings_oracle, returns)
 
 
-# 1.7 ------------------------------------------------------------------------------------------
+# 1.9 ------------------------------------------------------------------------------------------
 
 
 exec(packed(__file__, 0), globals())
@@ -443,13 +448,14 @@ exec(packed(__file__, 0), globals())
 
 @exercise(
     "check_convex_hull",
-    number="1.7",
+    number="1.9",
     title="Write the tests: what averaging can and cannot do",
     asks="`check_convex_hull` and `check_value_map_commutes` call the attention function that they are "
     "given, on inputs of your choice, and `assert` what has to hold.",
     difficulty=4,
     importance=4,
-    minutes=25,
+    minutes=35,
+    deeper=True,
 )
 class TestCheckConvexHull:
     @points(1)
@@ -483,7 +489,7 @@ class TestCheckConvexHull:
         expect_test_judges(subject, case, "check_value_map_commutes", RIGHT, NOT_LINEAR, bug)
 
 
-# 1.8 ------------------------------------------------------------------------------------------
+# 1.10 -----------------------------------------------------------------------------------------
 
 
 def backward_inputs(case):
@@ -510,13 +516,15 @@ GRADIENTS = {
 
 @exercise(
     "attention_backward",
-    number="1.8",
+    number="1.10",
     title="Backward by hand",
+    by_hand=True,
     asks="`attention_backward` returns (grad_query, grad_key, grad_value), given the gradient by the "
-    "output; `output_jacobian` says how the output of one query moves with the query.",
+    "output; `output_jacobian` says how the output of one query moves with the query. Both without autograd.",
     difficulty=5,
     importance=3,
-    minutes=40,
+    minutes=45,
+    deeper=True,
 )
 class TestAttentionBackward:
     @points(1)
@@ -560,7 +568,7 @@ class TestAttentionBackward:
 
 @exercise(
     "mended_attention",
-    number="1.9",
+    number="1.5",
     title="Bug hunt: the scale that was computed and never used",
     asks="Return the output of attention: the published function with its two bugs mended.",
     difficulty=1,
@@ -623,13 +631,14 @@ def mixing_oracle(weights, tokens, w_value, b_value):
 
 @exercise(
     "project_after_mixing",
-    number="1.10",
+    number="1.8",
     title="Bug hunt: the value map that was moved",
     asks="Return what averaging the projected values gives, but project only once per query: mend "
     "the fast function for rows that do not sum to 1.",
     difficulty=2,
     importance=3,
-    minutes=15,
+    minutes=10,
+    deeper=True,
 )
 class TestProjectAfterMixing:
     @points(1)

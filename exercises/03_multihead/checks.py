@@ -224,7 +224,7 @@ class TestMultiHeadAttention:
         expect_agrees(subject, case, "MultiHeadAttention", inputs, layer_oracle, LAYER)
 
 
-# 3.4 ------------------------------------------------------------------------------------------
+# 3.6 ------------------------------------------------------------------------------------------
 
 
 def circuit_inputs(case, d_model=None):
@@ -255,13 +255,14 @@ CIRCUITS = {"w_qk": "num_heads d_model d_model", "w_ov": "num_heads d_model d_mo
 
 @exercise(
     "head_circuits",
-    number="3.4",
+    number="3.6",
     title="Take the heads apart",
     asks="`head_circuits` returns, for each head, the matrix behind its scores and the matrix of "
     "what it writes; `head_contributions` says what each head adds to the output.",
     difficulty=3,
     importance=4,
     minutes=25,
+    deeper=True,
 )
 class TestHeadCircuits:
     @points(2)
@@ -315,7 +316,7 @@ class TestHeadCircuits:
         )
 
 
-# 3.5 ------------------------------------------------------------------------------------------
+# 3.8 ------------------------------------------------------------------------------------------
 
 
 def bias_inputs(case):
@@ -365,13 +366,14 @@ def same_function(zero):
 
 @exercise(
     "drop_key_bias",
-    number="3.5",
+    number="3.8",
     title="The bias that does nothing",
     asks="`split_score_bias` says what biases add to scores, per query and per key; `drop_key_bias` "
     "and `move_value_bias` return weights without that bias that compute the same function.",
     difficulty=3,
     importance=3,
     minutes=25,
+    deeper=True,
 )
 class TestDropKeyBias:
     @points(1)
@@ -410,7 +412,7 @@ class TestDropKeyBias:
         )
 
 
-# 3.6 ------------------------------------------------------------------------------------------
+# 3.5 ------------------------------------------------------------------------------------------
 
 
 def grouped_inputs(case):
@@ -445,13 +447,14 @@ GROUPED = {"output": "batch num_heads q_len d_value"}
 
 @exercise(
     "grouped_query_attention",
-    number="3.6",
+    number="3.5",
     title="Heads that share their keys",
     asks="`grouped_query_attention` lets neighbouring query heads share a key and value head; "
     "`pool_heads` makes such shared heads by averaging.",
     difficulty=2,
     importance=4,
     minutes=20,
+    deeper=True,
 )
 class TestGroupedQueryAttention:
     @points(3)
@@ -502,6 +505,7 @@ def flops_oracle(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
     difficulty=2,
     importance=3,
     minutes=20,
+    deeper=True,
 )
 class TestCountAttention:
     @points(2)
@@ -545,7 +549,7 @@ class TestCountAttention:
         )
 
 
-# 3.8 ------------------------------------------------------------------------------------------
+# 3.9 ------------------------------------------------------------------------------------------
 
 
 exec(packed(__file__, 1), globals())
@@ -553,13 +557,14 @@ exec(packed(__file__, 1), globals())
 
 @exercise(
     "check_multi_head",
-    number="3.8",
+    number="3.9",
     title="Write the missing test",
     asks="`check_multi_head` calls the attention that it is given on inputs of your choice, and "
     "`assert`s that the results are right.",
     difficulty=4,
     importance=4,
-    minutes=30,
+    minutes=45,
+    deeper=True,
 )
 class TestCheckMultiHead:
     @points(1)
@@ -603,7 +608,7 @@ class TestCheckMultiHead:
         expect_test_judges(subject, case, "check_multi_head", RIGHT, NOT_RIGHT, bug)
 
 
-# 3.9 ------------------------------------------------------------------------------------------
+# 3.4 ------------------------------------------------------------------------------------------
 
 
 def derivation_inputs(case, is_causal=False):
@@ -628,7 +633,7 @@ DERIVED = {"output": "length d_value", "weights": "length length"}
 
 @exercise(
     "mended_derivation",
-    number="3.9",
+    number="3.4",
     title="Bug hunt: who asks whom?",
     asks="Return (output, weights) of attention in which each token asks for itself: the derivation "
     "with query and key in their right places, causal where `is_causal` is true.",
@@ -682,12 +687,13 @@ CONVOLVED = {"output": "batch length d_out", "weights": "width length length"}
     "convolution_as_heads",
     number="3.10",
     title="A convolution is attention that does not look",
+    may_cut=("toeplitz_weights",),
     asks="`toeplitz_weights` returns the matrix of weights of a convolution that looks back; "
     "`convolution_as_heads` computes a convolution with one head for each step back.",
     difficulty=3,
     importance=2,
     minutes=25,
-    optional=True,
+    deeper=True,
 )
 class TestConvolutionAsHeads:
     @points(1)

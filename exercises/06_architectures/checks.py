@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from classroom.calls.lending import Refused
-from classroom.calls.subject import Crashed, StudentError
+from classroom.calls.subject import Crashed, StudentError, WrongKind
 from classroom.exercise.comparing import describe, differs, same
 from classroom.exercise.expect import (
     CheckFailed,
@@ -210,6 +210,25 @@ def loss_request(subject, targets, table, places):
     return subject.call("shifted_loss", model, targets, BOS, PAD)
 
 
+def flow_request(subject, targets, table, places):
+    """Ask whether the gradient of the loss reaches what the model returned."""
+    args = subject.lend(partial(position_model, table, places)), targets, BOS, PAD
+    try:
+        (gradient,) = subject.gradients("shifted_loss", args, [0], [torch.ones(()).double()])
+    except WrongKind:
+        return False
+    return gradient is not None and bool(gradient.any())
+
+
+def flow_judge(flows, targets, table, places):
+    if flows is False:
+        return (
+            "no gradient flows from the loss back to the logits: return a tensor that was computed "
+            "from them, without .item(), float(...), .detach() or NumPy on the way"
+        )
+    return None
+
+
 def as_a_number(loss):
     """Read a loss, or say that it is none."""
     if isinstance(loss, torch.Tensor) and loss.numel() == 1:
@@ -269,6 +288,7 @@ class TestShiftedLoss:
     @points(2)
     def test_padding_is_not_counted(self, subject, case):
         expect_answer(subject, case, loss_inputs, loss_request, loss_judge)
+        expect_answer(subject, case, loss_inputs, flow_request, flow_judge)
 
     @points(2, only_with="test_each_token_is_predicted_from_those_before_it")
     def test_a_model_that_copies_its_input_has_a_high_loss(self, subject, case):
@@ -512,7 +532,7 @@ def judge_decoding(answer, source, source_mask, answers, max_len):
     "`bos` on, until all have written `eos`.",
     difficulty=3,
     importance=5,
-    minutes=25,
+    minutes=30,
 )
 class TestGreedyTranslation:
     @points(3)
@@ -536,7 +556,7 @@ class TestGreedyTranslation:
         expect_answer(subject, case, draw, translation_request, judge)
 
 
-# 6.5 ------------------------------------------------------------------------------------------
+# 6.9 ------------------------------------------------------------------------------------------
 
 
 def masking_inputs(case, share=0.6, kind=None):
@@ -569,13 +589,14 @@ MASKED = {"inputs": "batch length", "labels": "batch length"}
 
 @exercise(
     "masked_tokens",
-    number="6.5",
+    number="6.9",
     title="Hide tokens and ask for them",
     asks="Return (inputs, labels): the chosen tokens masked, replaced or kept, and the original of "
     "every chosen token, -100 elsewhere.",
     difficulty=2,
     importance=4,
     minutes=20,
+    deeper=True,
 )
 class TestMaskedTokens:
     @points(2)
@@ -602,7 +623,7 @@ class TestMaskedTokens:
         expect_agrees(subject, case, "masked_tokens", inputs, masking_oracle, MASKED, compare=parts)
 
 
-# 6.6 ------------------------------------------------------------------------------------------
+# 6.8 ------------------------------------------------------------------------------------------
 
 WORDS, WIDTH, MAX_LEN = 11, 6, 16
 
@@ -612,13 +633,14 @@ exec(packed(__file__, 0), globals())
 
 @exercise(
     "check_prompt_split",
-    number="6.6",
+    number="6.8",
     title="Write the test: does the split of a prompt matter?",
     asks="`check_prompt_split` asks the model that it is given for the same text, cut in different "
     "places, and `assert`s that the probabilities are the same.",
     difficulty=3,
     importance=4,
-    minutes=20,
+    minutes=25,
+    deeper=True,
 )
 class TestCheckPromptSplit:
     @points(1)
@@ -657,7 +679,7 @@ class TestCheckPromptSplit:
         expect_test_judges(subject, case, "check_prompt_split", RIGHT, NOT_RIGHT, bug)
 
 
-# 6.7 ------------------------------------------------------------------------------------------
+# 6.6 ------------------------------------------------------------------------------------------
 
 
 def prefix_lens(case, batch, length):
@@ -698,13 +720,14 @@ def block_oracle(x, weights, prefix_lens):
 
 @exercise(
     "one_block_three_masks",
-    number="6.7",
+    number="6.6",
     title="One block, three masks",
     asks="`three_masks` returns the masks of an encoder, of a decoder and of a model with a prefix; "
     "`one_block_three_masks` runs the given block with each.",
     difficulty=2,
     importance=4,
     minutes=15,
+    deeper=True,
 )
 class TestOneBlockThreeMasks:
     @points(1)
@@ -750,7 +773,7 @@ class TestOneBlockThreeMasks:
             )
 
 
-# 6.8 ------------------------------------------------------------------------------------------
+# 6.10 -----------------------------------------------------------------------------------------
 
 
 def smoothing_inputs(case, padded=True):
@@ -783,13 +806,14 @@ def schedule_oracle(step, d_model, warmup_steps):
 
 @exercise(
     "smoothed_loss",
-    number="6.8",
+    number="6.10",
     title="Label smoothing, and the schedule",
     asks="`smoothed_loss` is the mean cross-entropy against softened targets; `noam` is the "
     "learning rate of a step, counted from 0.",
     difficulty=2,
     importance=3,
     minutes=20,
+    deeper=True,
 )
 class TestSmoothedLoss:
     @points(2)
@@ -828,7 +852,7 @@ class TestSmoothedLoss:
         expect_agrees(subject, case, "smoothed_loss", inputs, smoothing_oracle, {"loss": ""})
 
 
-# 6.9 ------------------------------------------------------------------------------------------
+# 6.5 ------------------------------------------------------------------------------------------
 
 
 def mended_inputs(case, padded=False):
@@ -868,13 +892,14 @@ def nobody_notices_the_last(output, x, memory, source_mask, weights):
 
 @exercise(
     "mended_decoder",
-    number="6.9",
+    number="6.5",
     title="Bug hunt: a decoder that knows the answer",
     asks="Return what the decoder should give: tokens compared with tokens, the target asking the "
     "memory, and no look at the source's padding.",
     difficulty=3,
     importance=5,
     minutes=20,
+    deeper=True,
 )
 class TestMendedDecoder:
     @points(2)
@@ -901,7 +926,7 @@ class TestMendedDecoder:
         expect_agrees(subject, case, "mended_decoder", inputs, mended_oracle, FOUND)
 
 
-# 6.10 -----------------------------------------------------------------------------------------
+# 6.7 ------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -1002,13 +1027,15 @@ def expect_same_logits(subject, case, layer):
 
 @exercise(
     "swapped_cross_attention",
-    number="6.10",
+    number="6.7",
     title="Your part in a trained translator",
+    may_cut=("swapped_cross_attention",),
     asks="Return the stream after norm, cross attention and sum, with the weights of a trained "
     "model, so that its logits stay the same.",
     difficulty=3,
     importance=4,
     minutes=20,
+    deeper=True,
 )
 class TestSwappedCrossAttention:
     @points(3)

@@ -178,7 +178,7 @@ def next_token_oracle(logits, u, temperature=1.0, k=None, p=None):
     "a number between 0 and 1 into a token, and `next_token` does all of it in order.",
     difficulty=2,
     importance=5,
-    minutes=30,
+    minutes=40,
 )
 class TestNextToken:
     @points(1)
@@ -426,7 +426,7 @@ class TestCachedAttention:
         expect_right(subject, case, draw, read_in_chunks, judge_chunks)
 
 
-# 8.3 ------------------------------------------------------------------------------------------
+# 8.4 ------------------------------------------------------------------------------------------
 
 
 def bytes_inputs(case, group=1, bits=32, window=None):
@@ -475,13 +475,14 @@ RING = {
 
 @exercise(
     "cache_bytes",
-    number="8.3",
+    number="8.4",
     title="What a cache takes, and a cache that forgets",
     asks="`cache_bytes` counts the bytes of a cache from its sizes; `sliding_cache` writes new "
     "tokens into a ring of `window` places, over the oldest.",
     difficulty=3,
     importance=4,
     minutes=25,
+    deeper=True,
 )
 class TestCacheBytes:
     @points(1)
@@ -535,7 +536,7 @@ class TestCacheBytes:
         expect_agrees(subject, case, "sliding_cache", inputs, ring_oracle, RING)
 
 
-# 8.4 ------------------------------------------------------------------------------------------
+# 8.8 ------------------------------------------------------------------------------------------
 
 BOS, EOS, WORDS = 0, 1, 5
 
@@ -688,13 +689,14 @@ def judge_search(found, problems, expected_of=None):
 
 @exercise(
     "beam_search",
-    number="8.4",
+    number="8.8",
     title="Beam search",
     asks="Keep the `num_beams` most probable beginnings of each length, set aside those that have "
     "ended, and return the answer with the best score, and that score.",
     difficulty=4,
     importance=3,
-    minutes=35,
+    minutes=40,
+    deeper=True,
 )
 class TestBeamSearch:
     @points(1)
@@ -819,7 +821,8 @@ def judge_logits(answer, prompts, pad, table, layers):
     "left; `next_logits` asks a model for the logits after each of them.",
     difficulty=3,
     importance=4,
-    minutes=20,
+    minutes=25,
+    deeper=True,
 )
 class TestLeftPadded:
     @points(1)
@@ -850,7 +853,7 @@ class TestLeftPadded:
             )
 
 
-# 8.6 ------------------------------------------------------------------------------------------
+# 8.7 ------------------------------------------------------------------------------------------
 
 SAYS = 5
 
@@ -962,14 +965,14 @@ def judge_first(counts, target, draft, places, others):
 
 @exercise(
     "speculative",
-    number="8.6",
+    number="8.7",
     title="Speculative decoding",
     asks="Accept drafted tokens one after the other; replace the first that is rejected by a draw "
     "from what the target has more of, or draw one more after the last.",
     difficulty=3,
     importance=3,
     minutes=25,
-    optional=True,
+    deeper=True,
 )
 class TestSpeculative:
     @points(2)
@@ -995,7 +998,7 @@ class TestSpeculative:
         expect_right(subject, case, draw, speculate, judge_speculation)
 
 
-# 8.7 ------------------------------------------------------------------------------------------
+# 8.6 ------------------------------------------------------------------------------------------
 
 WIDTH, NAMES = 6, 11
 
@@ -1005,13 +1008,14 @@ exec(packed(__file__, 1), globals())
 
 @exercise(
     "check_cache",
-    number="8.7",
+    number="8.6",
     title="Write the test: does the cache change anything?",
     asks="`check_cache` reads one text in different chunks with the step that it is given, and "
     "`assert`s that all logits are those of reading it at once.",
     difficulty=3,
     importance=5,
-    minutes=25,
+    minutes=35,
+    deeper=True,
 )
 class TestCheckCache:
     @points(1)
@@ -1052,7 +1056,7 @@ class TestCheckCache:
         expect_test_judges(subject, case, "check_cache", RIGHT, NOT_RIGHT, bug)
 
 
-# 8.8 ------------------------------------------------------------------------------------------
+# 8.3 ------------------------------------------------------------------------------------------
 
 
 class Reader:
@@ -1134,7 +1138,7 @@ def judge_reading(found, problems):
 
 @exercise(
     "mended_generate",
-    number="8.8",
+    number="8.3",
     title="Bug hunt: fluent, then junk",
     asks="Return the tokens that the loop should write: every token read once, at its own "
     "position, whatever the length of the prompt.",

@@ -24,6 +24,12 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"classroom {args.command}: stopped", file=sys.stderr)
         return 130
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("classroom"):
+            raise
+        needed = f"needs {error.name}: python -m pip install -r requirements.txt"
+        print(f"classroom {args.command} {needed}", file=sys.stderr)
+        return 2
     except (OSError, ValueError) as error:
         print(f"classroom {args.command}: {_in_a_sentence(error)}", file=sys.stderr)
         return 2
@@ -90,6 +96,30 @@ def _handout(args: argparse.Namespace) -> int:
     return 0
 
 
+def _start(args: argparse.Namespace) -> int:
+    from classroom.student.work import WORK, prepare
+
+    is_first = not (args.root / WORK).exists()
+    notebooks, stay = prepare(args.root)
+    for notebook in stay:
+        print(f"{notebook} stays as you left it; the course has a newer one in exercises/")
+    named = [each for each in notebooks if args.assignment in (None, each.parent.name)]
+    if not named:
+        there = ", ".join(each.parent.name for each in notebooks)
+        raise ValueError(f"no assignment is called {args.assignment}; there are: {there}")
+    print(f"your notebooks are in {args.root / WORK}; begin with {named[0]}")
+    if args.no_lab:
+        return 0
+    from jupyterlab.labapp import LabApp
+
+    page = f"/tree/{named[0].relative_to(args.root).as_posix()}"
+    opened = page if is_first or args.assignment else ""  # else all that was open the last time
+    LabApp.launch_instance(
+        [f"--ServerApp.root_dir={args.root.resolve()}", f"--LabApp.default_url=/lab{opened}"]
+    )
+    return 0
+
+
 def _check(args: argparse.Namespace) -> int:
     from classroom.student.terminal import check_notebook
 
@@ -115,9 +145,7 @@ def _check(args: argparse.Namespace) -> int:
             print(f"{report.summary}, not begun" if report.is_blank else f"{report.to_text()}\n")
         for error in found.errors:
             print(error)
-        unfinished = [r.title for r in found.reports if r.earned < r.points]
-        then = f"; next is {unfinished[0]}" if unfinished else ""
-        print(f"{path}: {found.earned} of {found.points} points{then}")
+        print(f"{path}: {found.earned} of {found.points} points{found.next_step}")
     return 0 if is_full else 1
 
 
@@ -488,13 +516,16 @@ def _inventory(args: argparse.Namespace) -> int:
     for assignment in found["assignments"]:
         print(
             f"{assignment['name']}: {assignment['title']} "
-            f"({assignment['points']} points, {assignment['minutes']} minutes)"
+            f"({assignment['points']} points, {assignment['minutes']} minutes; the core: "
+            f"{assignment['core']['points']} points, {assignment['core']['minutes']} minutes)"
         )
         for exercise in assignment["exercises"]:
             print(
                 f"  {exercise['number']:<4} {exercise['title']}: {exercise['points']} points, "
                 f"{exercise['minutes']} minutes, difficulty {exercise['difficulty']} of 5, "
                 f"{len(exercise['mistakes'])} named mistakes, {len(exercise['variants'])} variants"
+                + ", goes deeper"
+                * exercise["deeper"]
             )
     return 0
 
@@ -566,6 +597,12 @@ def _parser() -> argparse.ArgumentParser:
 
     option = add("handout", _handout, "write the repository that students get", "--root")
     option("--to", type=Path, required=True, help="an empty folder, or what this wrote before")
+
+    option = add(
+        "start", _start, "copy the exercises into work/ and open them in JupyterLab", "--root"
+    )
+    option("assignment", nargs="?", help="to be opened; the first by default")
+    option("--no-lab", action="store_true", help="do not start JupyterLab")
 
     option = add("check", _check, "run a notebook and report which checks pass")
     option("path", type=Path, help="a notebook, or a folder with notebooks")

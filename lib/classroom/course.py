@@ -4,9 +4,12 @@ It imports nothing, so that a command which only reads files starts at once.
 """
 
 from pathlib import Path
+from typing import Any
 
 CHECK_SUFFIX = "-check"
 """Ends the grade id of the cell that checks an exercise; the answer's cell has the bare name."""
+DEEPER = "deeper"
+"""Tags the cell of a notebook below which exercises go deeper than the core."""
 REPORT_TYPE = "application/vnd.classroom.report+json"
 """MIME type under which a check's report lies among the outputs of its cell."""
 PUBLISHED_SEED = "attention"
@@ -20,6 +23,11 @@ SEED_VARIABLE = "CLASSROOM_SEED"
 def assignments(root: Path) -> list[Path]:
     """Return the folders of all assignments under `root`, in order."""
     return sorted(path.parent for path in root.glob("[0-9]*_*/checks.py"))
+
+
+def is_line(cell: Any) -> bool:
+    """Return whether a cell of a notebook is the line between the core and what goes deeper."""
+    return DEEPER in cell.metadata.get("tags", ())
 
 
 def text_file(folder: Path) -> Path:

@@ -171,7 +171,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_setup(command, default="auto")
 
     for command in commands.choices.values():
-        command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+        command.add_argument(
+            "--device",
+            choices=("auto", "cpu", "cuda", "mps"),
+            default="auto",
+            help="what to compute on; auto takes a GPU where there is one (default)",
+        )
         command.add_argument(
             "--threads", type=_positive, help="CPU threads (default: 1 for a small model)"
         )

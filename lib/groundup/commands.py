@@ -504,10 +504,13 @@ def _standard_input() -> list[str]:
 
 
 def _device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda needs a GPU that torch can use, got none")
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there.get(name, True):
+        raise ValueError(f"--device {name} needs a GPU that torch can use so, got none")
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = next((gpu for gpu in there if there[gpu]), "cpu")
+    if name == "mps" and is_worker():
+        raise ValueError("workers must use --device cpu or cuda, got mps, through which none meet")
     if name == "cuda" and is_worker():  # each worker on a machine has its own GPU
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         return torch.device(name, torch.cuda.current_device())

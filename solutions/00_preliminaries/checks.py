@@ -61,7 +61,8 @@ def integers(case, high, *shape):
     asks="Return the mean of each row of x.",
     difficulty=1,
     importance=1,
-    minutes=3,
+    minutes=5,
+    may_cut=("mean_of_rows",),
 )
 class TestMeanOfRows:
     @points(1)
@@ -242,7 +243,7 @@ LOSS = {"loss": ""}
     "returns the mean of each sequence.",
     difficulty=3,
     importance=5,
-    minutes=25,
+    minutes=20,
 )
 class TestCrossEntropy:
     @points(2)
@@ -407,11 +408,12 @@ def held_out_oracle(log_probs, documents):
     "bigram",
     number="0.4",
     title="A language model made of counts",
+    may_cut=("bigram_loss",),
     asks="`bigram` returns ln p(next | previous) from smoothed counts, one row for each previous "
     "token; `bigram_loss` measures it on other documents; `first_loss` says where training starts.",
     difficulty=2,
     importance=4,
-    minutes=25,
+    minutes=20,
 )
 class TestBigram:
     @points(3)
@@ -496,6 +498,7 @@ FEATURES = {"y": "rows columns"}
     difficulty=2,
     importance=3,
     minutes=20,
+    deeper=True,
 )
 class TestActivations:
     @points(1)
@@ -607,11 +610,13 @@ CLASSIFIER = {"weights": "d_in classes", "bias": "classes"}
     "gradient_step",
     number="0.6",
     title="One step of gradient descent by hand",
+    by_hand=True,
     asks="`gradient_step` (two classes) and `classifier_step` (any number) return (weights, bias) after "
     "one step on the mean loss of the batch, without autograd.",
     difficulty=3,
     importance=4,
     minutes=30,
+    deeper=True,
 )
 class TestGradientStep:
     @points(2)
@@ -695,6 +700,7 @@ def dropout_oracle(x, noise, rate, training):
     difficulty=2,
     importance=3,
     minutes=15,
+    deeper=True,
 )
 class TestMendedDropout:
     @points(1, only_with="test_the_noise_decides_feature_by_feature")
@@ -849,6 +855,7 @@ def of_broadcasting_shapes(case):
     difficulty=4,
     importance=5,
     minutes=30,
+    deeper=True,
 )
 class TestCheckSoftmax:
     @points(1)

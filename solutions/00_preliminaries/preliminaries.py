@@ -3,7 +3,7 @@
 #
 # This notebook goes with the chapter *Preliminaries* of *Attention from the Ground Up*. Nothing in it is about attention yet. It is what attention is built from, and each piece is one that goes wrong quietly: the shapes are right, the loss falls, and the numbers are not what you think.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** Tokens are rows. Letters such as `(batch, length, d_model)` name the axes of a tensor in order. Losses are in nats, which are logarithms to the base e. The sizes in the tests are all different, so that exchanged axes do not fit by accident.
 
@@ -22,6 +22,11 @@ from classroom import check
 # Before it counts, see what a check does. Run the check below *without writing anything*: it says what is wanted. Then make a mistake on purpose, for instance `return x.mean()`, run both cells, and read the answer. Then do it right.
 #
 # *Before you code:* `x` has 3 rows and 5 columns. How many numbers do you return?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Three: one for each row.
+# </details>
 #
 # <details><summary>Hint</summary>
 #
@@ -63,6 +68,11 @@ print("its logarithm\n", naive.log())
 # Write the three functions with `exp`, `log`, `sum` and `amax`. (`torch.softmax` would hand you the answer to the first two rows, and not to the last one.)
 #
 # *Before you code:* after the shift by the largest score, how large is the largest exponential, and how small can the total be? What is $-\infty - (-\infty)$?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The largest exponential is $e^0 = 1$, so the total is at least 1: nothing overflows, and nothing is divided by 0. $-\infty - (-\infty)$ is NaN, which is why a row of nothing but $-\infty$ needs a shift of its own.
+# </details>
 #
 # <details><summary>Hint: any dimension</summary>
 #
@@ -127,6 +137,11 @@ def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 #
 # *Before you code:* a batch has one sequence of 100 tokens and one of 2 tokens. How much should each token weigh in the loss of the batch? And what does a model lose that gives each of $V$ tokens the same logit?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# $1/102$ each: the mean is over tokens. A mean of the two sequences' means would give each token of the short one fifty times the weight of the others. With equal logits each token has the probability $1/V$, so the loss is $\ln V$.
+# </details>
+#
 # <details><summary>Hint: from logits</summary>
 #
 # Start from your `log_softmax`, or from `logits - logsumexp`. You may use `torch.log_softmax`: that one was the last exercise.
@@ -186,6 +201,11 @@ for name, y in {"transpose": x.transpose(0, 1), "reshape": x.reshape(3, 2)}.item
 # 4. `head_scores`: in each head, the dot product of every query with every key.
 #
 # *Before you code:* which two neighbouring axes of `(batch, length, d_model)` may a `view` cut or join without moving a number? After `split_heads`, are `length` and `d_head` neighbours in memory?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# A view may cut any axis, and may join `batch` with `length` or `length` with `d_model`, as long as no axes have been exchanged. After `split_heads`, `length` and `d_head` are neighbours in the shape but not in memory: from one token of a head to the next it is `d_model` numbers.
+# </details>
 #
 # <details><summary>Hint: split and merge</summary>
 #
@@ -253,6 +273,11 @@ def head_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 #
 # *Before you code:* how many pairs has a document of $n$ tokens? Of one token? What does a row look like whose token was never seen? And how much does a huge `smoothing` leave of the counts?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# $n - 1$, so a document of one token has none. A row whose token was never seen gives $1/V$ to every token. A huge smoothing leaves next to nothing of the counts: all rows become nearly uniform.
+# </details>
+#
 # <details><summary>Hint: counting</summary>
 #
 # `zip(document[:-1].tolist(), document[1:].tolist())` runs through the pairs of a document. Use float64 for the table.
@@ -299,6 +324,9 @@ def first_loss(vocab_size: int) -> float:
 
 
 # %% [markdown]
+# {{deeper}}
+
+# %% [markdown]
 # {{exercise activations}}
 #
 # An introduction to transformers in another language defines, in one paragraph, a tanh made from a sigmoid and a "softrelu". Here they are, next to what torch calls by those names. Look where the curves part.
@@ -337,6 +365,11 @@ plt.show()
 # All of them have to be right at $x = \pm 1000$.
 #
 # *Before you code:* what should each of the five be at 1000, and at -1000? Which of the five are negative somewhere? Use $\sigma(x) = 1/(1 + e^{-x})$ to write $\tanh x = (e^x - e^{-x})/(e^x + e^{-x})$ as a sigmoid of what?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# At 1000 the tanh is 1, and the other four are 1000. At -1000 the tanh is -1, and the other four are 0. The tanh, silu and both gelus are negative somewhere, softplus nowhere. Divide above and below by $e^x$: what appears is $e^{-2x}$, so it is a sigmoid of $2x$, stretched to reach from -1 to 1.
+# </details>
 #
 # <details><summary>Hint: softplus at 1000</summary>
 #
@@ -391,6 +424,11 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
 # For both, the derivative of one example's loss by the logits is the same beautiful thing: *what the model says minus what is true*. Derive it, and go on from there by the chain rule.
 #
 # *Before you code:* if the model is right and certain on every example, what is the step? If every feature of every example is 0, which parameters still move? Doubling the batch by repeating every example: what should that do to the step?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Nothing moves: what the model says minus what is true is 0. With features of 0 only the bias moves, since the gradient by the weights is a product with the features. Repeating every example changes nothing, because the loss is a mean.
+# </details>
 #
 # <details><summary>Hint: the labels of many classes</summary>
 #
@@ -471,6 +509,11 @@ for rate in (0.1, 0.5, 0.8):
 #
 # *Before you code:* at which rate do the two conventions agree, so that no test at that rate can tell them apart? At rate 0, what should come out?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# At 0.5, where as much is kept as is dropped. At rate 0 nothing is dropped and nothing scaled: `x` comes out as it went in.
+# </details>
+#
 # <details><summary>Hint: how many are wrong</summary>
 #
 # Two things: what the rate means in one of the two lines, which is what the mean suffers from, and an argument that nobody reads.
@@ -519,6 +562,11 @@ published_test(lambda scores, dim: 0 * scores)
 # Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. It has to stop the wrong ones and to let the right ones pass. You may compare with `torch.softmax`. Be fair: a right softmax may round like single precision does, to within 0.00001; and for a row in which all scores are minus infinity, right ones differ (you know two answers from exercise 0.1), so do not ask.
 #
 # *Before you code:* what is `float("nan") > 0.1`? And `not (float("nan") <= 0.1)`? Which inputs would make each mistake of exercise 0.1 visible?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# False, and so the second is True: every comparison with NaN is False. Scores near 1000 show what overflows, scores near -1000 what divides 0 by 0, and a table that is not square, with more than one `dim`, shows a wrong axis.
+# </details>
 #
 # <details><summary>Hint: comparing</summary>
 #

@@ -345,18 +345,21 @@ class LogAddExp(Variant, exercise="activations"):
 # 0.6 ------------------------------------------------------------------------------------------
 
 
-class ByAutograd(Variant, exercise="gradient_step"):
-    """Autograd, which the exercise asks to do without: the numbers are the same."""
+class OneLessAtTheLabel(Variant, exercise="gradient_step"):
+    """Exponentials by hand; 1 is subtracted from the probability of the label, found by its index."""
 
     def gradient_step(weights, bias, x, labels, learning_rate):
-        w, b = weights.clone().requires_grad_(), bias.clone().requires_grad_()
-        F.binary_cross_entropy_with_logits(x @ w + b, labels.to(x.dtype)).backward()
-        return (w - learning_rate * w.grad).detach(), (b - learning_rate * b.grad).detach()
+        probabilities = 1 / (1 + (-(x @ weights + bias)).exp())
+        slope = learning_rate * (probabilities - labels) / len(x)
+        return weights - slope @ x, bias - slope.sum()
 
     def classifier_step(weights, bias, x, labels, learning_rate):
-        w, b = weights.clone().requires_grad_(), bias.clone().requires_grad_()
-        F.cross_entropy(x @ w + b, labels).backward()
-        return (w - learning_rate * w.grad).detach(), (b - learning_rate * b.grad).detach()
+        scores = torch.addmm(bias, x, weights)
+        shares = (scores - scores.amax(dim=1, keepdim=True)).exp()
+        error = shares / shares.sum(dim=1, keepdim=True)
+        error[torch.arange(len(x)), labels] -= 1
+        slope = learning_rate * error / len(x)
+        return weights - x.mT @ slope, bias - slope.sum(dim=0)
 
 
 class OneExampleAtATime(Variant, exercise="gradient_step"):

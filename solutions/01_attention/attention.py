@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 1 of *Attention from the Ground Up*. You build attention from a weighted average, find out how large its scores get, test what it can and cannot do, differentiate it by hand, and mend two programs that went wrong.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** A token is a row. `query` has the shape `(..., q_len, d_head)`, `key` `(..., k_len, d_head)`, `value` `(..., k_len, d_value)`, and weights `(..., q_len, k_len)`: one row per query, one column per key. The dots stand for any number of leading axes, such as batch and heads. The lengths and widths in the tests are all different, so a product that fits only square matrices will not fit here.
 
@@ -26,6 +26,11 @@ from classroom import check
 # with a bandwidth $\sigma$. Write it for many queries at once.
 #
 # *Before you code:* what does the formula give when the bandwidth is huge? And what should it give for a query that is a thousand bandwidths from every key: what does `torch.exp(torch.tensor(-500_000.0))` say, and what is $0/0$?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# With a huge bandwidth all weights are equal, and the result is the mean of the values. Far away it should be the value of the nearest key, which gets nearly all the weight; but `exp(-500_000)` is exactly 0 in floats, the formula becomes $0/0$, and that is NaN.
+# </details>
 #
 # Now expand the square: $-\lVert q-k\rVert^2 = 2\,q\cdot k - \lVert q\rVert^2 - \lVert k\rVert^2$. If all keys are equally long, two of the three terms cancel in the quotient, and what is left is a softmax of `scale * (q · k)`. Which scale?
 #
@@ -71,6 +76,11 @@ def scale_for(bandwidth: float) -> float:
 #
 # *Before you code:* which weights does the query $q = 0$ get? What happens to them as $\tau$ grows, and as $\tau \to 0$? At $\tau = 10^{-3}$ a score of 2 becomes 2000: will your code survive that?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# $q = 0$ has the same score with every key, so the weights are equal. A growing $\tau$ makes them more equal, and as $\tau \to 0$ the largest score takes all. $e^{2000}$ is infinite in floats: only a softmax that subtracts the largest score first survives.
+# </details>
+#
 # At temperature exactly 0 return the limit: the value of the key with the largest score.
 #
 # <details><summary>Hint: temperature 0</summary>
@@ -106,6 +116,11 @@ def soft_lookup(
 # Write three small functions: the matrix of raw scores (no scale, no softmax); the one matrix $M$ with $\text{score}_{ts} = x_t M x_s^\top$; and a measure of asymmetry, $\lVert S - S^\top\rVert / \lVert S\rVert$, which is 0 for symmetric scores.
 #
 # *Before you code:* what is the shape of $M$, and what is its rank at most? For which $W_q, W_k$ are the scores symmetric for every input?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# $M$ is `(d_model, d_model)`, and its rank is at most `d_head`, which both maps pass through. The scores are symmetric for every input exactly if $M$ is symmetric, for instance if $W_q = W_k$.
+# </details>
 #
 # <details><summary>Hint: which one is transposed</summary>
 #
@@ -150,6 +165,11 @@ def asymmetry(scores: torch.Tensor) -> torch.Tensor:
 #
 # *Before you code:* with a single key, what is the output, whatever the query? With keys that are all equal?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# With one key its weight is 1, so the output is its value. With equal keys all weights are equal: the output is the mean of the values. The query matters in neither case.
+# </details>
+#
 # <details><summary>Hint: any number of leading axes</summary>
 #
 # `key.transpose(-2, -1)` swaps the last two axes and leaves the others alone; `@` multiplies the last two and carries the others along.
@@ -177,58 +197,52 @@ def scaled_dot_product_attention(
 
 
 # %% [markdown]
-# {{exercise logit_std}}
+# {{exercise mended_attention}}
 #
-# Why divide by $\sqrt{d_{\text{head}}}$, and not by $d_{\text{head}}$, or by nothing? Measure first. The cell below draws queries and keys with independent entries of mean 0 and variance 1, and prints the standard deviation and the excess kurtosis of their dot products (the excess kurtosis is 0 for a normal distribution, and larger if extreme values are more common).
+# This function was published, ran without an error, and trained. It computes a scale. Run the cell: the wider the head, the more one key takes all, although the inputs are plain noise.
+#
+# There are two bugs in it. Write the mended function; it returns the output only.
+#
+# *Before you code:* if `scaled` had been used as it stands, would the largest weight have grown or shrunk with the width?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Shrunk: dot products grow with $\sqrt{d}$, so divided by $d$ they fall with $1/\sqrt{d}$, and all keys would come close to $1/32$.
+# </details>
+
 
 # %%
+def published_attention(query, key, value):
+    scores = query @ key.transpose(-2, -1)
+    scaled = scores / key.shape[-1]
+    weights = scores.softmax(dim=-1)
+    return weights @ value
+
+
 generator = torch.Generator().manual_seed(0)
-for d_head in (1, 4, 16, 64, 256):
-    query, key = torch.randn(2, 1_000_000 // d_head, d_head, generator=generator)
-    dots = (query * key).sum(dim=-1)
-    kurtosis = ((dots / dots.std()) ** 4).mean() - 3
-    print(
-        f"d_head {d_head:3}: standard deviation {dots.std():5.2f}, excess kurtosis {kurtosis:5.2f}"
-    )
+for d_head in (4, 64, 1024):
+    query, key = torch.randn(2, 32, d_head, generator=generator)
+    largest = published_attention(query, key, torch.eye(32)).amax(dim=-1).mean()
+    print(f"d_head {d_head:4}: the favourite of 32 keys gets {largest:.2f} of the weight")
+
+
+# %% exercise="mended_attention"
+def mended_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return the output of scaled dot-product attention.
+
+    Shapes: query (batch, q_len, d_head), key (batch, k_len, d_head), value (batch, k_len, d_value);
+    returns (batch, q_len, d_value).
+    """
+    ### BEGIN SOLUTION
+    scores = query @ key.transpose(-2, -1)
+    scaled = scores / math.sqrt(key.shape[-1])
+    weights = scaled.softmax(dim=-1)
+    return weights @ value
+    ### END SOLUTION
+
 
 # %% [markdown]
-# Now explain the table. Write the standard deviation of `scale * (query · key)` and the excess kurtosis of `query · key` as formulas in `d_head`, for *normal* entries. (One product of two standard normals has variance 1 and fourth moment 9.)
-#
-# Then write the entropy of rows of weights, $-\sum_s p_s \ln p_s$, in nats: $\ln n$ for $n$ equal weights, 0 when one key takes all. It is how the chapter shows that unscaled attention stops hesitating.
-#
-# *Before you code:* what is the entropy of the row $(1, 0, 0)$, and what does `0 * math.log(0)` say about it?
-#
-# <details><summary>Hint: the kurtosis of a sum</summary>
-#
-# For independent terms the fourth cumulants add, as variances do. The fourth cumulant of one product is $9 - 3\cdot 1^2 = 6$; divide the sum of $d$ of them by the squared variance of the sum.
-# </details>
-# <details><summary>Hint: zero weights</summary>
-#
-# `torch.xlogy` and `torch.special.entr` know that $0 \ln 0 = 0$.
-# </details>
-
-
-# %% exercise="logit_std"
-def logit_std(d_head: int, scale: float) -> float:
-    """Return the standard deviation of scale * (query · key)."""
-    ### BEGIN SOLUTION
-    return math.sqrt(d_head) * scale
-    ### END SOLUTION
-
-
-def excess_kurtosis(d_head: int) -> float:
-    """Return the excess kurtosis of query · key for normal entries."""
-    ### BEGIN SOLUTION
-    return 6 / d_head
-    ### END SOLUTION
-
-
-def entropy(weights: torch.Tensor) -> torch.Tensor:
-    """Return the entropy of each row of weights (rows, k_len) in nats, shape (rows,)."""
-    ### BEGIN SOLUTION
-    return -torch.xlogy(weights, weights).sum(dim=-1)
-    ### END SOLUTION
-
+# {{deeper}}
 
 # %% [markdown]
 # {{exercise worked_row}}
@@ -245,6 +259,11 @@ def entropy(weights: torch.Tensor) -> torch.Tensor:
 # The text also says that a dot product tells how much two vectors "point in the same direction". Write `rankings`: the indices of the keys from best to worst, first by dot product, then by the cosine of the angle. Then look at "dipped" in both.
 #
 # *Before you code:* if every key were twice as long, which of the two rankings would change? If only one key were?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Neither, if all of them grow: every dot product doubles, and the cosine does not see lengths. If one key grows, it may change its place by dot product, up if its score is positive and down if it is negative. By cosine it stays.
+# </details>
 
 # %%
 tokens = ["The", "sun", "dipped", "below", "the", "horizon"]
@@ -297,6 +316,104 @@ def rankings(query: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 # %% [markdown]
+# {{exercise logit_std}}
+#
+# Why divide by $\sqrt{d_{\text{head}}}$, and not by $d_{\text{head}}$, or by nothing? Measure first. The cell below draws queries and keys with independent entries of mean 0 and variance 1, and prints the standard deviation and the excess kurtosis of their dot products (the excess kurtosis is 0 for a normal distribution, and larger if extreme values are more common).
+
+# %%
+generator = torch.Generator().manual_seed(0)
+for d_head in (1, 4, 16, 64, 256):
+    query, key = torch.randn(2, 1_000_000 // d_head, d_head, generator=generator)
+    dots = (query * key).sum(dim=-1)
+    kurtosis = ((dots / dots.std()) ** 4).mean() - 3
+    print(
+        f"d_head {d_head:3}: standard deviation {dots.std():5.2f}, excess kurtosis {kurtosis:5.2f}"
+    )
+
+# %% [markdown]
+# Now explain the table. Write the standard deviation of `scale * (query · key)` and the excess kurtosis of `query · key` as formulas in `d_head`, for *normal* entries. (One product of two standard normals has variance 1 and fourth moment 9.)
+#
+# Then write the entropy of rows of weights, $-\sum_s p_s \ln p_s$, in nats: $\ln n$ for $n$ equal weights, 0 when one key takes all. It is how the chapter shows that unscaled attention stops hesitating.
+#
+# *Before you code:* what is the entropy of the row $(1, 0, 0)$, and what does `0 * math.log(0)` say about it?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The entropy is 0: there is no doubt. `math.log(0)` raises an error, and with torch $0 \cdot (-\infty)$ is NaN.
+# </details>
+#
+# <details><summary>Hint: the kurtosis of a sum</summary>
+#
+# For independent terms the fourth cumulants add, as variances do. The fourth cumulant of one product is $9 - 3\cdot 1^2 = 6$; divide the sum of $d$ of them by the squared variance of the sum.
+# </details>
+# <details><summary>Hint: zero weights</summary>
+#
+# `torch.xlogy` and `torch.special.entr` know that $0 \ln 0 = 0$.
+# </details>
+
+
+# %% exercise="logit_std"
+def logit_std(d_head: int, scale: float) -> float:
+    """Return the standard deviation of scale * (query · key)."""
+    ### BEGIN SOLUTION
+    return math.sqrt(d_head) * scale
+    ### END SOLUTION
+
+
+def excess_kurtosis(d_head: int) -> float:
+    """Return the excess kurtosis of query · key for normal entries."""
+    ### BEGIN SOLUTION
+    return 6 / d_head
+    ### END SOLUTION
+
+
+def entropy(weights: torch.Tensor) -> torch.Tensor:
+    """Return the entropy of each row of weights (rows, k_len) in nats, shape (rows,)."""
+    ### BEGIN SOLUTION
+    return -torch.xlogy(weights, weights).sum(dim=-1)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise project_after_mixing}}
+#
+# Somebody read that "the value map gives attention its nonlinearity", disbelieved it, and was right: $A(TW) = (AT)W$. So they moved the map behind the average, where it runs once per query instead of once per key, and the tests stayed green. Months later padding was added: rows of weights for padded queries became all zero. Since then padded positions are no longer silent.
+#
+# `projected_first` below is what was there before, `projected_last` is the fast version. Find out when they differ, and write `project_after_mixing`: fast, and equal to the old one for *any* weights. The map has a bias.
+#
+# *Before you code:* what does a row of weights that sums to one half make of a constant?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Half of it. So a bias that every token carries arrives halved, and one that is added afterwards arrives whole.
+# </details>
+
+
+# %%
+def projected_first(weights, tokens, w_value, b_value):
+    return weights @ (tokens @ w_value + b_value)
+
+
+def projected_last(weights, tokens, w_value, b_value):
+    return (weights @ tokens) @ w_value + b_value
+
+
+# %% exercise="project_after_mixing"
+def project_after_mixing(
+    weights: torch.Tensor, tokens: torch.Tensor, w_value: torch.Tensor, b_value: torch.Tensor
+) -> torch.Tensor:
+    """Average first, project then, and get what projecting first would have given.
+
+    Shapes: weights (q_len, k_len), tokens (k_len, d_model), w_value (d_model, d_value),
+    b_value (d_value,); returns (q_len, d_value).
+    """
+    ### BEGIN SOLUTION
+    row_sums = weights.sum(dim=-1, keepdim=True)
+    return (weights @ tokens) @ w_value + row_sums * b_value
+    ### END SOLUTION
+
+
+# %% [markdown]
 # {{exercise check_convex_hull}}
 #
 # Here the tables turn: you write the tests, and they are graded by the bugs that they catch. Your two functions get `attention`, a function of `(query, key, value)` that returns only the output. They call it on inputs of their choice and use `assert`. They must let every right implementation pass, however it rounds, and stop the wrong ones.
@@ -305,6 +422,11 @@ def rankings(query: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, tor
 # 2. **A linear map may be applied before or after.** Averaging projected values is projecting averaged values: $A(VW) = (AV)W$. So the value map alone makes attention no more expressive per row of weights; what is not linear sits in the weights.
 #
 # *Before you code:* which inputs make a bug visible? If all values lie around zero, will an output that is half as large as it should be leave the hull? If all values are equal, can a negative weight show? If the map only stretches, what gets past?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Values far from zero and close together, but different. Around zero the hull contains 0, so half of an output is still inside; and if all values are equal, weights that sum to 1 give the same output whatever their signs. A map that only stretches, by a positive factor, commutes with exchanged features, with a maximum in place of the mean, and with much else.
+# </details>
 #
 # <details><summary>Hint: values that leave no room</summary>
 #
@@ -357,6 +479,11 @@ def check_value_map_commutes(attention) -> None:
 #
 # *Before you code:* if one key has all the weight, what are the gradients by query and by key? What is the gradient by its value?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# By query and by key they are 0: the gradient of each score is its weight times its distance from the weighted mean, and one of the two is 0 for every key. The gradient by the value of that key is the whole gradient of the output, summed over the queries.
+# </details>
+#
 # <details><summary>Hint: through the softmax</summary>
 #
 # For one row, $\partial L/\partial s_i = p_i\,(g_i - \sum_j p_j g_j)$ with $g = \partial L/\partial p$: each gradient minus the weighted mean of its row.
@@ -398,80 +525,6 @@ def output_jacobian(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
     weights = (key @ query * scale).softmax(dim=-1)
     centred = value - weights @ value
     return scale * centred.T @ (weights[:, None] * key)
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise mended_attention}}
-#
-# This function was published, ran without an error, and trained. It computes a scale. Run the cell: the wider the head, the more one key takes all, although the inputs are plain noise.
-#
-# There are two bugs in it. Write the mended function; it returns the output only.
-#
-# *Before you code:* if `scaled` had been used as it stands, would the largest weight have grown or shrunk with the width?
-
-
-# %%
-def published_attention(query, key, value):
-    scores = query @ key.transpose(-2, -1)
-    scaled = scores / key.shape[-1]
-    weights = scores.softmax(dim=-1)
-    return weights @ value
-
-
-generator = torch.Generator().manual_seed(0)
-for d_head in (4, 64, 1024):
-    query, key = torch.randn(2, 32, d_head, generator=generator)
-    largest = published_attention(query, key, torch.eye(32)).amax(dim=-1).mean()
-    print(f"d_head {d_head:4}: the favourite of 32 keys gets {largest:.2f} of the weight")
-
-
-# %% exercise="mended_attention"
-def mended_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return the output of scaled dot-product attention.
-
-    Shapes: query (batch, q_len, d_head), key (batch, k_len, d_head), value (batch, k_len, d_value);
-    returns (batch, q_len, d_value).
-    """
-    ### BEGIN SOLUTION
-    scores = query @ key.transpose(-2, -1)
-    scaled = scores / math.sqrt(key.shape[-1])
-    weights = scaled.softmax(dim=-1)
-    return weights @ value
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise project_after_mixing}}
-#
-# Somebody read that "the value map gives attention its nonlinearity", disbelieved it, and was right: $A(TW) = (AT)W$. So they moved the map behind the average, where it runs once per query instead of once per key, and the tests stayed green. Months later padding was added: rows of weights for padded queries became all zero. Since then padded positions are no longer silent.
-#
-# `projected_first` below is what was there before, `projected_last` is the fast version. Find out when they differ, and write `project_after_mixing`: fast, and equal to the old one for *any* weights. The map has a bias.
-#
-# *Before you code:* what does a row of weights that sums to one half make of a constant?
-
-
-# %%
-def projected_first(weights, tokens, w_value, b_value):
-    return weights @ (tokens @ w_value + b_value)
-
-
-def projected_last(weights, tokens, w_value, b_value):
-    return (weights @ tokens) @ w_value + b_value
-
-
-# %% exercise="project_after_mixing"
-def project_after_mixing(
-    weights: torch.Tensor, tokens: torch.Tensor, w_value: torch.Tensor, b_value: torch.Tensor
-) -> torch.Tensor:
-    """Average first, project then, and get what projecting first would have given.
-
-    Shapes: weights (q_len, k_len), tokens (k_len, d_model), w_value (d_model, d_value),
-    b_value (d_value,); returns (q_len, d_value).
-    """
-    ### BEGIN SOLUTION
-    row_sums = weights.sum(dim=-1, keepdim=True)
-    return (weights @ tokens) @ w_value + row_sums * b_value
     ### END SOLUTION
 
 

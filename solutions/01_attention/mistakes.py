@@ -216,7 +216,7 @@ ExponentialsOverflow = Attention.but(
 score first."""
 
 
-# 1.5 ------------------------------------------------------------------------------------------
+# 1.7 ------------------------------------------------------------------------------------------
 class LogitStd(Correct, exercise="logit_std"):
     def logit_std(d_head, scale):
         return math.sqrt(d_head) * scale
@@ -291,7 +291,7 @@ DistanceForDirection = WorkedRow.but("dot = …", "distance = (keys - query).nor
 """The second ranking is by closeness in space; direction is the angle between the vectors."""
 
 
-# 1.7 ------------------------------------------------------------------------------------------
+# 1.9 ------------------------------------------------------------------------------------------
 class CheckHull(Correct, exercise="check_convex_hull"):
     def check_convex_hull(attention):
         generator = torch.Generator().manual_seed(2)
@@ -312,8 +312,9 @@ class CheckHull(Correct, exercise="check_convex_hull"):
         assert torch.allclose(before, after @ matrix, atol=1e-4)
 
 
-class NothingCompared(CheckHull):
-    """Only the shape of the output is looked at: no wrong number can make the test fail."""
+class NothingCaught(CheckHull):
+    """No error makes the test fail: it looks only at the shape, or at numbers with so much room that
+    errors find place in it (values around 0, of which half are still inside)."""
 
     def check_convex_hull(attention):
         query, key, value = torch.randn(5, 4), torch.randn(7, 4), torch.randn(7, 6)
@@ -373,7 +374,7 @@ ExactComparison = (
 implementations, so leave a tolerance."""
 
 
-# 1.8 ------------------------------------------------------------------------------------------
+# 1.10 -----------------------------------------------------------------------------------------
 class Backward(Correct, exercise="attention_backward"):
     def attention_backward(query, key, value, grad_output):
         scale = 1 / math.sqrt(query.shape[-1])
@@ -390,6 +391,21 @@ class Backward(Correct, exercise="attention_backward"):
     def output_jacobian(query, key, value):
         weights = (key @ query / math.sqrt(len(query))).softmax(dim=-1)
         return (value - weights @ value).T @ (weights[:, None] * key) / math.sqrt(len(query))
+
+
+class BackwardByAutograd(Backward):
+    """Autograd finds the gradients here: this exercise is to be done by hand, backwards through the
+    product, the softmax and the scale."""
+
+    def attention_backward(query, key, value, grad_output):
+        leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
+        return torch.autograd.grad(F.scaled_dot_product_attention(*leaves), leaves, grad_output)
+
+    def output_jacobian(query, key, value):
+        def output(query):
+            return (key @ query / math.sqrt(len(query))).softmax(dim=-1) @ value
+
+        return torch.func.jacrev(output)(query)
 
 
 ScaleForgottenBackward = Backward.but("(grad_weights - mean) * scale", "(grad_weights - mean)").but(

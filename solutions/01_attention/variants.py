@@ -207,7 +207,7 @@ class LibraryForBoth(Variant, exercise="scaled_dot_product_attention"):
         return F.scaled_dot_product_attention(query, key, value), weights
 
 
-# 1.5 ------------------------------------------------------------------------------------------
+# 1.7 ------------------------------------------------------------------------------------------
 
 
 class PowersOfHalf(Variant, exercise="logit_std"):
@@ -306,7 +306,7 @@ class MinusArgsort(Variant, exercise="worked_row"):
         return (-(keys @ query)).argsort(), (-F.cosine_similarity(keys, query[None])).argsort()
 
 
-# 1.7 ------------------------------------------------------------------------------------------
+# 1.9 ------------------------------------------------------------------------------------------
 
 
 class ManyTries(Variant, exercise="check_convex_hull"):
@@ -372,7 +372,7 @@ class RaisesByHand(Variant, exercise="check_convex_hull"):
             raise AssertionError(f"off by {gap.abs().max()}")
 
 
-# 1.8 ------------------------------------------------------------------------------------------
+# 1.10 -----------------------------------------------------------------------------------------
 
 
 class ByEinsum(Variant, exercise="attention_backward"):

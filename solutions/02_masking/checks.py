@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from classroom.calls.subject import Crashed, StudentError
 from classroom.exercise.cases import Case
-from classroom.exercise.comparing import differs, same, wrong_form
-from classroom.exercise.diagnosis import answer_to, answering_alike, asks_for
+from classroom.exercise.comparing import describe, differs, same, wrong_form
+from classroom.exercise.diagnosis import Crash, answer_to, answering_alike, asking, asks_for
 from classroom.exercise.expect import (
     CheckFailed,
     exercise,
@@ -151,7 +151,7 @@ class TestPaddingMask:
         expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING, draws=2)
 
 
-# 2.3 ------------------------------------------------------------------------------------------
+# 2.7 ------------------------------------------------------------------------------------------
 
 
 @oracle
@@ -230,13 +230,14 @@ BATCH_MASK = {"mask": "batch 1 length length"}
 
 @exercise(
     "combine_masks",
-    number="2.3",
+    number="2.7",
     title="Five masks that hold together",
     asks="`window_mask`, `document_mask` and `prefix_mask` each say one thing; `combine_masks` allows "
     "what the prefix mask, the padding, the window and the documents all allow.",
     difficulty=3,
     importance=4,
-    minutes=25,
+    minutes=30,
+    deeper=True,
 )
 class TestCombineMasks:
     @points(1)
@@ -281,7 +282,7 @@ class TestCombineMasks:
             raise CheckFailed(failed.problem, alike, failed.example) from None
 
 
-# 2.4 ------------------------------------------------------------------------------------------
+# 2.3 ------------------------------------------------------------------------------------------
 
 
 def draw_mask(case, *shape):
@@ -320,13 +321,13 @@ WEIGHTS = {"weights": "batch heads q_len k_len"}
 
 @exercise(
     "masked_softmax",
-    number="2.4",
+    number="2.3",
     title="A softmax that knows nothing of hidden keys",
     asks="Return weights of the scores' dtype: a softmax over the allowed keys, exactly 0 at hidden "
     "ones, and all 0 in a row in which nothing is allowed.",
     difficulty=3,
     importance=5,
-    minutes=25,
+    minutes=20,
 )
 class TestMaskedSoftmax:
     @points(2)
@@ -508,8 +509,6 @@ def expect_audit(subject, case, *descriptions):
         wrong = seen != expected
         if not wrong.any():
             return None
-        if torch.equal(seen.T, expected):
-            return f"on a model that {description}: your picture is right when it is transposed"
         output, source = wrong.nonzero()[0].tolist()
         says, is_so = (
             ("depends", "does not") if seen[output, source] else ("does not depend", "does")
@@ -562,7 +561,7 @@ def all_audits(subject, case, who):
     "row j of x does.",
     difficulty=3,
     importance=5,
-    minutes=30,
+    minutes=25,
 )
 class TestCausalityAudit:
     @points(2)
@@ -606,7 +605,7 @@ class TestCausalityAudit:
         )
 
 
-# 2.6 ------------------------------------------------------------------------------------------
+# 2.8 ------------------------------------------------------------------------------------------
 
 
 ### BEGIN PACKED
@@ -739,13 +738,14 @@ def difference_oracle(first, second, lengths):
 
 @exercise(
     "check_padding_invariance",
-    number="2.6",
+    number="2.8",
     title="Write the test: padding and batch mates change nothing",
     asks="`largest_difference` compares two results where tokens are real; `check_padding_invariance` "
     "calls the model that it is given, on batches of your choice, and `assert`s what has to hold.",
     difficulty=4,
     importance=5,
-    minutes=30,
+    minutes=35,
+    deeper=True,
 )
 class TestCheckPaddingInvariance:
     @points(1)
@@ -811,7 +811,7 @@ class TestCheckPaddingInvariance:
         )
 
 
-# 2.7 ------------------------------------------------------------------------------------------
+# 2.11 -----------------------------------------------------------------------------------------
 
 
 @oracle
@@ -873,13 +873,15 @@ def online_oracle(query, key, value, mask, block_size):
 
 @exercise(
     "online_softmax_attention",
-    number="2.7",
+    number="2.11",
     title="A softmax that never sees all its scores",
+    may_cut=("update", "online_softmax_attention"),
     asks="`update` takes one block of keys into the running (highest, total, mixed); "
     "`online_softmax_attention` goes through the keys in blocks and returns the averages.",
     difficulty=4,
     importance=4,
-    minutes=30,
+    minutes=40,
+    deeper=True,
 )
 class TestOnlineSoftmaxAttention:
     @points(2)
@@ -940,13 +942,14 @@ def padded_causal_oracle(query, key, value, lengths):
 
 @exercise(
     "mended_masks",
-    number="2.8",
+    number="2.6",
     title="Bug hunt: the mask that does nothing",
     asks="Return the output of attention in which a query sees the real tokens up to itself: the "
     "published function with its two bugs mended.",
     difficulty=2,
     importance=4,
     minutes=15,
+    deeper=True,
 )
 class TestMendedMasks:
     @points(2)
@@ -979,7 +982,7 @@ def column_oracle(query, key, value):
     difficulty=2,
     importance=3,
     minutes=10,
-    optional=True,
+    deeper=True,
 )
 class TestMendedColumns:
     @points(3)
@@ -1013,7 +1016,7 @@ def mode_inputs(training, cached):
 
 @exercise(
     "mended_modes",
-    number="2.10",
+    number="2.4",
     title="Bug hunt: causal only while training",
     asks="Return the output (q_len, d_value) of causal attention in both modes; the queries are the "
     "last of the keys.",
@@ -1065,24 +1068,24 @@ def map_inputs(case):
 
 
 @oracle
-def map_oracle(x, w_queries, w_keys, w_values, mask):
+def map_oracle(x, w_query, w_key, w_value, mask):
     maps = []
-    for w_query, w_key, w_value in zip(w_queries, w_keys, w_values, strict=True):
-        scores = torch.einsum("td,dh,eh,se->ts", x, w_query, w_key, x) / math.sqrt(x.shape[1])
+    for w_q, w_k, w_v in zip(w_query, w_key, w_value, strict=True):
+        scores = torch.einsum("td,dh,eh,se->ts", x, w_q, w_k, x) / math.sqrt(x.shape[1])
         maps.append(masked_oracle(scores, mask))
-        x = x + torch.einsum("ts,sd,de->te", maps[-1], x, w_value)
+        x = x + torch.einsum("ts,sd,de->te", maps[-1], x, w_v)
     return torch.stack(maps)
 
 
 @exercise(
     "mended_maps",
-    number="2.11",
+    number="2.10",
     title="Bug hunt: the maps of another model",
     asks="Return the weights (num_layers, length, length) that the model really uses, layer by layer.",
     difficulty=2,
     importance=3,
     minutes=15,
-    optional=True,
+    deeper=True,
 )
 class TestMendedMaps:
     @points(1)
@@ -1101,3 +1104,78 @@ class TestMendedMaps:
     def compare(self, subject, case, inputs):
         returns = {"maps": "num_layers length length"}
         expect_agrees(subject, case, "mended_maps", inputs, map_oracle, returns)
+
+
+def device_inputs(case, fade=0.5):
+    batch, q_len = case.size("batch", 2), case.size("q_len", 4, smallest=2)
+    k_len = q_len + case.size("earlier", 3)
+    d_head, d_value = case.size("d_head", 5), case.size("d_value", 6)
+    shapes = (q_len, d_head), (k_len, d_head), (k_len, d_value)
+    return *(case.normal(batch, *shape) for shape in shapes), case.integer(2, 3), fade
+
+
+@oracle
+def device_oracle(query, key, value, window, fade):
+    q_len, k_len = query.shape[-2], key.shape[-2]
+    distance = torch.tensor(
+        [[k_len - q_len + q - k for k in range(k_len)] for q in range(q_len)],
+        dtype=torch.float64,
+    )
+    bias = torch.where((distance >= 0) & (distance < window), -fade * distance, -math.inf)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+
+
+WINDOW = (2, 4, 6), (2, 7, 6), (2, 7, 5)
+
+
+def kind_of_output(subject, device, dtype, fade):
+    """Say what comes of inputs of a device and a dtype; on `meta` there are no numbers."""
+    inputs = (torch.ones(s, dtype=getattr(torch, dtype), device=device) for s in WINDOW)
+    found = subject.call("mended_device", *inputs, 3, fade)
+    if not isinstance(found, torch.Tensor):
+        return describe(found)
+    return f"a tensor of shape {tuple(found.shape)} and {found.dtype} on {found.device}"
+
+
+def expect_kept(subject, case, device, dtype):
+    wanted = f"a tensor of shape (2, 4, 5) and torch.{dtype} on {device}"
+
+    def judge(seen):
+        if isinstance(seen, Crash):
+            seen = f"{seen.kind}: {seen.text}"
+        if seen != wanted:
+            return f"with inputs of {dtype} on the device `{device}`: {seen}; expected {wanted}"
+        return None
+
+    modes = [("meta", "float32"), ("cpu", "bfloat16"), ("meta", "bfloat16")]
+    others = [asking(kind_of_output, *mode, fade) for mode in modes for fade in (0.5, 0.0)]
+    for fade in (0.5, 0.0):
+        requests = [asking(kind_of_output, device, dtype, fade), *others]
+        expect_answer(subject, case, requests, judge, may_crash=True)
+
+
+@exercise(
+    "mended_device",
+    number="2.12",
+    title="Bug hunt: it worked on my laptop",
+    asks="Return the output of the published window, on the device and in the dtype of the inputs.",
+    difficulty=2,
+    importance=3,
+    minutes=10,
+    deeper=True,
+)
+class TestMendedDevice:
+    @points(1)
+    def test_the_numbers_stay_what_they_were(self, subject, case):
+        returns = {"output": "batch q_len d_value"}
+        for fade in (0.5, 0.0):
+            inputs = functools.partial(device_inputs, fade=fade)
+            expect_agrees(subject, case, "mended_device", inputs, device_oracle, returns)
+
+    @points(2, only_with="test_the_numbers_stay_what_they_were")
+    def test_it_runs_on_the_device_of_its_inputs(self, subject, case):
+        expect_kept(subject, case, "meta", "float32")
+
+    @points(2, only_with="test_the_numbers_stay_what_they_were")
+    def test_it_computes_in_the_dtype_of_its_inputs(self, subject, case):
+        expect_kept(subject, case, "cpu", "bfloat16")

@@ -96,7 +96,7 @@ QueriesMaskedToo = Padding.but(
 padded query says is read by nobody."""
 
 
-# 2.3 ------------------------------------------------------------------------------------------
+# 2.7 ------------------------------------------------------------------------------------------
 class Combined(Correct, exercise="combine_masks"):
     def window_mask(length, window):
         place = torch.arange(length)
@@ -211,7 +211,7 @@ PaddingForgotten = Combined.but(
 """The padding is still visible as a key."""
 
 
-# 2.4 ------------------------------------------------------------------------------------------
+# 2.3 ------------------------------------------------------------------------------------------
 class Masked(Correct, exercise="masked_softmax"):
     def masked_softmax(scores, mask):
         weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
@@ -318,6 +318,12 @@ Transposed = (
 )
 """The picture is transposed: a row belongs to an output, a column to an input."""
 
+ShiftsAddUp = Audit.but("changed = x.clone()", "changed = x").but(
+    "changed[j] = 2.0 - x[j].flip(0)", "changed[j] += 1"
+)
+"""Two things: the input itself is changed (x[j] += 1) and stays so for the next token, so change a
+clone; and the same number is added to all features, which a LayerNorm takes away again."""
+
 OutputsAddedUp = Audit.but(
     "before = model(x)…\nreturn found",
     "x = x.clone().requires_grad_()\n"
@@ -395,10 +401,10 @@ ChangesAddUp = Audit.but(
     "x[j] = 2.0 - x[j].flip(0)\nfound[:, j] = (model(x) - before).abs().amax(dim=-1) > 1e-10",
 )
 """Earlier changes are never taken back, so the last columns show the effect of all of them: start
-from the original x each time."""
+each time from x as it came, and change a clone of it."""
 
 
-# 2.6 ------------------------------------------------------------------------------------------
+# 2.8 ------------------------------------------------------------------------------------------
 class CheckPadding(Correct, exercise="check_padding_invariance"):
     def largest_difference(first, second, lengths):
         real = torch.arange(first.shape[1]) < lengths[:, None]
@@ -541,7 +547,7 @@ NoPaddingAnywhere = (
 different lengths."""
 
 
-# 2.7 ------------------------------------------------------------------------------------------
+# 2.11 -----------------------------------------------------------------------------------------
 class Online(Correct, exercise="online_softmax_attention"):
     def update(highest, total, mixed, scores, value):
         higher = torch.maximum(highest, scores.amax(dim=-1))
@@ -795,3 +801,60 @@ StreamChangedInPlace = Maps.but("x = x + maps", "x += maps")
 
 ResidualDropped = Maps.but("x + maps", "maps")
 """What a layer computes is added to x; here it replaces x."""
+
+
+# 2.12 -------------------------------------------------------------------------------------------
+class Window(Correct, exercise="mended_device"):
+    def mended_device(query, key, value, window, fade):
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        q_len, k_len = scores.shape[-2:]
+        places = torch.arange(k_len, device=query.device)
+        distance = places[k_len - q_len :, None] - places
+        if fade:
+            scores = scores - (fade * distance).to(scores.dtype)
+        mask = torch.zeros(q_len, k_len, device=query.device, dtype=query.dtype)
+        mask[(distance < 0) | (distance >= window)] = -math.inf
+        return torch.softmax(scores + mask, dim=-1) @ value
+
+
+PlacesOnTheCpu = Window.but("k_len, device=query.device)", "k_len)")
+"""The places are made on the CPU, wherever the inputs are: torch.arange needs a device, too."""
+
+MaskOnTheCpu = Window.but("device=query.device, dtype=query.dtype", "dtype=query.dtype")
+"""The mask has the dtype of the inputs, and is made on the CPU, wherever they are."""
+
+MaskInFloat32 = Window.but(", dtype=query.dtype", "")
+"""The mask is made in float32, whatever the inputs are: scores in bfloat16 become float32 when it is
+added, and then they do not go with the values."""
+
+FadeInFloat32 = Window.but("(fade * distance).to(scores.dtype)", "fade * distance")
+"""A number times whole numbers is a tensor of float32: scores in bfloat16 become float32 when it is
+subtracted, and then they do not go with the values."""
+
+EverythingInFloat32 = Window.but(
+    "scores = query …",
+    "query, key, value = query.float(), key.float(), value.float()\n"
+    "scores = query @ key.mT / math.sqrt(query.shape[-1])",
+)
+"""The inputs are turned into float32, and so is the output: whoever calls with another dtype gets
+that one back."""
+
+BackToTheCpu = Window.but(
+    "scores = query …",
+    "query, key, value = query.cpu(), key.cpu(), value.cpu()\n"
+    "scores = query @ key.mT / math.sqrt(query.shape[-1])",
+)
+"""The inputs are fetched to the CPU. The device computes nothing then, and waits for the copy."""
+
+AsPublished = (
+    Window.but("k_len, device=query.device)", "k_len)")
+    .but(", device=query.device, dtype=query.dtype", "")
+    .but("(fade * distance).to(scores.dtype)", "fade * distance")
+)
+"""This is the published function: what it makes itself is on the CPU and in float32."""
+
+WindowOneTooWide = Window.but("distance >= window", "distance > window")
+"""A query sees window + 1 keys: the distances 0 to window - 1 are window keys."""
+
+QueriesCountedFromZero = Window.but("places[k_len - q_len :, None]", "places[:q_len, None]")
+"""The queries are taken for the first of the keys; they are the last."""

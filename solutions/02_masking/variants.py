@@ -81,7 +81,7 @@ class RowsOfATriangle(Variant, exercise="padding_mask"):
         return triangle[lengths][:, None, None]
 
 
-# 2.3 ------------------------------------------------------------------------------------------
+# 2.7 ------------------------------------------------------------------------------------------
 
 
 class BlocksAssigned(Variant, exercise="combine_masks"):
@@ -188,7 +188,7 @@ class Multiplied(Variant, exercise="combine_masks"):
         return (product * (torch.arange(length) < lengths[:, None, None, None]).int()) > 0
 
 
-# 2.4 ------------------------------------------------------------------------------------------
+# 2.3 ------------------------------------------------------------------------------------------
 
 
 class SmallestNumber(Variant, exercise="masked_softmax"):
@@ -311,7 +311,7 @@ class JacobianByRows(Variant, exercise="causality_audit"):
         return (jacobian**2).sum(dim=3).sum(dim=1).sqrt() > 1e-11
 
 
-# 2.6 ------------------------------------------------------------------------------------------
+# 2.8 ------------------------------------------------------------------------------------------
 
 
 class AloneAndInABatch(Variant, exercise="check_padding_invariance"):
@@ -384,7 +384,7 @@ class ByHandRaised(Variant, exercise="check_padding_invariance"):
             raise AssertionError(f"off by {gap}")
 
 
-# 2.7 ------------------------------------------------------------------------------------------
+# 2.11 -----------------------------------------------------------------------------------------
 
 
 class MaskedTwice(Variant, exercise="online_softmax_attention"):
@@ -609,3 +609,44 @@ class Recursive(Variant, exercise="mended_maps"):
         x = x + weights @ (x @ w_value[0])
         deeper = mended_maps(x, w_query[1:], w_key[1:], w_value[1:], mask)
         return torch.cat([weights[None], deeper])
+
+
+# 2.12 -----------------------------------------------------------------------------------------
+
+
+class OnesOfTheScores(Variant, exercise="mended_device"):
+    """Masks from triangles of ones like the scores; torch.where."""
+
+    def mended_device(query, key, value, window, fade):
+        scores = torch.einsum("bqd,bkd->bqk", query, key) * query.shape[-1] ** -0.5
+        first = key.shape[1] - query.shape[1]
+        ones = torch.ones_like(scores, dtype=torch.bool)
+        near = ones.tril(first) & ones.triu(first - window + 1)
+        distance = ones.to(scores.dtype).cumsum(1) - ones.to(scores.dtype).cumsum(2) + first
+        scores = torch.where(near, scores - fade * distance, -math.inf)
+        return scores.softmax(dim=-1) @ value
+
+
+class TorchAttention(Variant, exercise="mended_device"):
+    """Torch's attention, with a bias made by new_tensor and lists."""
+
+    def mended_device(query, key, value, window, fade):
+        q_len, k_len = query.shape[-2], key.shape[-2]
+        rows = [[k_len - q_len + q - k for k in range(k_len)] for q in range(q_len)]
+        bias = [[-fade * d if 0 <= d < window else -math.inf for d in row] for row in rows]
+        bias = torch.tensor(bias, dtype=query.dtype, device=query.device)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+
+
+class DefaultDevice(Variant, exercise="mended_device"):
+    """Everything is made on the inputs' device by default; the dtype by type_as."""
+
+    def mended_device(query, key, value, window, fade):
+        with torch.device(query.device):
+            places = torch.arange(key.shape[-2])
+            distance = places[-query.shape[-2] :].unsqueeze(1) - places.unsqueeze(0)
+            bias = torch.full(distance.shape, float("-inf")).type_as(query)
+            allowed = (distance >= 0) * (distance < window)
+            bias = torch.where(allowed, (-fade * distance).type_as(query), bias)
+        scores = query.matmul(key.swapaxes(1, 2)) / query.shape[-1] ** 0.5
+        return (scores + bias).softmax(-1).matmul(value)

@@ -248,7 +248,7 @@ MaskTiled = MultiHead.but(
 in one axis as (0, 0, 1, 1): all heads of a sequence need the mask of that sequence."""
 
 
-# 3.4 ------------------------------------------------------------------------------------------
+# 3.6 ------------------------------------------------------------------------------------------
 class Circuits(Correct, exercise="head_circuits"):
     def head_circuits(w_query, w_key, w_value, w_output, num_heads):
         query, key, value = (
@@ -327,7 +327,7 @@ TotalSharedOut = Circuits.but(
 of them adds."""
 
 
-# 3.5 ------------------------------------------------------------------------------------------
+# 3.8 ------------------------------------------------------------------------------------------
 class KeyBias(Correct, exercise="drop_key_bias"):
     def split_score_bias(query, key, query_bias, key_bias):
         root = math.sqrt(query.shape[-1])
@@ -433,7 +433,7 @@ class ValueBiasCountedTwice(KeyBias):
         return {**weights, "output.bias": weights["output.bias"] + constant}
 
 
-# 3.6 ------------------------------------------------------------------------------------------
+# 3.5 ------------------------------------------------------------------------------------------
 class Grouped(Correct, exercise="grouped_query_attention"):
     def grouped_query_attention(query, key, value):
         num_sharing = query.shape[1] // key.shape[1]
@@ -565,7 +565,7 @@ ScoresOnly = Count.but("4 * q_len", "2 * q_len").but(
 """Only the scores are counted; averaging the values is a product of the same size."""
 
 
-# 3.8 ------------------------------------------------------------------------------------------
+# 3.9 ------------------------------------------------------------------------------------------
 class CheckHeads(Correct, exercise="check_multi_head"):
     def check_multi_head(attention):
         generator = torch.Generator().manual_seed(5)
@@ -670,7 +670,7 @@ NoTolerance = CheckHeads.but("assert …", "assert torch.equal(seen, expected(*a
 float32, so leave a tolerance."""
 
 
-# 3.9 ------------------------------------------------------------------------------------------
+# 3.4 ------------------------------------------------------------------------------------------
 class Derivation(Correct, exercise="mended_derivation"):
     def mended_derivation(tokens, w_query, w_key, w_value, is_causal):
         query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value

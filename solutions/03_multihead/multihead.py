@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 3 of *Attention from the Ground Up*. You build one head, then a list of them, then all of them in one product, and take the result apart again: what each head writes, which of the biases does anything, what shared keys and values cost, how many numbers and operations there are. On the way you write a test that other people's attention has to pass, and mend a derivation.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** A token is a row, and a map multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` keeps its matrix the other way round, as `(d_out, d_in)`, and computes `x @ weight.T + bias`. Tensors of heads have the axes `(batch, heads, length, d_head)`. A mask is boolean and True where attention is allowed; in this notebook every query may attend to at least one key. `num_heads` heads of width `d_head` lie side by side: head 0 owns the first `d_head` features, head 1 the next ones, and so on.
 #
@@ -27,6 +27,11 @@ from classroom import check
 # The parameters are called `query.weight`, `key.weight` and `value.weight`, three linear maps without bias. A head returns what it found, `d_head` features per token; bringing it back to `d_model` is not its job.
 #
 # *Before you code:* a head whose query map is all zeros: what does it return for each token? And one whose key map is?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# In both cases all scores are 0, and each token gets the plain mean of the values that it may see.
+# </details>
 #
 # <details><summary>Hint: three maps</summary>
 #
@@ -78,6 +83,11 @@ class SelfAttentionHead(nn.Module):
 # Here the maps are plain matrices in the row convention, one for each head: head `h` makes its queries by `x @ w_query[h]`. Values may have a width of their own, `d_value`. (Your module from the last exercise makes its own weights; here they are handed over.)
 #
 # *Before you code:* two heads with the same maps: what can the layer do that one of them could not? What would be lost if the heads were added instead of laid side by side?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Nothing more: both find the same, and the two blocks of the output map might as well be one block, their sum. Added instead of laid side by side, the heads would all be read by the same output map, and which of them found what would be lost.
+# </details>
 #
 # <details><summary>Hint: one head</summary>
 #
@@ -135,6 +145,11 @@ print("what head 0 gets:\n", heads_first[0])
 #
 # *Before you code:* scores have the shape `(batch, heads, q_len, k_len)`. A mask `(batch, q_len, k_len)` has one axis less. To which axis does broadcasting align its first one? When does that raise an error, and when does it not?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# To the heads. It raises an error if the numbers differ and neither is 1. If there are as many sequences as heads, it runs, and each head of a sequence gets the mask of another sequence.
+# </details>
+#
 # <details><summary>Hint: to heads and back</summary>
 #
 # `x.unflatten(-1, (num_heads, d_head))` cuts the features of each token; then two axes have to change places. On the way back, undo both steps in the opposite order.
@@ -186,6 +201,130 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
+# {{exercise mended_derivation}}
+#
+# An article derives attention step by step. New tokens are sums of old ones, $t'_j = \sum_i w_{ij} V(t_i)$. The weights come from two maps: a softmax over the index $i$ of $q_i \cdot k_j / \sqrt{d_{\text{head}}}$. Every step sounds right, all shapes fit, and the article ends with the famous formula $\mathrm{softmax}(QK^\top/\sqrt{d_{\text{head}}})\,V$. But that formula is not what was derived.
+#
+# Somebody wrote the derivation down as code, and later added the usual mask: entry `[i, j]` of the score matrix is allowed if `j <= i`. Below, one token is changed at a time, and the cell prints which outputs notice. In a causal model, output 0 must not notice anything but a change of token 0.
+
+
+# %%
+def published_derivation(tokens, w_query, w_key, w_value, is_causal):
+    query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
+    weights = query @ key.T / math.sqrt(query.shape[-1])
+    if is_causal:
+        allowed = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
+        weights = weights.masked_fill(~allowed, -math.inf)
+    weights = weights.softmax(dim=0)  # over i
+    return torch.stack([weights[:, j] @ value for j in range(len(tokens))])
+
+
+generator = torch.Generator().manual_seed(0)
+tokens = torch.randn(6, 8, generator=generator)
+maps = torch.randn(3, 8, 4, generator=generator)
+before = published_derivation(tokens, *maps, is_causal=True)
+for changed in range(6):
+    other = tokens.clone()
+    other[changed] += 1.0
+    after = published_derivation(other, *maps, is_causal=True)
+    notice = (after - before).abs().amax(dim=-1) > 1e-6
+    print(f"token {changed} is changed: outputs {notice.nonzero().flatten().tolist()} notice")
+
+# %% [markdown]
+# The mask was copied rightly; the matrix it was laid on has other rows than it expects. Which token asks in $w_{ij}$, the one that receives ($j$) or the one that gives ($i$)?
+#
+# Write `mended_derivation`. It returns the new tokens and the weights, so that row $j$ of the weights says what token $j$ takes from each token, and sums to 1; and with `is_causal`, no token takes from a later one.
+#
+# *Before you code:* without a mask, is there a choice of `w_query` and `w_key` for which the published function computes right attention? What does this say about finding such a bug by training?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Yes: exchange the two maps, and it is exactly attention. So training simply learns queries in place of keys, and no loss will show the bug as long as there is no mask.
+# </details>
+#
+# <details><summary>Hint: three places</summary>
+#
+# The dot product, the axis of the softmax, and the sum over values must agree on which index asks. Turning the mask alone hides the symptom and keeps the bug.
+# </details>
+
+
+# %% exercise="mended_derivation"
+def mended_derivation(
+    tokens: torch.Tensor,
+    w_query: torch.Tensor,
+    w_key: torch.Tensor,
+    w_value: torch.Tensor,
+    is_causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the new tokens, and the weights by which they take from the old ones.
+
+    Shapes: tokens (length, d_model), w_query and w_key (d_model, d_head), w_value
+    (d_model, d_value); returns (length, d_value) and (length, length), row j for token j.
+    """
+    ### BEGIN SOLUTION
+    query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
+    scores = query @ key.T / math.sqrt(query.shape[-1])  # [j, i]: how much j asks of i
+    if is_causal:
+        allowed = torch.ones_like(scores, dtype=torch.bool).tril()
+        scores = scores.masked_fill(~allowed, -math.inf)
+    weights = scores.softmax(dim=1)
+    return weights @ value, weights
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{deeper}}
+
+# %% [markdown]
+# {{exercise grouped_query_attention}}
+#
+# While a model writes, it keeps the keys and values of all earlier tokens and loads them again for every new one; on long texts this takes more time than the arithmetic. Grouped-query attention keeps fewer: neighbouring query heads share one key head and one value head. With 6 query heads and 2 key heads, the query heads 0, 1, 2 read key head 0, and 3, 4, 5 read key head 1. With a single key head this is multi-query attention; with as many as query heads, the attention you know.
+#
+# A model that was trained with all its key heads can be turned into a grouped one: each shared head starts as the *mean* of the heads that it replaces, and some more training mends the rest ([Ainslie et al. 2023, section 2.1](https://arxiv.org/abs/2305.13245)). Write that too, for a map `(d_model, num_heads * d_head)`.
+#
+# *Before you code:* for `t = torch.tensor([0, 1])`, what do `t.repeat(3)` and `t.repeat_interleave(3)` give? Which of them is the order above? With a single key head, would a test notice the wrong one?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# `[0, 1, 0, 1, 0, 1]` and `[0, 0, 0, 1, 1, 1]`. The second is the order above. With a single key head both are the same, and no test would notice.
+# </details>
+#
+# <details><summary>Hint: which mean</summary>
+#
+# Cut the columns into the axes (shared heads, heads that share one, `d_head`): the mean is taken over the middle one.
+# </details>
+
+
+# %% exercise="grouped_query_attention"
+def grouped_query_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> torch.Tensor:
+    """Attend with several query heads to each key and value head.
+
+    Shapes: query (batch, num_heads, q_len, d_head), key (batch, num_kv_heads, k_len, d_head),
+    value (batch, num_kv_heads, k_len, d_value); returns (batch, num_heads, q_len, d_value).
+    """
+    ### BEGIN SOLUTION
+    num_sharing = query.shape[1] // key.shape[1]
+    key = key.repeat_interleave(num_sharing, dim=1)
+    value = value.repeat_interleave(num_sharing, dim=1)
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    return scores.softmax(dim=-1) @ value
+    ### END SOLUTION
+
+
+def pool_heads(w: torch.Tensor, num_heads: int, num_kv_heads: int) -> torch.Tensor:
+    """Return the key or value map of grouped attention that starts from a map with all heads.
+
+    Shapes: w (d_model, num_heads * d_head); returns (d_model, num_kv_heads * d_head).
+    """
+    ### BEGIN SOLUTION
+    num_sharing = num_heads // num_kv_heads
+    return w.unflatten(1, (num_kv_heads, num_sharing, -1)).mean(dim=2).flatten(1)
+    ### END SOLUTION
+
+
+# %% [markdown]
 # {{exercise head_circuits}}
 #
 # The heads are laid side by side, then $W_O$ mixes them. Cut $W_O$ into one block of rows per head, and the product falls apart into a sum:
@@ -197,6 +336,11 @@ class MultiHeadAttention(nn.Module):
 # Here all heads' maps lie side by side, as in the last exercise but in the row convention: `w_query`, `w_key` and `w_value` are `(d_model, num_heads * d_head)` and are used as `x @ w_query`; `w_output` is `(num_heads * d_head, d_model)`.
 #
 # *Before you code:* with row vectors, the score of token $x$ on token $y$, before it is scaled, is $x\,C\,y^\top$, and a head that looks at $y$ writes $y\,C'$. In which order do the two factors of each circuit stand?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The token on the left of a product meets its own map first: a query's map stands left of a key's transposed, and a value's map left of the output's.
+# </details>
 #
 # <details><summary>Hint: the slices</summary>
 #
@@ -239,6 +383,58 @@ def head_contributions(found: torch.Tensor, w_output: torch.Tensor) -> torch.Ten
 
 
 # %% [markdown]
+# {{exercise count_attention}}
+#
+# One head of width 64 or eight of width 8: which costs more? Do not guess; count.
+#
+# - `count_attention` counts the numbers that a layer learns: the maps of queries, keys, values and outputs, with or without biases. Queries and outputs are `d_model` wide; keys and values have `num_kv_heads` heads of the width `d_model // num_heads`.
+# - `attention_flops` counts operations, a multiplication and an addition as two. A product of an `m` by `k` with a `k` by `n` matrix takes `2 * m * k * n`. Return two numbers: for the four maps, and for the two products between queries, keys and values. Additions of biases and the softmax are left out, as usual. In cross attention `q_len` tokens ask and `k_len` answer.
+# - `break_even_length` is the length at which the two numbers are equal, for self attention (`q_len = k_len`). Longer texts pay mostly for looking at each other, shorter ones mostly for the maps.
+#
+# *Before you code:* take `num_kv_heads = num_heads`. If you double the number of heads and halve their width, which of the counts change?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# None: only the number of heads times their width counts, and that is `d_model` before and after.
+# </details>
+#
+# <details><summary>Hint: the two products</summary>
+#
+# Every query head scores `q_len` times `k_len` pairs, each with a dot product of width `d_head`; the average of the values costs the same again. `num_heads * d_head` is `d_model`.
+# </details>
+
+
+# %% exercise="count_attention"
+def count_attention(d_model: int, num_heads: int, num_kv_heads: int, has_bias: bool) -> int:
+    """Return the number of parameters of a layer."""
+    ### BEGIN SOLUTION
+    d_kv = num_kv_heads * (d_model // num_heads)
+    matrices = d_model * (2 * d_model + 2 * d_kv)
+    biases = 2 * d_model + 2 * d_kv
+    return matrices + has_bias * biases
+    ### END SOLUTION
+
+
+def attention_flops(
+    batch: int, q_len: int, k_len: int, d_model: int, num_heads: int, num_kv_heads: int
+) -> tuple[int, int]:
+    """Return the operations of a forward pass: of the four maps, and of the two products."""
+    ### BEGIN SOLUTION
+    d_kv = num_kv_heads * (d_model // num_heads)
+    maps = 2 * q_len * d_model * 2 * d_model + 2 * k_len * d_model * 2 * d_kv
+    products = 2 * (2 * q_len * k_len * d_model)
+    return batch * maps, batch * products
+    ### END SOLUTION
+
+
+def break_even_length(d_model: int, num_heads: int, num_kv_heads: int) -> float:
+    """Return the length at which self attention spends as much on its products as on its maps."""
+    ### BEGIN SOLUTION
+    return d_model + num_kv_heads * d_model / num_heads
+    ### END SOLUTION
+
+
+# %% [markdown]
 # {{exercise drop_key_bias}}
 #
 # Four maps, four biases. The cell below takes torch's own attention, sets each bias in turn to zero, and prints how much the output changes.
@@ -272,6 +468,11 @@ with torch.no_grad():
 # 3. `move_value_bias` returns new ones with a value bias of zero that compute the same function: this bias does something, but another one can do it.
 #
 # *Before you code:* rows of attention weights sum to 1. What does averaging make of a constant that is added to every value? Would it still be so for a query that may attend to nothing?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The same constant: weights that sum to 1 hand it through unchanged. A query that may attend to nothing has weights that sum to 0, and gets none of it.
+# </details>
 #
 # <details><summary>Hint: new weights</summary>
 #
@@ -321,101 +522,9 @@ def move_value_bias(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 # %% [markdown]
-# {{exercise grouped_query_attention}}
-#
-# While a model writes, it keeps the keys and values of all earlier tokens and loads them again for every new one; on long texts this takes more time than the arithmetic. Grouped-query attention keeps fewer: neighbouring query heads share one key head and one value head. With 6 query heads and 2 key heads, the query heads 0, 1, 2 read key head 0, and 3, 4, 5 read key head 1. With a single key head this is multi-query attention; with as many as query heads, the attention you know.
-#
-# A model that was trained with all its key heads can be turned into a grouped one: each shared head starts as the *mean* of the heads that it replaces, and some more training mends the rest ([Ainslie et al. 2023, section 2.1](https://arxiv.org/abs/2305.13245)). Write that too, for a map `(d_model, num_heads * d_head)`.
-#
-# *Before you code:* for `t = torch.tensor([0, 1])`, what do `t.repeat(3)` and `t.repeat_interleave(3)` give? Which of them is the order above? With a single key head, would a test notice the wrong one?
-#
-# <details><summary>Hint: which mean</summary>
-#
-# Cut the columns into the axes (shared heads, heads that share one, `d_head`): the mean is taken over the middle one.
-# </details>
-
-
-# %% exercise="grouped_query_attention"
-def grouped_query_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> torch.Tensor:
-    """Attend with several query heads to each key and value head.
-
-    Shapes: query (batch, num_heads, q_len, d_head), key (batch, num_kv_heads, k_len, d_head),
-    value (batch, num_kv_heads, k_len, d_value); returns (batch, num_heads, q_len, d_value).
-    """
-    ### BEGIN SOLUTION
-    num_sharing = query.shape[1] // key.shape[1]
-    key = key.repeat_interleave(num_sharing, dim=1)
-    value = value.repeat_interleave(num_sharing, dim=1)
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-    return scores.softmax(dim=-1) @ value
-    ### END SOLUTION
-
-
-def pool_heads(w: torch.Tensor, num_heads: int, num_kv_heads: int) -> torch.Tensor:
-    """Return the key or value map of grouped attention that starts from a map with all heads.
-
-    Shapes: w (d_model, num_heads * d_head); returns (d_model, num_kv_heads * d_head).
-    """
-    ### BEGIN SOLUTION
-    num_sharing = num_heads // num_kv_heads
-    return w.unflatten(1, (num_kv_heads, num_sharing, -1)).mean(dim=2).flatten(1)
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise count_attention}}
-#
-# One head of width 64 or eight of width 8: which costs more? Do not guess; count.
-#
-# - `count_attention` counts the numbers that a layer learns: the maps of queries, keys, values and outputs, with or without biases. Queries and outputs are `d_model` wide; keys and values have `num_kv_heads` heads of the width `d_model // num_heads`.
-# - `attention_flops` counts operations, a multiplication and an addition as two. A product of an `m` by `k` with a `k` by `n` matrix takes `2 * m * k * n`. Return two numbers: for the four maps, and for the two products between queries, keys and values. Additions of biases and the softmax are left out, as usual. In cross attention `q_len` tokens ask and `k_len` answer.
-# - `break_even_length` is the length at which the two numbers are equal, for self attention (`q_len = k_len`). Longer texts pay mostly for looking at each other, shorter ones mostly for the maps.
-#
-# *Before you code:* take `num_kv_heads = num_heads`. If you double the number of heads and halve their width, which of the counts change?
-#
-# <details><summary>Hint: the two products</summary>
-#
-# Every query head scores `q_len` times `k_len` pairs, each with a dot product of width `d_head`; the average of the values costs the same again. `num_heads * d_head` is `d_model`.
-# </details>
-
-
-# %% exercise="count_attention"
-def count_attention(d_model: int, num_heads: int, num_kv_heads: int, has_bias: bool) -> int:
-    """Return the number of parameters of a layer."""
-    ### BEGIN SOLUTION
-    d_kv = num_kv_heads * (d_model // num_heads)
-    matrices = d_model * (2 * d_model + 2 * d_kv)
-    biases = 2 * d_model + 2 * d_kv
-    return matrices + has_bias * biases
-    ### END SOLUTION
-
-
-def attention_flops(
-    batch: int, q_len: int, k_len: int, d_model: int, num_heads: int, num_kv_heads: int
-) -> tuple[int, int]:
-    """Return the operations of a forward pass: of the four maps, and of the two products."""
-    ### BEGIN SOLUTION
-    d_kv = num_kv_heads * (d_model // num_heads)
-    maps = 2 * q_len * d_model * 2 * d_model + 2 * k_len * d_model * 2 * d_kv
-    products = 2 * (2 * q_len * k_len * d_model)
-    return batch * maps, batch * products
-    ### END SOLUTION
-
-
-def break_even_length(d_model: int, num_heads: int, num_kv_heads: int) -> float:
-    """Return the length at which self attention spends as much on its products as on its maps."""
-    ### BEGIN SOLUTION
-    return d_model + num_kv_heads * d_model / num_heads
-    ### END SOLUTION
-
-
-# %% [markdown]
 # {{exercise check_multi_head}}
 #
 # The test below is of a kind that many repositories have: fixed seed, small weights as at the start of training, one causal mask. It even compares with torch's own layer. Run the cell: it is happy with a layer whose heads are cut across tokens, because small weights make attention nearly uniform, and its tolerance is larger than what is left.
-
 
 # %%
 NAMES = ("query", "key", "value", "output")
@@ -474,6 +583,11 @@ for attention in (torch_attention, scrambled_attention):
 #
 # *Before you code:* a test finds only what it varies. Which inputs does the published one never use?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# A context, no mask at all, a mask for each sequence, biases that are not zero, weights large enough for attention to be anything but uniform, and as many sequences as heads.
+# </details>
+#
 # <details><summary>Hint: what to vary</summary>
 #
 # With and without a context of another length; without a mask, with one mask for all, with one mask per sequence; as many sequences as heads, and not; biases that are not zero.
@@ -523,73 +637,6 @@ def check_multi_head(attention) -> None:
 
 
 # %% [markdown]
-# {{exercise mended_derivation}}
-#
-# An article derives attention step by step. New tokens are sums of old ones, $t'_j = \sum_i w_{ij} V(t_i)$. The weights come from two maps: a softmax over the index $i$ of $q_i \cdot k_j / \sqrt{d_{\text{head}}}$. Every step sounds right, all shapes fit, and the article ends with the famous formula $\mathrm{softmax}(QK^\top/\sqrt{d_{\text{head}}})\,V$. But that formula is not what was derived.
-#
-# Somebody wrote the derivation down as code, and later added the usual mask: entry `[i, j]` of the score matrix is allowed if `j <= i`. Below, one token is changed at a time, and the cell prints which outputs notice. In a causal model, output 0 must not notice anything but a change of token 0.
-
-
-# %%
-def published_derivation(tokens, w_query, w_key, w_value, is_causal):
-    query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
-    weights = query @ key.T / math.sqrt(query.shape[-1])
-    if is_causal:
-        allowed = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
-        weights = weights.masked_fill(~allowed, -math.inf)
-    weights = weights.softmax(dim=0)  # over i
-    return torch.stack([weights[:, j] @ value for j in range(len(tokens))])
-
-
-generator = torch.Generator().manual_seed(0)
-tokens = torch.randn(6, 8, generator=generator)
-maps = torch.randn(3, 8, 4, generator=generator)
-before = published_derivation(tokens, *maps, is_causal=True)
-for changed in range(6):
-    other = tokens.clone()
-    other[changed] += 1.0
-    after = published_derivation(other, *maps, is_causal=True)
-    notice = (after - before).abs().amax(dim=-1) > 1e-6
-    print(f"token {changed} is changed: outputs {notice.nonzero().flatten().tolist()} notice")
-
-# %% [markdown]
-# The mask was copied rightly; the matrix it was laid on has other rows than it expects. Which token asks in $w_{ij}$, the one that receives ($j$) or the one that gives ($i$)?
-#
-# Write `mended_derivation`. It returns the new tokens and the weights, so that row $j$ of the weights says what token $j$ takes from each token, and sums to 1; and with `is_causal`, no token takes from a later one.
-#
-# *Before you code:* without a mask, is there a choice of `w_query` and `w_key` for which the published function computes right attention? What does this say about finding such a bug by training?
-#
-# <details><summary>Hint: three places</summary>
-#
-# The dot product, the axis of the softmax, and the sum over values must agree on which index asks. Turning the mask alone hides the symptom and keeps the bug.
-# </details>
-
-
-# %% exercise="mended_derivation"
-def mended_derivation(
-    tokens: torch.Tensor,
-    w_query: torch.Tensor,
-    w_key: torch.Tensor,
-    w_value: torch.Tensor,
-    is_causal: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the new tokens, and the weights by which they take from the old ones.
-
-    Shapes: tokens (length, d_model), w_query and w_key (d_model, d_head), w_value
-    (d_model, d_value); returns (length, d_value) and (length, length), row j for token j.
-    """
-    ### BEGIN SOLUTION
-    query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
-    scores = query @ key.T / math.sqrt(query.shape[-1])  # [j, i]: how much j asks of i
-    if is_causal:
-        allowed = torch.ones_like(scores, dtype=torch.bool).tril()
-        scores = scores.masked_fill(~allowed, -math.inf)
-    weights = scores.softmax(dim=1)
-    return weights @ value, weights
-    ### END SOLUTION
-
-
-# %% [markdown]
 # {{exercise convolution_as_heads}}
 #
 # Take attention, and fix the weights: each token gives weight $c_0$ to itself, $c_1$ to the token before, $c_2$ to the one before that, whatever the tokens are. The matrix of weights is then constant along its diagonals (a Toeplitz matrix), and attention has become a convolution that looks back. Write `toeplitz_weights`: entry `[t, s]` is `kernel[t - s]` where there is such an entry, and 0 elsewhere. Its rows need not sum to 1.
@@ -597,6 +644,11 @@ def mended_derivation(
 # A convolution of vectors has a *matrix* for each step back, $y_t = \sum_j x_{t-j} K_j$; before the first token there is nothing. Read it as heads: head $j$ gives all its weight to the token $j$ places back, and its OV circuit is $K_j$. So one convolution of width $w$ is one layer of $w$ heads that do not look at their input. Write `convolution_as_heads`; it returns the output and the weights of each head.
 #
 # *Before you code:* to which token does head 2 of token 1 attend? What should its row of weights be?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# To position -1, which does not exist. Its row is all zeros.
+# </details>
 #
 # <details><summary>Hint: who is how far back</summary>
 #

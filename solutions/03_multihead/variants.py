@@ -238,7 +238,7 @@ class TorchModule(Variant, exercise="MultiHeadAttention"):
             return output.transpose(0, 1)
 
 
-# 3.4 ------------------------------------------------------------------------------------------
+# 3.6 ------------------------------------------------------------------------------------------
 
 
 class Slices(Variant, exercise="head_circuits"):
@@ -298,7 +298,7 @@ class SilencedHeads(Variant, exercise="head_circuits"):
         return alone @ w_output
 
 
-# 3.5 ------------------------------------------------------------------------------------------
+# 3.8 ------------------------------------------------------------------------------------------
 
 
 class CopiesAndSums(Variant, exercise="drop_key_bias"):
@@ -371,7 +371,7 @@ class ConstantAddedLast(Variant, exercise="drop_key_bias"):
         }
 
 
-# 3.6 ------------------------------------------------------------------------------------------
+# 3.5 ------------------------------------------------------------------------------------------
 
 
 class TorchGrouped(Variant, exercise="grouped_query_attention"):
@@ -498,7 +498,7 @@ class MapByMap(Variant, exercise="count_attention"):
         return d_head * (num_heads + num_kv_heads)
 
 
-# 3.8 ------------------------------------------------------------------------------------------
+# 3.9 ------------------------------------------------------------------------------------------
 
 
 class AgainstTorch(Variant, exercise="check_multi_head"):
@@ -622,7 +622,7 @@ class ByProperties(Variant, exercise="check_multi_head"):
         )
 
 
-# 3.9 ------------------------------------------------------------------------------------------
+# 3.4 ------------------------------------------------------------------------------------------
 
 
 class TorchWithIdentity(Variant, exercise="mended_derivation"):

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 4 of *Attention from the Ground Up*. Attention moves information between tokens. A block wraps it so that ninety-six of them can be stacked: a stream that nothing but addition touches, a norm that keeps what is read from it at one size, a network that works on each token alone, and first weights that do not shout. You build all four, test other people's norms, mend a block with four bugs, and put a part of your own into a trained model.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** A token is a row of `d_model` features, and a map multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` keeps its matrix the other way round, as `(d_out, d_in)`, and computes `x @ weight.T + bias`; where an exercise uses that layout, it says so. A norm's scale is called `gain` and its shift `bias` (the paper's $\gamma$ and $\beta$; `nn.LayerNorm` calls the first one `weight`). A mask is boolean and True where attention is allowed.
 #
@@ -29,6 +29,11 @@ from classroom import check
 # Three details decide whether your numbers agree with everybody else's. The mean and the variance are those of one token: not of a sequence, not of a batch. The variance divides by $d$. And $\varepsilon$ stands inside the root. Compute in the precision of `x`: what is rounded to `float32` on the way shows in the gradients.
 #
 # *Before you code:* what does a token whose features are all equal become? And a token of two features, whatever they are?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Equal features become 0 and then the bias. Of two features the larger becomes nearly 1 and the smaller nearly -1 (before gain and bias), however far apart they were, unless the difference is as small as $\sqrt\varepsilon$.
+# </details>
 #
 # <details><summary>Hint: one number per token</summary>
 #
@@ -56,44 +61,6 @@ def layer_norm(
 
 
 # %% [markdown]
-# {{exercise rms_norm}}
-#
-# Which half of LayerNorm does the work? RMSNorm drops the other one. It leaves the mean where it is, divides by the root of the mean *square*, and has no shift:
-#
-# $$y_i = \gamma_i\,\frac{x_i}{\sqrt{\frac1d\sum_j x_j^2 + \varepsilon}}$$
-#
-# What is lost is the centring, $x_i - m$. That is a linear map, so there is a matrix $C$ with $x C$ = `x` less its mean. A linear map can be merged into the linear map before it, and costs nothing from then on. So LayerNorm is RMSNorm of $xC$, and a network whose stream is always centred cannot tell the two apart.
-#
-# Write `rms_norm`, and `centring_matrix`, which returns $C$.
-#
-# *Before you code:* what does $C$ make of a token with equal features? What is $CC$?
-#
-# <details><summary>Hint: the matrix</summary>
-#
-# Row `i` of the identity is the token with feature `i` equal to 1. Subtract its mean, and you have row `i` of $C$.
-# </details>
-
-
-# %% exercise="rms_norm"
-def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
-    """Bring each token to a mean square of 1, then scale its features.
-
-    Shapes: x (..., d_model), gain (d_model,); returns (..., d_model).
-    """
-    ### BEGIN SOLUTION
-    mean_square = x.square().mean(dim=-1, keepdim=True)
-    return x / torch.sqrt(mean_square + eps) * gain
-    ### END SOLUTION
-
-
-def centring_matrix(d_model: int) -> torch.Tensor:
-    """Return the float64 matrix (d_model, d_model) by which `x @ matrix` has mean 0."""
-    ### BEGIN SOLUTION
-    return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
-    ### END SOLUTION
-
-
-# %% [markdown]
 # {{exercise feed_forward}}
 #
 # Attention averages: for fixed weights it is linear in the values. What bends is the feed-forward network, and it works on each token by itself. It maps `d_model` features to `d_ff`, usually four times as many, bends each of them, and maps back:
@@ -113,6 +80,11 @@ def centring_matrix(d_model: int) -> torch.Tensor:
 # It has three matrices instead of two. To spend as much, it must be narrower: $3\,d\,w = 2\,d\,d_\text{ff}$. Widths are then rounded *up* to a multiple of some number that the hardware likes. `gated_width` returns that width.
 #
 # *Before you code:* if $\phi$ were the identity, how many maps would do what the two do? With $d_\text{ff} = 4d$, how many times $d$ is the gated width?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# One: the product of two matrices is a matrix. $\tfrac83\,d$, about 2.67 times $d$.
+# </details>
 #
 # <details><summary>Hint: the distribution function</summary>
 #
@@ -217,6 +189,11 @@ for size in (1, 10, 100):
 #
 # *Before you code:* in the pre-norm block, set `attention.out_proj` and `down` to zero. What is left? And in the post-norm block?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# In the pre-norm block, with the biases of these maps zero as well, the tokens come out as they went in. In the post-norm block they still pass both norms.
+# </details>
+#
 # <details><summary>Hint: torch's attention</summary>
 #
 # `self.attention(x, x, x, attn_mask=~mask, need_weights=False)` returns a tuple; its first entry is the output. `attn_mask=None` means no mask.
@@ -266,6 +243,125 @@ class TransformerBlock(nn.Module):
 
 
 # %% [markdown]
+# {{exercise swapped_sublayer}}
+#
+# Everything so far was tested with random numbers. Now put your own part into a model that has learned something. The course comes with one that continues Python: three pre-norm blocks, `d_model` 128, `d_ff` 512, exact GELU, $\varepsilon = 10^{-5}$. The cell below loads it, takes it apart at the right place, and reads a piece of Python with it.
+
+# %%
+import inspect
+import textwrap
+
+from groundup.pretrained import load
+
+reader, tokenizer = load("reader")
+
+
+def sublayer_weights(block):
+    """Return what a feed-forward sub-layer has learned; weights in the layout of nn.Linear."""
+    weights = {"gain": block.feed_forward_norm.gain, "bias": block.feed_forward_norm.bias}
+    for name, part in (("up", block.feed_forward.up), ("down", block.feed_forward.down)):
+        weights |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
+    return weights
+
+
+@torch.no_grad()
+def logits_with(sublayer, ids):
+    """Run the reader with `sublayer(x, weights)` in place of each feed-forward sub-layer."""
+    x = reader.embedding(ids)
+    for block in reader.blocks:
+        x = x + block.attention(block.attention_norm(x))
+        x = sublayer(x, sublayer_weights(block))
+    return reader.unembedding(reader.final_norm(x))
+
+
+def nats_per_token(logits, ids):
+    return F.cross_entropy(logits[0, :-1], ids[0, 1:]).item()
+
+
+ids = torch.tensor([tokenizer.encode(inspect.getsource(textwrap.TextWrapper))[:240]])
+with torch.no_grad():
+    print(f"the reader as it is: {nats_per_token(reader(ids), ids):.4f} nats per token")
+without = logits_with(lambda x, weights: x, ids)
+print(f"without feed-forward: {nats_per_token(without, ids):.4f} nats per token")
+
+# %% [markdown]
+# Write `swapped_sublayer`: norm, feed-forward network and sum, with the weights that are handed over. With it in place of the model's own in any layer, the logits must be *the same*, up to rounding. Not nearly the same, and not the same loss.
+#
+# *Before you code:* which of these would you notice in the loss: no residual, ReLU for GELU, the approximate GELU for the exact one, $d - 1$ for $d$ in the variance of 128 features?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# On the text above the reader needs 3.2023 nats per token. No residual: 8.75. ReLU: 3.38, which you notice only if you know what it should be. The approximate GELU: 3.2022, and $d - 1$: 3.2030; neither would be noticed.
+# </details>
+#
+# <details><summary>Hint: the layout</summary>
+#
+# `F.linear(x, weight, bias)` multiplies with `weight` as `nn.Linear` keeps it: `up.weight` is `(512, 128)`.
+# </details>
+
+
+# %% exercise="swapped_sublayer"
+def swapped_sublayer(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Do what the feed-forward sub-layer of a trained pre-norm model does.
+
+    Shapes: x (batch, length, d_model), the stream before the sub-layer; weights has gain and bias
+    (d_model,), up.weight (d_ff, d_model), up.bias (d_ff,), down.weight (d_model, d_ff) and
+    down.bias (d_model,); returns the stream after it.
+    """
+    ### BEGIN SOLUTION
+    read = F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])
+    hidden = F.gelu(F.linear(read, weights["up.weight"], weights["up.bias"]))
+    return x + F.linear(hidden, weights["down.weight"], weights["down.bias"])
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{deeper}}
+
+# %% [markdown]
+# {{exercise rms_norm}}
+#
+# Which half of LayerNorm does the work? RMSNorm drops the other one. It leaves the mean where it is, divides by the root of the mean *square*, and has no shift:
+#
+# $$y_i = \gamma_i\,\frac{x_i}{\sqrt{\frac1d\sum_j x_j^2 + \varepsilon}}$$
+#
+# What is lost is the centring, $x_i - m$. That is a linear map, so there is a matrix $C$ with $x C$ = `x` less its mean. A linear map can be merged into the linear map before it, and costs nothing from then on. So LayerNorm is RMSNorm of $xC$, and a network whose stream is always centred cannot tell the two apart.
+#
+# Write `rms_norm`, and `centring_matrix`, which returns $C$.
+#
+# *Before you code:* what does $C$ make of a token with equal features? What is $CC$?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# A row of zeros. $CC = C$: what is centred already is not changed by centring.
+# </details>
+#
+# <details><summary>Hint: the matrix</summary>
+#
+# Row `i` of the identity is the token with feature `i` equal to 1. Subtract its mean, and you have row `i` of $C$.
+# </details>
+
+
+# %% exercise="rms_norm"
+def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    """Bring each token to a mean square of 1, then scale its features.
+
+    Shapes: x (..., d_model), gain (d_model,); returns (..., d_model).
+    """
+    ### BEGIN SOLUTION
+    mean_square = x.square().mean(dim=-1, keepdim=True)
+    return x / torch.sqrt(mean_square + eps) * gain
+    ### END SOLUTION
+
+
+def centring_matrix(d_model: int) -> torch.Tensor:
+    """Return the float64 matrix (d_model, d_model) by which `x @ matrix` has mean 0."""
+    ### BEGIN SOLUTION
+    return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
+    ### END SOLUTION
+
+
+# %% [markdown]
 # {{exercise stack_with_final_norm}}
 #
 # Nothing in a pre-norm stack ever makes the stream smaller. Each sub-layer adds, and if what it adds has nothing to do with what is there, the *squares* of the sizes add up. That is no harm to the layers, which read through a norm. It is to whatever reads the stream at the top: the map to the logits would see numbers that grow with depth. So a pre-norm stack ends with one more norm, the **final norm**. A post-norm stack must not have it: its last operation is a norm already.
@@ -273,6 +369,11 @@ class TransformerBlock(nn.Module):
 # Stack feed-forward sub-layers, without biases and with ReLU: `x + relu(norm(x) @ w_up) @ w_down`. There are `num_layers` of them and one norm more than that; the last row of `gains` and `biases` belongs to the final norm. Return what comes out of the final norm, and how large the stream was on its way: the root of the mean square of all its numbers, before the first layer and after each.
 #
 # *Before you code:* every sub-layer adds vectors of mean square 1 that are independent of the stream. How large is the stream after 48 of them, if it starts at 1?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# 7: the mean squares add up to $1 + 48 = 49$.
+# </details>
 #
 # <details><summary>Hint: a norm</summary>
 #
@@ -325,6 +426,11 @@ for layer in range(1, 7):
 # 4. `stream_variance(fan_in, num_layers, std)`: the variance at the end of that stream, if the weights have the standard deviation `std`.
 #
 # *Before you code:* what do 2 and 3 give for one input and one block? How far does the stream grow in 48 blocks if depth is forgotten, `std = linear_std(fan_in)`?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# $\sqrt6 \approx 2.45$ and $1/\sqrt2 \approx 0.71$. With depth forgotten each of 96 sub-layers adds a variance of 1: the stream ends with variance 97, nearly ten times as large as it began.
+# </details>
 #
 # <details><summary>Hint: even numbers</summary>
 #
@@ -380,6 +486,11 @@ def stream_variance(fan_in: int, num_layers: int, std: float) -> float:
 #
 # *Before you code:* a feature is 3, the rate is 0.25. Which two values can it have after dropout, and what is their mean? What happens at rate 1?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# 0, or $3/0.75 = 4$, and the mean is $0.75 \cdot 4 = 3$. At rate 1 nothing stays, and the factor would be $1/0$.
+# </details>
+#
 # <details><summary>Hint: in evaluation</summary>
 #
 # `keep` is still handed over if `training` is False. Ignore it.
@@ -390,7 +501,8 @@ def stream_variance(fan_in: int, num_layers: int, std: float) -> float:
 def dropout(x: torch.Tensor, keep: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
     """Drop the features where `keep` is False, and leave their mean as it was.
 
-    Shapes: x and keep (batch, length, d_model); returns the same. rate is the share dropped.
+    Shapes: x and keep (batch, length, d_model); returns the same. rate is the share dropped,
+    below 1.
     """
     ### BEGIN SOLUTION
     if not training:
@@ -417,106 +529,6 @@ def dropout_block(
     ### BEGIN SOLUTION
     read = F.layer_norm(x, gain.shape, gain, bias)
     return x + dropout((read @ w_up).relu() @ w_down, keep, rate, training)
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise fold_norm}}
-#
-# A norm ends with a gain and a bias, and the next thing to happen is a linear map. Two maps in a row are one map. So a trained model can be rewritten: put gain and bias into the weights that read, and the norm that is left has nothing to learn. Nothing about the function changes, and whoever studies the weights has one thing less between the stream and what is read from it.
-#
-# Write `fold_norm`. For every token, the new map on the bare norm (gain 1, bias 0) must give what the old map gave on the full norm. The layout is that of `nn.Linear`: `weight` is `(d_out, d_in)`.
-#
-# Then finish what the centring matrix began. `centre_writer` changes a map that *writes* to the stream so that everything it writes has mean 0 over the features. If all writers do, and the embeddings are centred too, the stream of a pre-norm model is always centred, and every LayerNorm without a bias may be replaced by an RMSNorm.
-#
-# *Before you code:* in `weight`, `(d_out, d_in)`, do the features of the norm belong to the rows or to the columns? And the features of the stream, for a writer?
-#
-# <details><summary>Hint: multiply out</summary>
-#
-# $(\hat x \odot \gamma + \beta)\,W^\top + b = \hat x\,(\gamma\text{ into the columns of }W)^\top + \text{a constant}$.
-# </details>
-
-
-# %% exercise="fold_norm"
-def fold_norm(
-    gain: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, linear_bias: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the weight and bias that read the bare norm as the old ones read the full norm.
-
-    Shapes: gain and bias (d_model,), weight (d_out, d_model), linear_bias (d_out,); returns two
-    of the shapes of the last two.
-    """
-    ### BEGIN SOLUTION
-    return weight * gain, linear_bias + weight @ bias
-    ### END SOLUTION
-
-
-def centre_writer(
-    weight: torch.Tensor, linear_bias: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the weight and bias that write what the old ones wrote, less its mean.
-
-    Shapes: weight (d_model, d_in), linear_bias (d_model,); returns two of the same.
-    """
-    ### BEGIN SOLUTION
-    return weight - weight.mean(dim=0), linear_bias - linear_bias.mean()
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise check_layer_norm}}
-#
-# Here is a test of a kind that is easy to find. It draws a token, normalises it, and looks whether mean and standard deviation came out as they should. Run the cell: it is happy with a norm that lets the future leak into the past.
-
-
-# %%
-def norm_over_everything(x, gain, bias, eps):
-    centred = x - x.mean()
-    return centred / torch.sqrt(centred.square().mean() + eps) * gain + bias
-
-
-def published_check(layer_norm):
-    torch.manual_seed(0)
-    y = layer_norm(torch.randn(1, 512), torch.ones(512), torch.zeros(512), 1e-5)
-    assert y.shape == (1, 512)
-    assert abs(y.mean()) < 1e-2 and abs(y.std() - 1) < 1e-2
-
-
-published_check(norm_over_everything)
-print("passes")
-
-# %% [markdown]
-# Write a test that deserves the name. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. Eight wrong ones are waiting: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the root, one has no gain and one no bias. Right ones must pass, and one of these computes in `float32` whatever it is given. `x` has the axes `(batch, length, d_model)`.
-#
-# *Before you code:* why can the test above not see that a standard deviation was divided by 511? On which tokens does $\varepsilon$ matter, and is a difference of $10^{-3}$ there large or small?
-#
-# <details><summary>Hint: what to compare with</summary>
-#
-# Four features, three tokens, two sequences of very different size, a gain and a bias that are no constants. `F.layer_norm` is a fine judge; so is a token that you worked out by hand.
-# </details>
-# <details><summary>Hint: ε</summary>
-#
-# Choose `eps` and `x` yourself. With `eps = 1.0` there is no doubt where it stands.
-# </details>
-
-
-# %% exercise="check_layer_norm"
-def check_layer_norm(layer_norm) -> None:
-    """Raise AssertionError if a LayerNorm is wrong.
-
-    layer_norm(x, gain, bias, eps): x (batch, length, d_model), gain and bias (d_model,).
-    """
-    ### BEGIN SOLUTION
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 3, 4, generator=generator)
-    x = x * torch.tensor([0.5, 4.0])[:, None, None] + torch.tensor([1.0, -2.0, 3.0])[:, None]
-    gain, bias = torch.randn(2, 4, generator=generator)
-    for eps in (1e-5, 1.0):
-        seen = layer_norm(x, gain, bias, eps)
-        expected = F.layer_norm(x, (4,), gain, bias, eps)
-        assert seen.shape == expected.shape, f"the shape is {tuple(seen.shape)}"
-        off = (seen - expected).abs().max()
-        assert off < 1e-3, f"off by {off:.2g} at eps={eps}"
     ### END SOLUTION
 
 
@@ -581,6 +593,11 @@ show_symptoms(published_block)
 #
 # *Before you code:* attention has its causal mask. What else in a block could carry news from one token to another? And which of the four symptoms would a falling loss have shown you?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# A norm whose mean and variance are taken over more than one token. None of the four for sure: with all of them the loss falls, and the leak makes it fall further.
+# </details>
+#
 # <details><summary>Hint: where they are</summary>
 #
 # One in the norm, one where the stream goes on after the first norm, and two in the line of the feed-forward network.
@@ -615,70 +632,112 @@ def mended_block(
 
 
 # %% [markdown]
-# {{exercise swapped_sublayer}}
+# {{exercise check_layer_norm}}
 #
-# Everything so far was tested with random numbers. Now put your own part into a model that has learned something. The course comes with one that continues Python: three pre-norm blocks, `d_model` 128, `d_ff` 512, exact GELU, $\varepsilon = 10^{-5}$. The cell below loads it, takes it apart at the right place, and reads a piece of Python with it.
+# Here is a test of a kind that is easy to find. It draws a token, normalises it, and looks whether mean and standard deviation came out as they should. Run the cell: it is happy with a norm that lets the future leak into the past.
+
 
 # %%
-import inspect
-import textwrap
-
-from groundup.pretrained import load
-
-reader, tokenizer = load("reader")
+def norm_over_everything(x, gain, bias, eps):
+    centred = x - x.mean()
+    return centred / torch.sqrt(centred.square().mean() + eps) * gain + bias
 
 
-def sublayer_weights(block):
-    """Return what a feed-forward sub-layer has learned; weights in the layout of nn.Linear."""
-    weights = {"gain": block.feed_forward_norm.gain, "bias": block.feed_forward_norm.bias}
-    for name, part in (("up", block.feed_forward.up), ("down", block.feed_forward.down)):
-        weights |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
-    return weights
+def published_check(layer_norm):
+    torch.manual_seed(0)
+    y = layer_norm(torch.randn(1, 512), torch.ones(512), torch.zeros(512), 1e-5)
+    assert y.shape == (1, 512)
+    assert abs(y.mean()) < 1e-2 and abs(y.std() - 1) < 1e-2
 
 
-@torch.no_grad()
-def logits_with(sublayer, ids):
-    """Run the reader with `sublayer(x, weights)` in place of each feed-forward sub-layer."""
-    x = reader.embedding(ids)
-    for block in reader.blocks:
-        x = x + block.attention(block.attention_norm(x))
-        x = sublayer(x, sublayer_weights(block))
-    return reader.unembedding(reader.final_norm(x))
-
-
-def nats_per_token(logits, ids):
-    return F.cross_entropy(logits[0, :-1], ids[0, 1:]).item()
-
-
-ids = torch.tensor([tokenizer.encode(inspect.getsource(textwrap.TextWrapper))[:240]])
-with torch.no_grad():
-    print(f"the reader as it is: {nats_per_token(reader(ids), ids):.4f} nats per token")
-without = logits_with(lambda x, weights: x, ids)
-print(f"without feed-forward: {nats_per_token(without, ids):.4f} nats per token")
+published_check(norm_over_everything)
+print("passes")
 
 # %% [markdown]
-# Write `swapped_sublayer`: norm, feed-forward network and sum, with the weights that are handed over. With it in place of the model's own in any layer, the logits must be *the same*, up to rounding. Not nearly the same, and not the same loss.
+# Write a test that deserves the name. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. Eight wrong ones are waiting: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the root, one has no gain and one no bias. Right ones must pass, and one of these computes in `float32` whatever it is given. `x` has the axes `(batch, length, d_model)`.
 #
-# *Before you code:* which of these would you notice in the loss: no residual, ReLU for GELU, the approximate GELU for the exact one, $d - 1$ for $d$ in the variance of 128 features?
+# *Before you code:* why can the test above not see that a standard deviation was divided by 511? On which tokens does $\varepsilon$ matter, and is a difference of $10^{-3}$ there large or small?
 #
-# <details><summary>Hint: the layout</summary>
+# <details><summary>Answers, after you have tried</summary>
 #
-# `F.linear(x, weight, bias)` multiplies with `weight` as `nn.Linear` keeps it: `up.weight` is `(512, 128)`.
+# $\sqrt{512/511}$ is 1.001, and the tolerance is ten times as large as that difference. $\varepsilon$ matters where the variance of a token is about as small as $\varepsilon$. Wrongly placed, it moves the output of such tokens by tenths: $10^{-3}$ is a small difference there. On ordinary tokens its whole effect is below $10^{-5}$.
+# </details>
+#
+# <details><summary>Hint: what to compare with</summary>
+#
+# Four features, three tokens, two sequences of very different size, a gain and a bias that are no constants. `F.layer_norm` is a fine judge; so is a token that you worked out by hand.
+# </details>
+# <details><summary>Hint: ε</summary>
+#
+# Choose `eps` and `x` yourself. With `eps = 1.0` there is no doubt where it stands.
 # </details>
 
 
-# %% exercise="swapped_sublayer"
-def swapped_sublayer(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Do what the feed-forward sub-layer of a trained pre-norm model does.
+# %% exercise="check_layer_norm"
+def check_layer_norm(layer_norm) -> None:
+    """Raise AssertionError if a LayerNorm is wrong.
 
-    Shapes: x (batch, length, d_model), the stream before the sub-layer; weights has gain and bias
-    (d_model,), up.weight (d_ff, d_model), up.bias (d_ff,), down.weight (d_model, d_ff) and
-    down.bias (d_model,); returns the stream after it.
+    layer_norm(x, gain, bias, eps): x (batch, length, d_model), gain and bias (d_model,).
     """
     ### BEGIN SOLUTION
-    read = F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])
-    hidden = F.gelu(F.linear(read, weights["up.weight"], weights["up.bias"]))
-    return x + F.linear(hidden, weights["down.weight"], weights["down.bias"])
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 4, generator=generator)
+    x = x * torch.tensor([0.5, 4.0])[:, None, None] + torch.tensor([1.0, -2.0, 3.0])[:, None]
+    gain, bias = torch.randn(2, 4, generator=generator)
+    for eps in (1e-5, 1.0):
+        seen = layer_norm(x, gain, bias, eps)
+        expected = F.layer_norm(x, (4,), gain, bias, eps)
+        assert seen.shape == expected.shape, f"the shape is {tuple(seen.shape)}"
+        off = (seen - expected).abs().max()
+        assert off < 1e-3, f"off by {off:.2g} at eps={eps}"
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise fold_norm}}
+#
+# A norm ends with a gain and a bias, and the next thing to happen is a linear map. Two maps in a row are one map. So a trained model can be rewritten: put gain and bias into the weights that read, and the norm that is left has nothing to learn. Nothing about the function changes, and whoever studies the weights has one thing less between the stream and what is read from it.
+#
+# Write `fold_norm`. For every token, the new map on the bare norm (gain 1, bias 0) must give what the old map gave on the full norm. The layout is that of `nn.Linear`: `weight` is `(d_out, d_in)`.
+#
+# Then finish what the centring matrix began. `centre_writer` changes a map that *writes* to the stream so that everything it writes has mean 0 over the features. If all writers do, and the embeddings are centred too, the stream of a pre-norm model is always centred, and every LayerNorm without a bias may be replaced by an RMSNorm.
+#
+# *Before you code:* in `weight`, `(d_out, d_in)`, do the features of the norm belong to the rows or to the columns? And the features of the stream, for a writer?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# To the columns: `weight` reads features of the norm, and its inputs are columns. The stream's features are the outputs of a writer, so they are its rows.
+# </details>
+#
+# <details><summary>Hint: multiply out</summary>
+#
+# $(\hat x \odot \gamma + \beta)\,W^\top + b = \hat x\,(\gamma\text{ into the columns of }W)^\top + \text{a constant}$.
+# </details>
+
+
+# %% exercise="fold_norm"
+def fold_norm(
+    gain: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, linear_bias: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the weight and bias that read the bare norm as the old ones read the full norm.
+
+    Shapes: gain and bias (d_model,), weight (d_out, d_model), linear_bias (d_out,); returns two
+    of the shapes of the last two.
+    """
+    ### BEGIN SOLUTION
+    return weight * gain, linear_bias + weight @ bias
+    ### END SOLUTION
+
+
+def centre_writer(
+    weight: torch.Tensor, linear_bias: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the weight and bias that write what the old ones wrote, less its mean.
+
+    Shapes: weight (d_model, d_in), linear_bias (d_model,); returns two of the same.
+    """
+    ### BEGIN SOLUTION
+    return weight - weight.mean(dim=0), linear_bias - linear_bias.mean()
     ### END SOLUTION
 
 

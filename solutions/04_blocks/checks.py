@@ -99,7 +99,7 @@ class TestLayerNorm:
         expect_inputs_unchanged(subject, case, "layer_norm", norm_inputs)
 
 
-# 4.2 ------------------------------------------------------------------------------------------
+# 4.5 ------------------------------------------------------------------------------------------
 
 
 def rms_inputs(case):
@@ -126,13 +126,14 @@ def same_as_layer_norm(matrix, d_model):
 
 @exercise(
     "rms_norm",
-    number="4.2",
+    number="4.5",
     title="RMSNorm, and what it leaves out",
     asks="`rms_norm` brings each token to a mean square of 1 and multiplies by the gain; "
     "`centring_matrix` returns the matrix that subtracts from a token its mean.",
     difficulty=2,
     importance=4,
     minutes=15,
+    deeper=True,
 )
 class TestRmsNorm:
     @points(2)
@@ -169,7 +170,7 @@ class TestRmsNorm:
         expect_law(subject, case, "centring_matrix", inputs, same_as_layer_norm)
 
 
-# 4.3 ------------------------------------------------------------------------------------------
+# 4.2 ------------------------------------------------------------------------------------------
 
 
 def network_inputs(case, activation):
@@ -233,7 +234,7 @@ def width_oracle(d_ff, multiple):
 
 @exercise(
     "feed_forward",
-    number="4.3",
+    number="4.2",
     title="The feed-forward network, plain and gated",
     asks="`feed_forward` maps up, bends, and maps down; `swiglu` multiplies what goes up by a gate; "
     "`gated_width` says how wide the gated network is at the same cost.",
@@ -268,7 +269,7 @@ class TestFeedForward:
         expect_agrees(subject, case, "feed_forward", inputs, network_oracle, TOKENS)
 
 
-# 4.4 ------------------------------------------------------------------------------------------
+# 4.3 ------------------------------------------------------------------------------------------
 
 TORCH_NAMES = {
     "attention_norm.weight": "norm1.weight",
@@ -325,13 +326,13 @@ def block_oracle(settings, weights, x, mask=None):
 
 @exercise(
     "TransformerBlock",
-    number="4.4",
+    number="4.3",
     title="A block, pre-norm and post-norm",
     asks="A module with `attention_norm`, `attention`, `feed_forward_norm`, `up` and `down`; "
     "`forward` adds what attention finds, then what the feed-forward network makes of it.",
     difficulty=3,
     importance=5,
-    minutes=30,
+    minutes=35,
 )
 class TestTransformerBlock:
     @points(3)
@@ -367,7 +368,7 @@ class TestTransformerBlock:
         expect_agrees(subject, case, "TransformerBlock", inputs, block_oracle, TOKENS)
 
 
-# 4.5 ------------------------------------------------------------------------------------------
+# 4.6 ------------------------------------------------------------------------------------------
 
 
 def stack_inputs(case):
@@ -397,13 +398,15 @@ STACK = {"output": "batch length d_model", "sizes": "num_layers+1"}
 
 @exercise(
     "stack_with_final_norm",
-    number="4.5",
+    number="4.6",
     title="A stack, and why it ends with a norm",
+    may_cut=("stack_with_final_norm",),
     asks="Return (output, sizes): the stream after all sub-layers and the final norm, and how large "
     "the stream was before the first sub-layer and after each.",
     difficulty=2,
     importance=4,
     minutes=15,
+    deeper=True,
 )
 class TestStackWithFinalNorm:
     @points(3)
@@ -426,7 +429,7 @@ class TestStackWithFinalNorm:
         )
 
 
-# 4.6 ------------------------------------------------------------------------------------------
+# 4.7 ------------------------------------------------------------------------------------------
 
 
 def fan_in(case):
@@ -464,13 +467,14 @@ def stays_below_two(std, fan_in, num_layers):
 
 @exercise(
     "init_std",
-    number="4.6",
+    number="4.7",
     title="First weights that do not shout",
     asks="`linear_std` and `uniform_bound` keep the size of what passes through a layer, `init_std` "
     "keeps the stream below twice its variance at any depth, `stream_variance` says what it becomes.",
     difficulty=3,
     importance=4,
     minutes=20,
+    deeper=True,
 )
 class TestInitStd:
     @points(1)
@@ -514,7 +518,7 @@ class TestInitStd:
         expect_agrees(subject, case, "stream_variance", inputs, add_up_variances, returns)
 
 
-# 4.7 ------------------------------------------------------------------------------------------
+# 4.8 ------------------------------------------------------------------------------------------
 
 
 def dropout_inputs(case, training):
@@ -552,13 +556,14 @@ def dropout_block_oracle(x, keep, rate, gain, bias, w_up, w_down, training):
 
 @exercise(
     "dropout_block",
-    number="4.7",
+    number="4.8",
     title="Where dropout belongs",
     asks="`dropout` drops where `keep` is False and keeps the mean; `dropout_block` uses it on what a "
     "pre-norm feed-forward sub-layer adds to the stream.",
     difficulty=2,
     importance=3,
     minutes=15,
+    deeper=True,
 )
 class TestDropoutBlock:
     @points(1)
@@ -590,7 +595,7 @@ class TestDropoutBlock:
         expect_agrees(subject, case, "dropout_block", inputs, dropout_block_oracle, TOKENS)
 
 
-# 4.8 ------------------------------------------------------------------------------------------
+# 4.11 -----------------------------------------------------------------------------------------
 
 
 def reader_inputs(case):
@@ -641,13 +646,14 @@ def writes_the_same_centred(new, weight, linear_bias):
 
 @exercise(
     "fold_norm",
-    number="4.8",
+    number="4.11",
     title="Fold a norm into what reads it",
     asks="`fold_norm` puts a norm's gain and bias into the linear map behind it; `centre_writer` "
     "makes a linear map write vectors of mean 0.",
     difficulty=3,
     importance=3,
-    minutes=20,
+    minutes=15,
+    deeper=True,
 )
 class TestFoldNorm:
     @points(3)
@@ -670,7 +676,7 @@ class TestFoldNorm:
         expect_law(subject, case, "centre_writer", writer_inputs, writes_the_same_centred)
 
 
-# 4.9 ------------------------------------------------------------------------------------------
+# 4.10 -----------------------------------------------------------------------------------------
 
 
 ### BEGIN PACKED
@@ -724,13 +730,14 @@ NOT_RIGHT = {
 
 @exercise(
     "check_layer_norm",
-    number="4.9",
+    number="4.10",
     title="Write the test of a norm",
     asks="`check_layer_norm` calls the LayerNorm that it is given on inputs of your choice, and "
     "`assert`s that the results are right.",
     difficulty=3,
     importance=4,
-    minutes=20,
+    minutes=30,
+    deeper=True,
 )
 class TestCheckLayerNorm:
     @points(1)
@@ -769,7 +776,7 @@ class TestCheckLayerNorm:
         expect_test_judges(subject, case, "check_layer_norm", RIGHT, NOT_RIGHT, bug)
 
 
-# 4.10 -----------------------------------------------------------------------------------------
+# 4.9 ------------------------------------------------------------------------------------------
 
 
 def decoder_inputs(case):
@@ -835,13 +842,14 @@ def about_as_long(output, x, memory, gains, biases, w_up, w_down):
 
 @exercise(
     "mended_block",
-    number="4.10",
+    number="4.9",
     title="Bug hunt: a block with four bugs",
     asks="Return what the decoder's block should give: each norm over the features of a token, the "
     "stream untouched but for sums, a norm for each sub-layer, and each sub-layer fed by the last.",
     difficulty=3,
     importance=4,
     minutes=25,
+    deeper=True,
 )
 class TestMendedBlock:
     @points(2)
@@ -868,7 +876,7 @@ class TestMendedBlock:
         expect_agrees(subject, case, "mended_block", inputs, decoder_oracle, TOKENS)
 
 
-# 4.11 -----------------------------------------------------------------------------------------
+# 4.4 ------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -955,8 +963,9 @@ def expect_same_logits(subject, case, layer):
 
 @exercise(
     "swapped_sublayer",
-    number="4.11",
+    number="4.4",
     title="Your part in a trained model",
+    may_cut=("swapped_sublayer",),
     asks="Return the stream after norm, feed-forward network and sum, with the weights of a trained "
     "model, so that its logits stay the same.",
     difficulty=2,

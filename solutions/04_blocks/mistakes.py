@@ -110,7 +110,7 @@ OneMeanForEverything = LayerNorm.but(
 features only."""
 
 
-# 4.2 --------------------------------------------------------------------------------------------
+# 4.5 --------------------------------------------------------------------------------------------
 class RMSNorm(Correct, exercise="rms_norm"):
     def rms_norm(x, gain, eps=1e-5):
         mean_square = x.square().mean(dim=-1, keepdim=True)
@@ -187,7 +187,7 @@ OnlyTheDiagonal = RMSNorm.but("- 1 / d_model", "* (1 - 1 / d_model)")
 subtracted from each feature and contains all of them."""
 
 
-# 4.3 --------------------------------------------------------------------------------------------
+# 4.2 --------------------------------------------------------------------------------------------
 class FeedForward(Correct, exercise="feed_forward"):
     def feed_forward(x, w_up, b_up, w_down, b_down, activation):
         hidden = x @ w_up + b_up
@@ -315,7 +315,7 @@ EightThirdsOfTheWidth = FeedForward.but("2 * d_ff", "8 * d_ff")
 2/3."""
 
 
-# 4.4 --------------------------------------------------------------------------------------------
+# 4.3 --------------------------------------------------------------------------------------------
 class Block(Correct, exercise="TransformerBlock"):
     class TransformerBlock(nn.Module):
         def __init__(self, d_model, num_heads, d_ff, norm="pre"):
@@ -457,7 +457,7 @@ NothingBends = Block.but("F.gelu(self.up(x))", "self.up(x)")
 """Nothing bends between the two maps of the feed-forward network: a GELU is missing."""
 
 
-# 4.5 --------------------------------------------------------------------------------------------
+# 4.6 --------------------------------------------------------------------------------------------
 class Stack(Correct, exercise="stack_with_final_norm"):
     def stack_with_final_norm(x, gains, biases, w_up, w_down):
         sizes = [x.square().mean().sqrt()]
@@ -548,7 +548,7 @@ RootForgotten = Stack.but("().sqrt()", "()", times=2)
 """The sizes are mean squares: the root is missing."""
 
 
-# 4.6 --------------------------------------------------------------------------------------------
+# 4.7 --------------------------------------------------------------------------------------------
 class InitStd(Correct, exercise="init_std"):
     def linear_std(fan_in):
         return 1 / math.sqrt(fan_in)
@@ -628,7 +628,7 @@ OneWriterCounted = InitStd.but("+ 2 * num_layers", "+ num_layers")
 """A block has two sub-layers that add to the stream, and this counts one."""
 
 
-# 4.7 --------------------------------------------------------------------------------------------
+# 4.8 --------------------------------------------------------------------------------------------
 class Dropout(Correct, exercise="dropout_block"):
     def dropout(x, keep, rate, training):
         if training:
@@ -705,7 +705,7 @@ NormForgotten = Dropout.but("read = …\noutput = …", "output = F.relu(x @ w_u
 """The network reads the stream without a norm."""
 
 
-# 4.8 --------------------------------------------------------------------------------------------
+# 4.11 -------------------------------------------------------------------------------------------
 class Fold(Correct, exercise="fold_norm"):
     def fold_norm(gain, bias, weight, linear_bias):
         return weight * gain, linear_bias + F.linear(bias, weight)
@@ -749,7 +749,7 @@ OneMeanForTheMatrix = Fold.but("mean(dim=0, keepdim=True)", "mean()")
 its own."""
 
 
-# 4.9 --------------------------------------------------------------------------------------------
+# 4.10 -------------------------------------------------------------------------------------------
 class CheckNorm(Correct, exercise="check_layer_norm"):
     def check_layer_norm(layer_norm):
         generator = torch.Generator().manual_seed(5)
@@ -769,9 +769,9 @@ GainOneBiasZero = CheckNorm.but("gain, bias = …", "gain, bias = torch.ones(4),
 them."""
 
 ManyFeaturesOneToken = (
-    CheckNorm.but("3, 5, 4, generator", "1, 1, 512, generator")
-    .but("2, 4, generator", "2, 512, generator")
-    .but("(x, (4,), gain, bias, eps), atol=1e-4", "(x, (512,), gain, bias, eps), atol=0.01")
+    CheckNorm.but("3, 5, 4, generator", "1, 1, 256, generator")
+    .but("2, 4, generator", "2, 256, generator")
+    .but("(x, (4,), gain, bias, eps), atol=1e-4", "(x, (256,), gain, bias, eps), atol=0.01")
 )
 """One token of many features hides a division by d - 1, and says nothing about axes: use few
 features, and more than one token and sequence."""
@@ -803,7 +803,7 @@ NoNormPasses = CheckNorm.but(
 LayerNorm. Compare what it expects with torch's own, or with a token worked out by hand."""
 
 
-# 4.10 -------------------------------------------------------------------------------------------
+# 4.9 --------------------------------------------------------------------------------------------
 class Mended(Correct, exercise="mended_block"):
     def mended_block(x, memory, gains, biases, w_up, w_down):
         def norm(tokens, i):
@@ -878,7 +878,7 @@ NormedBehindTheSums = Mended.but(
 stream is left alone."""
 
 
-# 4.11 -------------------------------------------------------------------------------------------
+# 4.4 --------------------------------------------------------------------------------------------
 class Swapped(Correct, exercise="swapped_sublayer"):
     def swapped_sublayer(x, weights):
         mean = x.mean(dim=-1, keepdim=True)

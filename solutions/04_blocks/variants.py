@@ -56,7 +56,7 @@ class SquaresLessTheSquare(Variant, exercise="layer_norm"):
         return (x - mean) * (variance + eps) ** -0.5 * gain + bias
 
 
-# 4.2 ------------------------------------------------------------------------------------------
+# 4.5 ------------------------------------------------------------------------------------------
 
 
 class TorchAndIdentity(Variant, exercise="rms_norm"):
@@ -94,7 +94,7 @@ class EntryByEntry(Variant, exercise="rms_norm"):
         return torch.tensor(rows, dtype=torch.float64)
 
 
-# 4.3 ------------------------------------------------------------------------------------------
+# 4.2 ------------------------------------------------------------------------------------------
 
 
 class TorchActivations(Variant, exercise="feed_forward"):
@@ -159,7 +159,7 @@ class TokenByToken(Variant, exercise="feed_forward"):
         return torch.tensor((enough + (rest > 0)) * multiple)
 
 
-# 4.4 ------------------------------------------------------------------------------------------
+# 4.3 ------------------------------------------------------------------------------------------
 
 
 class OneLineForBothOrders(Variant, exercise="TransformerBlock"):
@@ -254,7 +254,7 @@ class FloatMask(Variant, exercise="TransformerBlock"):
             return x
 
 
-# 4.5 ------------------------------------------------------------------------------------------
+# 4.6 ------------------------------------------------------------------------------------------
 
 
 class StreamsKept(Variant, exercise="stack_with_final_norm"):
@@ -300,7 +300,7 @@ class Recursion(Variant, exercise="stack_with_final_norm"):
         return output, torch.cat([size, sizes])
 
 
-# 4.6 ------------------------------------------------------------------------------------------
+# 4.7 ------------------------------------------------------------------------------------------
 
 
 class Powers(Variant, exercise="init_std"):
@@ -359,7 +359,7 @@ class OneFromTheOther(Variant, exercise="init_std"):
         return variance
 
 
-# 4.7 ------------------------------------------------------------------------------------------
+# 4.8 ------------------------------------------------------------------------------------------
 
 
 class Factors(Variant, exercise="dropout_block"):
@@ -405,7 +405,7 @@ class CopyAndAssign(Variant, exercise="dropout_block"):
         return torch.where(keep, x + given / (1 - rate), x)
 
 
-# 4.8 ------------------------------------------------------------------------------------------
+# 4.11 -----------------------------------------------------------------------------------------
 
 
 class DiagonalMatrix(Variant, exercise="fold_norm"):
@@ -450,7 +450,7 @@ class ColumnByColumn(Variant, exercise="fold_norm"):
         return torch.stack(columns, dim=1), linear_bias - linear_bias.sum() / len(linear_bias)
 
 
-# 4.9 ------------------------------------------------------------------------------------------
+# 4.10 -----------------------------------------------------------------------------------------
 
 
 class AgainstTorch(Variant, exercise="check_layer_norm"):
@@ -505,7 +505,7 @@ class ByLaws(Variant, exercise="check_layer_norm"):
         assert torch.allclose(layer_norm(x, one, zero, 1.0), shrunk, atol=1e-4)
 
 
-# 4.10 -----------------------------------------------------------------------------------------
+# 4.9 ------------------------------------------------------------------------------------------
 
 
 class OneLineEach(Variant, exercise="mended_block"):
@@ -561,7 +561,7 @@ class ListOfSublayers(Variant, exercise="mended_block"):
         return x
 
 
-# 4.11 -----------------------------------------------------------------------------------------
+# 4.4 ------------------------------------------------------------------------------------------
 
 
 class AllByHand(Variant, exercise="swapped_sublayer"):

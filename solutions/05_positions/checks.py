@@ -181,7 +181,7 @@ def causal_output(x, w_query, w_key, w_value):
     "causal attention sees.",
     difficulty=3,
     importance=5,
-    minutes=20,
+    minutes=25,
 )
 class TestCheckOrderBlindness:
     @points(1)
@@ -337,7 +337,7 @@ class TestSinusoidalPositions:
         expect_near(subject, case, "shift_matrix", inputs, shift_oracle, returns)
 
 
-# 5.3 ------------------------------------------------------------------------------------------
+# 5.5 ------------------------------------------------------------------------------------------
 
 
 def learned_inputs(case):
@@ -366,13 +366,14 @@ def is_crash(answer):
 
 @exercise(
     "learned_positions",
-    number="5.3",
+    number="5.5",
     title="A table that ends",
     asks="Add the rows `offset`, `offset + 1`, … of the table to the tokens; if the table ends before "
     "the tokens do, raise a ValueError that names the numbers.",
     difficulty=1,
     importance=3,
     minutes=10,
+    deeper=True,
 )
 class TestLearnedPositions:
     @points(1)
@@ -451,7 +452,7 @@ class TestLearnedPositions:
         expect_answer(subject, case, inputs, ask_learned, judge, crashes_tell=True)
 
 
-# 5.4 ------------------------------------------------------------------------------------------
+# 5.3 ------------------------------------------------------------------------------------------
 
 
 ### BEGIN PACKED
@@ -503,7 +504,7 @@ def layer_oracle(x, w_query, w_key, w_value, num_heads, positions):
 
 @exercise(
     "apply_rotary",
-    number="5.4",
+    number="5.3",
     title="Turn queries and keys",
     asks="`apply_rotary` turns neighbouring features by position / base^(2i / d_head); "
     "`rotary_attention` is a layer of attention that uses it, and returns its heads side by side.",
@@ -577,7 +578,7 @@ class TestApplyRotary:
         expect_answer(subject, case, layer_inputs, ask, judge)
 
 
-# 5.5 ------------------------------------------------------------------------------------------
+# 5.9 ------------------------------------------------------------------------------------------
 
 
 def rows_of(num_heads, d_head, to):
@@ -622,13 +623,14 @@ def scores_of(x, w_query, w_key, num_heads, turn):
 
 @exercise(
     "convert_rotary",
-    number="5.5",
+    number="5.9",
     title="Two layouts, one model",
     asks='Return the rows of a query or key projection in the order that the layout `to`, "half_split" '
     'or "interleaved", needs, head by head.',
     difficulty=3,
     importance=3,
     minutes=15,
+    deeper=True,
 )
 class TestConvertRotary:
     @points(1)
@@ -723,6 +725,7 @@ def bias_oracle(num_heads, q_len, k_len):
     difficulty=2,
     importance=3,
     minutes=20,
+    deeper=True,
 )
 class TestAlibiBias:
     @points(1)
@@ -770,7 +773,7 @@ class TestAlibiBias:
             expect_near(subject, case, "alibi_bias", inputs, bias_oracle, returns, tolerance=EXACT)
 
 
-# 5.7 ------------------------------------------------------------------------------------------
+# 5.10 -----------------------------------------------------------------------------------------
 
 
 @oracle
@@ -800,13 +803,14 @@ SPACE = {"output": "batch points d_head"}
 
 @exercise(
     "rotary_in_space",
-    number="5.7",
+    number="5.10",
     title="Patches and points",
     asks="`patch_coordinates` returns (row, column) of each patch in reading order; `rotary_in_space` "
     "gives each axis an equal part of the features and turns it by that coordinate.",
     difficulty=3,
     importance=3,
-    minutes=20,
+    minutes=25,
+    deeper=True,
 )
 class TestRotaryInSpace:
     @points(1)
@@ -927,6 +931,7 @@ EXTRAPOLATION = {"by_position": "length", "breaks_at": "", "perplexity": "length
     difficulty=2,
     importance=4,
     minutes=20,
+    deeper=True,
 )
 class TestExtrapolation:
     @points(1)
@@ -958,7 +963,7 @@ class TestExtrapolation:
         )
 
 
-# 5.9 ------------------------------------------------------------------------------------------
+# 5.7 ------------------------------------------------------------------------------------------
 
 
 @oracle
@@ -968,13 +973,14 @@ def halves_oracle(x, positions):
 
 @exercise(
     "mended_positions",
-    number="5.9",
+    number="5.7",
     title="Bug hunt: two formulas, nearly right",
     asks="`mended_positions` is the published table with both its bugs mended, `mended_rotary` the "
     "published turn of the features i and i + d_head / 2 with its one bug mended.",
     difficulty=3,
     importance=4,
-    minutes=20,
+    minutes=25,
+    deeper=True,
 )
 class TestMendedPositions:
     @points(2)
@@ -1015,7 +1021,7 @@ class TestMendedPositions:
         expect_answer(subject, case, inputs, ask, judge)
 
 
-# 5.10 -----------------------------------------------------------------------------------------
+# 5.4 ------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -1080,7 +1086,7 @@ def draw_lines(case, rows, length=12):
 
 @exercise(
     "swapped_rotary",
-    number="5.10",
+    number="5.4",
     title="Your turn in a trained model",
     asks="Return (query, key), turned so that a trained model whose rotary positions pair neighbours, "
     "with base 10,000, gives the logits that it gave.",

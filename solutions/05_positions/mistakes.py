@@ -170,7 +170,7 @@ LastClockAtTheBase = Sinusoids.but(
 step before it."""
 
 
-# 5.3 ----------------------------------------------------------------------------------------------
+# 5.5 ----------------------------------------------------------------------------------------------
 class Learned(Correct, exercise="learned_positions"):
     def learned_positions(x, table, offset=0):
         end = offset + x.shape[1]
@@ -233,7 +233,7 @@ CountedFromOne = Learned.but("table[offset:end]", "table[offset + 1 : end + 1]")
 stands at `offset`."""
 
 
-# 5.4 ----------------------------------------------------------------------------------------------
+# 5.3 ----------------------------------------------------------------------------------------------
 class Rotary(Correct, exercise="apply_rotary"):
     def apply_rotary(x, positions, base=10_000.0):
         exponent = torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]
@@ -368,7 +368,7 @@ NothingTurned = Rotary.but("query, key = …", "")
 positions."""
 
 
-# 5.5 ----------------------------------------------------------------------------------------------
+# 5.9 ----------------------------------------------------------------------------------------------
 class Convert(Correct, exercise="convert_rotary"):
     def convert_rotary(weight, num_heads, to):
         shape = (2, -1) if to == "interleaved" else (-1, 2)
@@ -511,7 +511,7 @@ DistanceFromTheLastKey = Alibi.but("None] * distance", "None] * (k_len - 1 - tor
 off by one number, but here each query's own place is asked for."""
 
 
-# 5.7 ----------------------------------------------------------------------------------------------
+# 5.10 ---------------------------------------------------------------------------------------------
 class InSpace(Correct, exercise="rotary_in_space"):
     def patch_coordinates(height, width):
         rows, columns = torch.arange(height), torch.arange(width)
@@ -690,7 +690,7 @@ LastWindowForgotten = Extrapolation.but("window + 1", "window")
 end."""
 
 
-# 5.9 ----------------------------------------------------------------------------------------------
+# 5.7 ----------------------------------------------------------------------------------------------
 class Mended(Correct, exercise="mended_positions"):
     def mended_positions(length, d_model):
         entry = torch.arange(d_model)
@@ -746,7 +746,7 @@ SinesMovedToTheFront = Mended.but(
 each sine beside its cosine."""
 
 
-# 5.10 -------------------------------------------------------------------------------------------
+# 5.4 --------------------------------------------------------------------------------------------
 class Swapped(Correct, exercise="swapped_rotary"):
     def swapped_rotary(query, key, positions):
         d_head = query.shape[-1]

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 5 of *Attention from the Ground Up*. You write a test for whether a layer sees the order of its tokens, give tokens a place in four ways (clocks, a learned table, turned queries and keys, scores lowered by distance), carry the third way over to pictures and points in space, find the place where a model trained on short texts breaks on long ones, mend two published formulas, and put your own turn into a trained model.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** A token is a row. Positions are counted from 0. Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. A *clock* is a pair of features that turns with the position: clock $i$ of a vector of width $d$ turns by $1/\text{base}^{2i/d}$ radians per position, so clock 0 turns by one radian and the last one takes thousands of positions for a round.
 
@@ -29,6 +29,13 @@ from classroom import check
 # *Before you code:* which permutation of three tokens keeps all distances between them? Which one keeps every token's neighbours, if the last and the first count as neighbours? A layer that reads only such things would get past a test that tries only such permutations.
 #
 # *And for the counter-example:* what is the output of causal attention for a token of zeros that comes second, whatever the maps? And if it comes first?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Reversing them keeps all distances. Moving all on by one, the last one to the front, keeps the neighbours (of three tokens, any permutation does).
+#
+# For the counter-example: zeros that come second ask every key with score 0, and get half the value of the first token. Zeros that come first see only themselves and get 0.
+# </details>
 #
 # Below are two layers to try your test on: it should let the first one pass and stop the second.
 #
@@ -93,6 +100,11 @@ def order_counter_example(
 #
 # *Before you code:* what is row 0? What is $M_0$? And what is $M_{-k} M_k$?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# Row 0 is 0, 1, 0, 1, …: all sines of 0, all cosines of 0. $M_0$ is the identity, and so is $M_{-k} M_k$: there and back.
+# </details>
+#
 # <details><summary>Hint: all angles at once</summary>
 #
 # A column of positions divided by a row of `base ** exponent` has the shape `(length, d_model / 2)`.
@@ -132,39 +144,6 @@ def shift_matrix(shift: int, d_model: int, base: float = 10_000.0) -> torch.Tens
 
 
 # %% [markdown]
-# {{exercise learned_positions}}
-#
-# Or let training find the rows. A learned table has one row for each position up to a largest one, and none beyond: that is the whole difficulty.
-#
-# When a text is written token by token, earlier tokens are kept in a cache, and the new ones do not stand at 0. Then `offset` says where the first of them stands.
-#
-# If the table ends before the tokens do, raise a `ValueError` whose sentence names the numbers: at least the number of rows and the offset.
-#
-# *Before you code:* what is `table[12:17]` if the table has 13 rows? What does torch do if you add the result to 5 tokens?
-#
-# <details><summary>Hint: slices forgive</summary>
-#
-# A slice that runs over the end is silently shorter, and one row is silently added to every token. Compare `offset + length` with the number of rows first.
-# </details>
-
-
-# %% exercise="learned_positions"
-def learned_positions(x: torch.Tensor, table: torch.Tensor, offset: int = 0) -> torch.Tensor:
-    """Add to each token the row of its position, in a new tensor.
-
-    Shapes: x (batch, length, d_model), table (max_len, d_model); returns the shape of x. The
-    first token stands at the position `offset`. Raises ValueError if the table is too short.
-    """
-    ### BEGIN SOLUTION
-    length, max_len = x.shape[1], table.shape[0]
-    if offset + length > max_len:
-        got = f"offset={offset}, length={length}, rows={max_len}"
-        raise ValueError(f"offset + length must not exceed the rows of the table, got {got}")
-    return x + table.narrow(0, offset, length)
-    ### END SOLUTION
-
-
-# %% [markdown]
 # {{exercise apply_rotary}}
 #
 # What attention should know is how far apart two tokens are. So instead of adding something to the tokens, turn the queries and keys: turn each pair of features like a clock's hand, by an angle that grows with the position. The dot product of two hands depends on the angle *between* them, and that depends on the distance alone.
@@ -174,6 +153,11 @@ def learned_positions(x: torch.Tensor, table: torch.Tensor, offset: int = 0) -> 
 # Then write `rotary_attention`, a layer without mask and without output map: project, split into heads, turn what has to be turned, attend, put the heads side by side. It may call your `apply_rotary` (base 10,000) and `F.scaled_dot_product_attention`.
 #
 # *Before you code:* what does a token at position 0 become? If all positions are moved on by 11, which numbers in the layer change, and which do not? Should the values know where they stand?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# At position 0 a token stays as it is. If all move on by 11, the turned queries and keys change; their scores, the weights and the output do not. The values should not: they are averaged, and the output would depend on where the text begins.
+# </details>
 #
 # <details><summary>Hint: shapes</summary>
 #
@@ -232,33 +216,125 @@ def rotary_attention(
 
 
 # %% [markdown]
-# {{exercise convert_rotary}}
+# {{exercise swapped_rotary}}
 #
-# Half of the world pairs neighbours ($2i$ with $2i+1$, "interleaved"), the other half pairs the feature $i$ with $i + d_\text{head}/2$ ("half_split"). Weights trained in one layout and run in the other load without an error and give nonsense. But nothing is lost: a dot product does not care for the order of its terms. If the rows of the query and the key projection are moved so that each pair comes to stand where the other layout looks for it, every score stays what it was.
+# Everything so far was tested with random numbers. Now let your turn work in a model that has learned something. The course comes with one that continues Python: three layers of four heads, `d_head` 32. Its rotary positions are of the kind that you wrote in 5.3: neighbours are paired ("interleaved"), the base is 10,000. The cell below loads it, hands the queries and keys of each layer to a function, and goes on with what comes back.
+
+# %%
+import inspect
+import textwrap
+
+from groundup.pretrained import load
+
+reader, tokenizer = load("reader")
+
+
+@torch.no_grad()
+def logits_with(turn, ids, positions):
+    """Run the reader with `query, key = turn(query, key, positions)` in each layer."""
+    x = reader.embedding(ids)
+    for block in reader.blocks:
+        read, attention = block.attention_norm(x), block.attention
+        query, key, value = (
+            project(read).unflatten(-1, (reader.config.num_heads, -1)).transpose(1, 2)
+            for project in (attention.query, attention.key, attention.value)
+        )
+        query, key = turn(query, key, positions)
+        found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + attention.output(found.transpose(1, 2).flatten(2))
+        x = x + block.feed_forward(block.feed_forward_norm(x))
+    return reader.unembedding(reader.final_norm(x))
+
+
+def nats_per_token(logits, ids):
+    return F.cross_entropy(logits[0, :-1], ids[0, 1:]).item()
+
+
+ids = torch.tensor([tokenizer.encode(inspect.getsource(textwrap.TextWrapper))[:240]])
+places = torch.arange(240)[None]
+with torch.no_grad():
+    print(f"the reader as it is: {nats_per_token(reader(ids), ids):.4f} nats per token")
+unturned = logits_with(lambda query, key, positions: (query, key), ids, places)
+print(f"with nothing turned: {nats_per_token(unturned, ids):.4f} nats per token")
+
+# %% [markdown]
+# Write `swapped_rotary`. With it in all layers the logits must be *the same*, up to rounding. Not nearly the same, and not the same loss. A batch may hold texts that begin at different places, or of which tokens were left out: the positions say where each token stands. Stand-alone, please: it is put into the model without your other functions, so take along what it needs from your `apply_rotary`.
 #
-# `convert_rotary` moves the rows of one projection, head by head. `weight` is stored as `nn.Linear` stores it, outputs first: the rows of head 0, then those of head 1, and so on. A bias, of the shape `(out,)`, moves the same way. `to` names the layout to arrive at; the weight is in the other one.
+# *Before you code:* which of these would leave every logit as it is: counting from 1, turning both backwards, turning the keys one place too far, angles in half precision? And which would you notice in the loss?
 #
-# *Before you code:* with 6 features per head, where do the features 0 1 2 3 4 5 go on the way to "half_split"? Where do they go on the way back? With 4 features, why can the two ways not be told apart? And why need the values not be moved?
+# <details><summary>Answers, after you have tried</summary>
 #
-# <details><summary>Hint: a view and a transpose</summary>
+# Only counting from 1: distances stay. On the text above the reader needs 3.2023 nats per token. Both backwards (4.23) and keys one place too far (4.05) would be noticed; angles in half precision (3.2025 in float16, 3.2010 in bfloat16) would not.
+# </details>
 #
-# The rows of a head in pairs of neighbours are a matrix `(d_head / 2, 2)`; in halves they are `(2, d_head / 2)`. `unflatten` and `flatten` make such axes and undo them.
+# <details><summary>Hint: what to take along</summary>
+#
+# The function may be defined inside: `def turned(x): ...`, called for the query and for the key.
 # </details>
 
 
-# %% exercise="convert_rotary"
-def convert_rotary(weight: torch.Tensor, num_heads: int, to: str) -> torch.Tensor:
-    """Return the rows of a query or key projection in the order of the layout `to`.
+# %% exercise="swapped_rotary"
+def swapped_rotary(
+    query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turn queries and keys as the trained model learned to expect them.
 
-    Shapes: weight (num_heads * d_head, d_model) or (num_heads * d_head,); returns the same shape.
-    `to` is "half_split" or "interleaved".
+    Shapes: query and key (batch, heads, length, d_head), positions (batch, length), whole
+    numbers; returns the turned query and the turned key, of the same shapes.
     """
     ### BEGIN SOLUTION
-    d_head = weight.shape[0] // num_heads
-    order = torch.arange(d_head).view(-1, 2).T.flatten()  # from neighbours to halves
-    if to == "interleaved":
-        order = order.argsort()
-    return weight.unflatten(0, (num_heads, d_head))[:, order].flatten(0, 1)
+    d_head = query.shape[-1]
+    speed = 10_000.0 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
+    angle = positions[:, None, :, None] * speed
+
+    def turned(x):
+        ahead, aside = x[..., 0::2], x[..., 1::2]
+        first = ahead * angle.cos() - aside * angle.sin()
+        second = ahead * angle.sin() + aside * angle.cos()
+        return torch.stack((first, second), dim=-1).flatten(-2).to(x.dtype)
+
+    return turned(query), turned(key)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{deeper}}
+
+# %% [markdown]
+# {{exercise learned_positions}}
+#
+# Or let training find the rows. A learned table has one row for each position up to a largest one, and none beyond: that is the whole difficulty.
+#
+# When a text is written token by token, earlier tokens are kept in a cache, and the new ones do not stand at 0. Then `offset` says where the first of them stands.
+#
+# If the table ends before the tokens do, raise a `ValueError` whose sentence names the numbers: at least the number of rows and the offset.
+#
+# *Before you code:* what is `table[12:17]` if the table has 13 rows? What does torch do if you add the result to 5 tokens?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# One row, the last of the table. Added to five tokens it is broadcast: all five get the same row, and nothing is said.
+# </details>
+#
+# <details><summary>Hint: slices forgive</summary>
+#
+# A slice that runs over the end is silently shorter, and one row is silently added to every token. Compare `offset + length` with the number of rows first.
+# </details>
+
+
+# %% exercise="learned_positions"
+def learned_positions(x: torch.Tensor, table: torch.Tensor, offset: int = 0) -> torch.Tensor:
+    """Add to each token the row of its position, in a new tensor.
+
+    Shapes: x (batch, length, d_model), table (max_len, d_model); returns the shape of x. The
+    first token stands at the position `offset`. Raises ValueError if the table is too short.
+    """
+    ### BEGIN SOLUTION
+    length, max_len = x.shape[1], table.shape[0]
+    if offset + length > max_len:
+        got = f"offset={offset}, length={length}, rows={max_len}"
+        raise ValueError(f"offset + length must not exceed the rows of the table, got {got}")
+    return x + table.narrow(0, offset, length)
     ### END SOLUTION
 
 
@@ -272,6 +348,11 @@ def convert_rotary(weight: torch.Tensor, num_heads: int, to: str) -> torch.Tenso
 # The bias is for a decoder: $-\text{slope}\cdot(\text{place of the query} - \text{place of the key})$, and $-\infty$ for keys that come later. The queries are the *last* `q_len` of the `k_len` tokens; the earlier ones may lie in a cache.
 #
 # *Before you code:* what is the last slope, for any power of two? What does a slope of 0 give? With one query and seven keys, at which place is the query?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# $2^{-8} = 1/256$. A slope of 0 gives a head without positions, with nothing but the causal mask. The one query is the last of seven: place 6.
+# </details>
 #
 # <details><summary>Hint: the power of two below</summary>
 #
@@ -310,51 +391,80 @@ def alibi_bias(num_heads: int, q_len: int, k_len: int) -> torch.Tensor:
 
 
 # %% [markdown]
-# {{exercise rotary_in_space}}
+# {{exercise mended_positions}}
 #
-# A patch of a picture has a row and a column, an atom has three coordinates. Turning works there as well: give each axis an equal part of the features, and turn that part by its own coordinate. Scores then depend on the differences of the coordinates, axis by axis, and not on where the origin lies.
+# Two functions, both published in some form, both running without an error.
 #
-# First `patch_coordinates`: row and column of each patch of a picture, in reading order (along the first row, then along the second). Then `rotary_in_space`: with `axes` axes, the first `d_head / axes` features belong to the first axis, the next ones to the second. Within its part, an axis has a rotary turn of its own, of width `d_head / axes`: neighbours are paired, and pair $i$ turns by $\text{coordinate}/\text{base}^{2i/\text{width}}$. Coordinates are real numbers.
+# The first makes a sinusoidal table. Rows that are equally far apart should have the same dot product, wherever they stand; the left picture shows all dot products, and the stripes along the diagonals are missing. It has **two** bugs: one in the exponent, and one that you see by looking at row 0.
 #
-# *Before you code:* if a picture were read as one long line of patches, how far apart would a patch and the one below it be? And the last patch of a row and the first one of the next?
+# The second turns queries and keys. In its model the features $i$ and $i + d_\text{head}/2$ are a pair. A turn changes no vector's length, and a score does not change when both positions move on by the same number. The right picture shows a score that does. It has **one** bug.
 #
-# <details><summary>Hint: reading order</summary>
+# Write both mended. Keep the layouts: neighbours in the table, halves in the turn.
 #
-# `torch.cartesian_prod(a, b)` runs through all pairs, and the second changes fastest.
-# </details>
-# <details><summary>Hint: one axis after the other</summary>
+# *Before you code:* `index` in the first function counts entries, not pairs: which exponents do the entries 0 and 1 get? In the second, print `angle` for four features: which two entries of a row belong to the features 0 and 2?
 #
-# `x.chunk(axes, dim=-1)` gives the parts; turn each one as in 5.4, by `coordinates[..., axis]`.
+# <details><summary>Answers, after you have tried</summary>
+#
+# 0 and $2/d$; as sine and cosine of one clock they should have the same. In the second, the entries 0 and 2 of a row, which hold angles of two different clocks, although 0 and 2 are one pair.
 # </details>
 
 
-# %% exercise="rotary_in_space"
-def patch_coordinates(height: int, width: int) -> torch.Tensor:
-    """Return (row, column) of each patch in reading order, shape (height * width, 2), floats."""
+# %%
+def published_positions(length, d_model):
+    place = torch.arange(1, length + 1, dtype=torch.float64)[:, None]
+    index = torch.arange(d_model)
+    radians = place / 10_000.0 ** (2 * index / d_model)
+    return torch.where(index % 2 == 0, torch.sin(radians), torch.cos(radians))
+
+
+def published_rotary(x, positions):
+    speed = 1 / 10_000.0 ** (torch.arange(0, x.shape[-1], 2) / x.shape[-1])
+    angle = torch.repeat_interleave(positions[:, None] * speed, 2, dim=1)
+    left, right = x.chunk(2, dim=1)
+    crossed = torch.cat((-right, left), dim=1)
+    return x * torch.cos(angle) + crossed * torch.sin(angle)
+
+
+def picture_symptoms(table_of, turn):
+    """Draw the dot products of a table's rows, and a score while both positions move on."""
+    table = table_of(64, 32)
+    _, (left, right) = plt.subplots(1, 2, figsize=(10, 3.5))
+    left.imshow(table @ table.T, cmap="viridis")
+    left.set(title="dot products of rows", xlabel="position", ylabel="position")
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 1, 16, generator=generator)
+    moved = torch.arange(100)
+    queries, keys = turn(query.repeat(100, 1), moved + 3), turn(key.repeat(100, 1), moved)
+    right.plot(moved, (queries * keys).sum(dim=1))
+    right.set(title="score of two tokens 3 apart", xlabel="position of the key")
+    plt.show()
+
+
+picture_symptoms(published_positions, published_rotary)
+
+
+# %% exercise="mended_positions"
+def mended_positions(length: int, d_model: int) -> torch.Tensor:
+    """Return the sinusoidal table, shape (length, d_model), with base 10,000."""
     ### BEGIN SOLUTION
-    places = torch.arange(height * width)
-    return torch.stack((places // width, places % width), dim=-1).double()
+    place = torch.arange(length, dtype=torch.float64)[:, None]
+    index = torch.arange(d_model)
+    radians = place / 10_000.0 ** (2 * (index // 2) / d_model)
+    return torch.where(index % 2 == 0, torch.sin(radians), torch.cos(radians))
     ### END SOLUTION
 
 
-def rotary_in_space(
-    x: torch.Tensor, coordinates: torch.Tensor, base: float = 100.0
-) -> torch.Tensor:
-    """Turn the part of the features that belongs to each axis by that coordinate.
+def mended_rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Turn the features i and i + d_head / 2 together, with base 10,000.
 
-    Shapes: x (batch, points, d_head), coordinates (batch, points, axes); returns the shape of x.
+    Shapes: x (length, d_head), positions (length,); returns the shape of x.
     """
     ### BEGIN SOLUTION
-    num_axes = coordinates.shape[-1]
-    turned = []
-    for axis, part in enumerate(x.chunk(num_axes, dim=-1)):
-        width = part.shape[-1]
-        speed = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-        theta = coordinates[..., axis, None] * speed
-        a, b = part[..., 0::2], part[..., 1::2]
-        hands = (a * theta.cos() - b * theta.sin(), a * theta.sin() + b * theta.cos())
-        turned.append(torch.stack(hands, dim=-1).flatten(-2))
-    return torch.cat(turned, dim=-1)
+    speed = 1 / 10_000.0 ** (torch.arange(0, x.shape[-1], 2) / x.shape[-1])
+    angle = torch.cat((positions[:, None] * speed,) * 2, dim=1)
+    left, right = x.chunk(2, dim=1)
+    crossed = torch.cat((-right, left), dim=1)
+    return x * torch.cos(angle) + crossed * torch.sin(angle)
     ### END SOLUTION
 
 
@@ -370,6 +480,11 @@ def rotary_in_space(
 # 3. `perplexity`, shape (length,): entry `t - 1` is the perplexity of the first `t` tokens, the exponential of the mean loss over all windows and these `t` tokens.
 #
 # *Before you code:* why is the first token of a window harder than the thirtieth, for any model? What does that mean for a comparison with the mean over *all* trained positions? And which of the three answers hides a break at position 40 longest?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# It has the least to go by. The mean over all trained positions includes those hard first tokens, so it is too high a limit and a break is seen late. The perplexity hides it longest: each entry still averages over all the good positions before.
+# </details>
 #
 # <details><summary>Hint: means of growing lengths</summary>
 #
@@ -468,152 +583,92 @@ def extrapolation(
 
 
 # %% [markdown]
-# {{exercise mended_positions}}
+# {{exercise convert_rotary}}
 #
-# Two functions, both published in some form, both running without an error.
+# Half of the world pairs neighbours ($2i$ with $2i+1$, "interleaved"), the other half pairs the feature $i$ with $i + d_\text{head}/2$ ("half_split"). Weights trained in one layout and run in the other load without an error and give nonsense. But nothing is lost: a dot product does not care for the order of its terms. If the rows of the query and the key projection are moved so that each pair comes to stand where the other layout looks for it, every score stays what it was.
 #
-# The first makes a sinusoidal table. Rows that are equally far apart should have the same dot product, wherever they stand; the left picture shows all dot products, and the stripes along the diagonals are missing. It has **two** bugs: one in the exponent, and one that you see by looking at row 0.
+# `convert_rotary` moves the rows of one projection, head by head. `weight` is stored as `nn.Linear` stores it, outputs first: the rows of head 0, then those of head 1, and so on. A bias, of the shape `(out,)`, moves the same way. `to` names the layout to arrive at; the weight is in the other one.
 #
-# The second turns queries and keys. In its model the features $i$ and $i + d_\text{head}/2$ are a pair. A turn changes no vector's length, and a score does not change when both positions move on by the same number. The right picture shows a score that does. It has **one** bug.
+# *Before you code:* with 6 features per head, where do the features 0 1 2 3 4 5 go on the way to "half_split"? Where do they go on the way back? With 4 features, why can the two ways not be told apart? And why need the values not be moved?
 #
-# Write both mended. Keep the layouts: neighbours in the table, halves in the turn.
+# <details><summary>Answers, after you have tried</summary>
 #
-# *Before you code:* `index` in the first function counts entries, not pairs: which exponents do the entries 0 and 1 get? In the second, print `angle` for four features: which two entries of a row belong to the features 0 and 2?
-
-
-# %%
-def published_positions(length, d_model):
-    place = torch.arange(1, length + 1, dtype=torch.float64)[:, None]
-    index = torch.arange(d_model)
-    radians = place / 10_000.0 ** (2 * index / d_model)
-    return torch.where(index % 2 == 0, torch.sin(radians), torch.cos(radians))
-
-
-def published_rotary(x, positions):
-    speed = 1 / 10_000.0 ** (torch.arange(0, x.shape[-1], 2) / x.shape[-1])
-    angle = torch.repeat_interleave(positions[:, None] * speed, 2, dim=1)
-    left, right = x.chunk(2, dim=1)
-    crossed = torch.cat((-right, left), dim=1)
-    return x * torch.cos(angle) + crossed * torch.sin(angle)
-
-
-def picture_symptoms(table_of, turn):
-    """Draw the dot products of a table's rows, and a score while both positions move on."""
-    table = table_of(64, 32)
-    _, (left, right) = plt.subplots(1, 2, figsize=(10, 3.5))
-    left.imshow(table @ table.T, cmap="viridis")
-    left.set(title="dot products of rows", xlabel="position", ylabel="position")
-    generator = torch.Generator().manual_seed(0)
-    query, key = torch.randn(2, 1, 16, generator=generator)
-    moved = torch.arange(100)
-    queries, keys = turn(query.repeat(100, 1), moved + 3), turn(key.repeat(100, 1), moved)
-    right.plot(moved, (queries * keys).sum(dim=1))
-    right.set(title="score of two tokens 3 apart", xlabel="position of the key")
-    plt.show()
-
-
-picture_symptoms(published_positions, published_rotary)
-
-
-# %% exercise="mended_positions"
-def mended_positions(length: int, d_model: int) -> torch.Tensor:
-    """Return the sinusoidal table, shape (length, d_model), with base 10,000."""
-    ### BEGIN SOLUTION
-    place = torch.arange(length, dtype=torch.float64)[:, None]
-    index = torch.arange(d_model)
-    radians = place / 10_000.0 ** (2 * (index // 2) / d_model)
-    return torch.where(index % 2 == 0, torch.sin(radians), torch.cos(radians))
-    ### END SOLUTION
-
-
-def mended_rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Turn the features i and i + d_head / 2 together, with base 10,000.
-
-    Shapes: x (length, d_head), positions (length,); returns the shape of x.
-    """
-    ### BEGIN SOLUTION
-    speed = 1 / 10_000.0 ** (torch.arange(0, x.shape[-1], 2) / x.shape[-1])
-    angle = torch.cat((positions[:, None] * speed,) * 2, dim=1)
-    left, right = x.chunk(2, dim=1)
-    crossed = torch.cat((-right, left), dim=1)
-    return x * torch.cos(angle) + crossed * torch.sin(angle)
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise swapped_rotary}}
+# In the order 0 2 4 1 3 5 on the way to "half_split", and 0 3 1 4 2 5 on the way back. With four features both are 0 2 1 3. The values are not turned, so nothing pairs them.
+# </details>
 #
-# Everything so far was tested with random numbers. Now let your turn work in a model that has learned something. The course comes with one that continues Python: three layers of four heads, `d_head` 32. Its rotary positions are of the kind that you wrote in 5.4: neighbours are paired ("interleaved"), the base is 10,000. The cell below loads it, hands the queries and keys of each layer to a function, and goes on with what comes back.
-
-# %%
-import inspect
-import textwrap
-
-from groundup.pretrained import load
-
-reader, tokenizer = load("reader")
-
-
-@torch.no_grad()
-def logits_with(turn, ids, positions):
-    """Run the reader with `query, key = turn(query, key, positions)` in each layer."""
-    x = reader.embedding(ids)
-    for block in reader.blocks:
-        read, attention = block.attention_norm(x), block.attention
-        query, key, value = (
-            project(read).unflatten(-1, (reader.config.num_heads, -1)).transpose(1, 2)
-            for project in (attention.query, attention.key, attention.value)
-        )
-        query, key = turn(query, key, positions)
-        found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + attention.output(found.transpose(1, 2).flatten(2))
-        x = x + block.feed_forward(block.feed_forward_norm(x))
-    return reader.unembedding(reader.final_norm(x))
-
-
-def nats_per_token(logits, ids):
-    return F.cross_entropy(logits[0, :-1], ids[0, 1:]).item()
-
-
-ids = torch.tensor([tokenizer.encode(inspect.getsource(textwrap.TextWrapper))[:240]])
-places = torch.arange(240)[None]
-with torch.no_grad():
-    print(f"the reader as it is: {nats_per_token(reader(ids), ids):.4f} nats per token")
-unturned = logits_with(lambda query, key, positions: (query, key), ids, places)
-print(f"with nothing turned: {nats_per_token(unturned, ids):.4f} nats per token")
-
-# %% [markdown]
-# Write `swapped_rotary`. With it in all layers the logits must be *the same*, up to rounding. Not nearly the same, and not the same loss. A batch may hold texts that begin at different places, or of which tokens were left out: the positions say where each token stands. Stand-alone, please: it is put into the model without your other functions, so take along what it needs from your `apply_rotary`.
+# <details><summary>Hint: a view and a transpose</summary>
 #
-# *Before you code:* which of these would leave every logit as it is: counting from 1, turning both backwards, turning the keys one place too far, angles in half precision? And which would you notice in the loss?
-#
-# <details><summary>Hint: what to take along</summary>
-#
-# The function may be defined inside: `def turned(x): ...`, called for the query and for the key.
+# The rows of a head in pairs of neighbours are a matrix `(d_head / 2, 2)`; in halves they are `(2, d_head / 2)`. `unflatten` and `flatten` make such axes and undo them.
 # </details>
 
 
-# %% exercise="swapped_rotary"
-def swapped_rotary(
-    query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Turn queries and keys as the trained model learned to expect them.
+# %% exercise="convert_rotary"
+def convert_rotary(weight: torch.Tensor, num_heads: int, to: str) -> torch.Tensor:
+    """Return the rows of a query or key projection in the order of the layout `to`.
 
-    Shapes: query and key (batch, heads, length, d_head), positions (batch, length), whole
-    numbers; returns the turned query and the turned key, of the same shapes.
+    Shapes: weight (num_heads * d_head, d_model) or (num_heads * d_head,); returns the same shape.
+    `to` is "half_split" or "interleaved".
     """
     ### BEGIN SOLUTION
-    d_head = query.shape[-1]
-    speed = 10_000.0 ** (-torch.arange(0, d_head, 2, dtype=torch.float64) / d_head)
-    angle = positions[:, None, :, None] * speed
+    d_head = weight.shape[0] // num_heads
+    order = torch.arange(d_head).view(-1, 2).T.flatten()  # from neighbours to halves
+    if to == "interleaved":
+        order = order.argsort()
+    return weight.unflatten(0, (num_heads, d_head))[:, order].flatten(0, 1)
+    ### END SOLUTION
 
-    def turned(x):
-        ahead, aside = x[..., 0::2], x[..., 1::2]
-        first = ahead * angle.cos() - aside * angle.sin()
-        second = ahead * angle.sin() + aside * angle.cos()
-        return torch.stack((first, second), dim=-1).flatten(-2).to(x.dtype)
 
-    return turned(query), turned(key)
+# %% [markdown]
+# {{exercise rotary_in_space}}
+#
+# A patch of a picture has a row and a column, an atom has three coordinates. Turning works there as well: give each axis an equal part of the features, and turn that part by its own coordinate. Scores then depend on the differences of the coordinates, axis by axis, and not on where the origin lies.
+#
+# First `patch_coordinates`: row and column of each patch of a picture, in reading order (along the first row, then along the second). Then `rotary_in_space`: with `axes` axes, the first `d_head / axes` features belong to the first axis, the next ones to the second. Within its part, an axis has a rotary turn of its own, of width `d_head / axes`: neighbours are paired, and pair $i$ turns by $\text{coordinate}/\text{base}^{2i/\text{width}}$. Coordinates are real numbers.
+#
+# *Before you code:* if a picture were read as one long line of patches, how far apart would a patch and the one below it be? And the last patch of a row and the first one of the next?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# As far as a row is long, although they touch. The last patch of a row and the first of the next would be neighbours, although they are at opposite sides.
+# </details>
+#
+# <details><summary>Hint: reading order</summary>
+#
+# `torch.cartesian_prod(a, b)` runs through all pairs, and the second changes fastest.
+# </details>
+# <details><summary>Hint: one axis after the other</summary>
+#
+# `x.chunk(axes, dim=-1)` gives the parts; turn each one as in 5.3, by `coordinates[..., axis]`.
+# </details>
+
+
+# %% exercise="rotary_in_space"
+def patch_coordinates(height: int, width: int) -> torch.Tensor:
+    """Return (row, column) of each patch in reading order, shape (height * width, 2), floats."""
+    ### BEGIN SOLUTION
+    places = torch.arange(height * width)
+    return torch.stack((places // width, places % width), dim=-1).double()
+    ### END SOLUTION
+
+
+def rotary_in_space(
+    x: torch.Tensor, coordinates: torch.Tensor, base: float = 100.0
+) -> torch.Tensor:
+    """Turn the part of the features that belongs to each axis by that coordinate.
+
+    Shapes: x (batch, points, d_head), coordinates (batch, points, axes); returns the shape of x.
+    """
+    ### BEGIN SOLUTION
+    num_axes = coordinates.shape[-1]
+    turned = []
+    for axis, part in enumerate(x.chunk(num_axes, dim=-1)):
+        width = part.shape[-1]
+        speed = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        theta = coordinates[..., axis, None] * speed
+        a, b = part[..., 0::2], part[..., 1::2]
+        hands = (a * theta.cos() - b * theta.sin(), a * theta.sin() + b * theta.cos())
+        turned.append(torch.stack(hands, dim=-1).flatten(-2))
+    return torch.cat(turned, dim=-1)
     ### END SOLUTION
 
 

@@ -122,7 +122,7 @@ class MatrixFromTheTable(Variant, exercise="sinusoidal_positions"):
         return torch.linalg.matrix_exp(shift * torch.kron(torch.diag(speed), quarter))
 
 
-# 5.3 ------------------------------------------------------------------------------------------
+# 5.5 ------------------------------------------------------------------------------------------
 
 
 class Embedded(Variant, exercise="learned_positions"):
@@ -162,7 +162,7 @@ class CutAndCompared(Variant, exercise="learned_positions"):
         return torch.add(x, rows.expand(batch, length, d_model))
 
 
-# 5.4 ------------------------------------------------------------------------------------------
+# 5.3 ------------------------------------------------------------------------------------------
 
 
 class ComplexNumbers(Variant, exercise="apply_rotary"):
@@ -235,7 +235,7 @@ class MatrixForEachToken(Variant, exercise="apply_rotary"):
         return output.flatten(2)
 
 
-# 5.5 ------------------------------------------------------------------------------------------
+# 5.9 ------------------------------------------------------------------------------------------
 
 
 class RowByRow(Variant, exercise="convert_rotary"):
@@ -340,7 +340,7 @@ class CutFromTheSquare(Variant, exercise="alibi_bias"):
         return square[:, -q_len:]
 
 
-# 5.7 ------------------------------------------------------------------------------------------
+# 5.10 -----------------------------------------------------------------------------------------
 
 
 class ComplexParts(Variant, exercise="rotary_in_space"):
@@ -439,7 +439,7 @@ class FirstOfMany(Variant, exercise="extrapolation"):
         return curve, next(bad, len(curve)), torch.stack(sizes).exp()
 
 
-# 5.9 ------------------------------------------------------------------------------------------
+# 5.7 ------------------------------------------------------------------------------------------
 
 
 class WrittenAnew(Variant, exercise="mended_positions"):
@@ -495,7 +495,7 @@ class RoundedDown(Variant, exercise="mended_positions"):
         return x * angle.cos() + sign * x.roll(d_head // 2, dims=1) * angle.sin()
 
 
-# 5.10 -----------------------------------------------------------------------------------------
+# 5.4 ------------------------------------------------------------------------------------------
 
 
 class CountedFromOne(Variant, exercise="swapped_rotary"):

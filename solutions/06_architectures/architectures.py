@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 6 of *Attention from the Ground Up*. You have all the parts. Here they become models: one that continues a text, one that reads a sequence and writes another, and one that fills gaps. What turns blocks into models is little code, and almost all of it is about *who may see what*: which token is asked for, which one has been given, which mask holds, and where a sequence ends. Mistakes there do not crash. The loss even looks better.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** Tokens are whole numbers of the shape `(batch, length)`. `bos` is the token that begins a sequence, `eos` the one that ends it, `pad` the one that fills up shorter sequences of a batch. A mask is boolean and True where attention is allowed. A map multiplies from the right, `x @ w`; `nn.Linear` and the tables of a trained model keep their matrices as `(d_out, d_in)`.
 #
@@ -47,6 +47,11 @@ def block(x, mask, weights):
 # 5. the logits, by the tied table. They stay logits: loss and sampling take a softmax that suits them.
 #
 # *Before you code:* two tokens have the same row in a tied table. What do you know about their logits? And which part of a table's gradient is lost if the second table is a copy of the first?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# They are equal, in every context. The copy receives the gradient of one use only, so a row no longer learns from both where its token is read and where it is predicted.
+# </details>
 #
 # <details><summary>Hint: shapes</summary>
 #
@@ -113,6 +118,11 @@ print(f"a model that knows nothing: {math.log(8):.3f} nats per token")
 #
 # *Before you code:* targets are `[5, 6, eos, pad]`. What does the model read? At how many places is it asked?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# `[bos, 5, 6, eos]`. At three places: the answer at the fourth would be `pad`, which does not count.
+# </details>
+#
 # <details><summary>Hint: one row in front, one off the end</summary>
 #
 # The last token of a target is asked for and never read. So the input has the length of the target.
@@ -146,6 +156,11 @@ def shifted_loss(model, targets: torch.Tensor, bos: int, pad: int) -> torch.Tens
 # Write the module with `num_heads` heads. The parts and their names: `query`, `key`, `value` and `output`, each `nn.Linear(d_model, d_model)`. Head `i` uses the features from `i * d_head` to `(i + 1) * d_head` of queries, keys and values, with `d_head = d_model // num_heads`.
 #
 # *Before you code:* the source has 7 tokens and the target 5. What is the shape of one head's scores? In which direction does the softmax run, and along which axis does the padding lie?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# `(5, 7)` for each sequence. The softmax runs over the 7 source tokens, and the padding lies along the same axis.
+# </details>
 #
 # <details><summary>Hint: heads</summary>
 #
@@ -208,6 +223,11 @@ class CrossAttention(nn.Module):
 #
 # *Before you code:* the answers of a batch have 3 and 5 tokens, `eos` included. How often is `decode` called, how often `encode`? What does the first row look like?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# `decode` five times, `encode` once. The first row holds its three tokens, the last of them `eos`, and then `pad` twice.
+# </details>
+#
 # <details><summary>Hint: who is done?</summary>
 #
 # Keep a boolean per sequence. A test like `(newest == eos).all()` waits for a moment in which all end at once.
@@ -250,194 +270,7 @@ def greedy_translation(
 
 
 # %% [markdown]
-# {{exercise masked_tokens}}
-#
-# An encoder-only model sees both ways, so it cannot be asked for the next token: it can see it. Instead some tokens are chosen, hidden, and asked for. BERT (Devlin et al. 2019, section 3.1 and appendix A.1) chooses 15 % of the tokens. Of these, 80 % are replaced by a mask token, 10 % by a random word, and 10 % stay as they are. Why not all by the mask token? Because after training there are none, and the model would have learned to work only where it sees one. Since some words are wrong and nobody says which, it has to keep an opinion on *every* word.
-#
-# Randomness comes in from outside here, as numbers between 0 and 1, so that there is one right answer. For each place:
-#
-# - it is **chosen** if `choice < share`, unless its token is special: tokens `0` to `num_special - 1` are (padding, begin, end, mask …) and are never chosen;
-# - a chosen token becomes `mask_id` if `kind < 0.8`; if `0.8 <= kind < 0.9`, a random *word*: the ids `num_special` to `vocab_size - 1` are the words, and `word` says which, each getting an equally long piece of the interval from 0 to 1; else it stays.
-#
-# Return the inputs and the labels. A label is the *original* token where a token was chosen, whatever became of it, and `-100` everywhere else: that is what `F.cross_entropy` ignores. Leave `tokens` itself as it is: it is your data, and will be hidden anew, in other places, when it comes again.
-#
-# *Before you code:* which share of all ordinary tokens ends up as `mask_id`? And how many places does a batch of 1000 ordinary tokens learn from?
-#
-# <details><summary>Hint: a random word</summary>
-#
-# `num_special + floor(word * number_of_words)`, and there are `vocab_size - num_special` words. `.long()` rounds down for numbers that are not negative.
-# </details>
-# <details><summary>Hint: three cases</summary>
-#
-# `torch.where(condition, a, b)`, twice. Nothing has to be drawn, looped over or changed in place.
-# </details>
-
-
-# %% exercise="masked_tokens"
-def masked_tokens(
-    tokens: torch.Tensor,
-    choice: torch.Tensor,
-    kind: torch.Tensor,
-    word: torch.Tensor,
-    num_special: int,
-    mask_id: int,
-    vocab_size: int,
-    share: float = 0.15,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hide some tokens as BERT does, and say which are to be predicted.
-
-    Shapes: tokens (batch, length); choice, kind and word (batch, length), from 0 to below 1;
-    returns inputs and labels, (batch, length) each.
-    """
-    ### BEGIN SOLUTION
-    is_chosen = (choice < share) & (tokens >= num_special)
-    random_word = num_special + (word * (vocab_size - num_special)).long()
-    hidden = torch.where(kind < 0.8, mask_id, torch.where(kind < 0.9, random_word, tokens))
-    inputs = torch.where(is_chosen, hidden, tokens)
-    labels = torch.where(is_chosen, tokens, -100)
-    return inputs, labels
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise check_prompt_split}}
-#
-# What is P(the | the cat sat on)? To an encoder-decoder it matters how you ask. "The cat" may be the source and "sat on" the beginning of the target, or "the" the source and "cat sat on" the target: the words are the same, and the numbers are not, because the source is read both ways and by other weights. A decoder-only model has one text and one rule, and where you cut the text must not matter. That is how a prompt may be read in pieces, with a cache that keeps what was read. And it is a test: a cache with a mistake in it usually betrays itself by caring where the pieces end.
-#
-# Write that test. `check_prompt_split` gets `predict(first, rest)`. Both are tensors of tokens, `(length,)`, at least one token each, with numbers from 0 to 10 and 16 tokens at most together. It returns the probabilities `(11,)` of the token after both. The test raises `AssertionError` if they depend on where the text is cut.
-#
-# Eight models that depend on it are waiting, among them an encoder-decoder, a model that reads its prefix both ways, one that does so only faintly, and five broken caches: one counts positions from 0 again, one has its mask in the wrong corner, one keeps four tokens only, one keeps of what comes second only the newest token, and one takes the first piece for padding when it is a single token. Right models must pass, and one of them computes in `float32`: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
-#
-# *Before you code:* a cache keeps four tokens. Your text has five. At which cuts can you notice?
-#
-# <details><summary>Hint: how many cuts?</summary>
-#
-# A text of ten tokens can be cut in nine places. Trying them all costs a loop.
-# </details>
-# <details><summary>Hint: what to compare</summary>
-#
-# All eleven probabilities, not the most likely token: it survives most bugs.
-# </details>
-
-
-# %% exercise="check_prompt_split"
-def check_prompt_split(predict) -> None:
-    """Raise AssertionError if a model's prediction depends on where its prompt was split.
-
-    predict(first, rest): two tensors of tokens; returns probabilities (11,).
-    """
-    ### BEGIN SOLUTION
-    text = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 10, 0])
-    expected = predict(text[:1], text[1:])
-    for cut in range(2, len(text)):
-        seen = predict(text[:cut], text[cut:])
-        off = (seen - expected).abs().max()
-        assert off < 1e-5, f"cut before token {cut}, a probability moves by {off:.2g}"
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise one_block_three_masks}}
-#
-# What makes a block an encoder's or a decoder's? Not its weights: the mask. The same block, with the same weights, reads
-#
-# - **both ways** (an encoder): every token sees every token;
-# - **causally** (a decoder): every token sees itself and those before it;
-# - **with a prefix**: the first `prefix_len` tokens see each other both ways, like a source; the rest is causal. Everyone sees the prefix, nobody in the prefix sees what comes behind it.
-#
-# The third is what you would want where a question is there in full and the answer is not. Each sequence of a batch has a prefix of its own length.
-#
-# Write `three_masks`, and `one_block_three_masks`, which runs the given `block` once with each.
-#
-# *Before you code:* what is the third mask if `prefix_len` is 0? If it is 1? If it is the whole length?
-#
-# <details><summary>Hint: or</summary>
-#
-# A token may be seen if it is not later *or* if it lies in the prefix. Columns are the tokens that are seen.
-# </details>
-# <details><summary>Hint: one mask per sequence</summary>
-#
-# `prefix_lens[:, None, None]` is `(batch, 1, 1)`, and broadcasts against `(length,)` and `(length, length)`.
-# </details>
-
-
-# %% exercise="one_block_three_masks"
-def three_masks(
-    length: int, prefix_lens: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the masks that make a block read both ways, causally, and with a prefix.
-
-    Shapes: prefix_lens (batch,), whole numbers from 0 to length; returns boolean masks
-    (length, length), (length, length) and (batch, length, length): rows are those who look,
-    columns those who are looked at, True where it is allowed.
-    """
-    ### BEGIN SOLUTION
-    both_ways = torch.ones(length, length, dtype=torch.bool)
-    causal = both_ways.tril()
-    is_prefix = torch.arange(length) < prefix_lens[:, None, None]
-    return both_ways, causal, causal | is_prefix
-    ### END SOLUTION
-
-
-def one_block_three_masks(
-    x: torch.Tensor, weights: dict[str, torch.Tensor], prefix_lens: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Run the given block on the same tokens: both ways, causally, and with a prefix.
-
-    Shapes: x (batch, length, d_model), prefix_lens (batch,); returns three outputs of the shape
-    of x.
-    """
-    ### BEGIN SOLUTION
-    both_ways, causal, prefix = three_masks(x.shape[1], prefix_lens)
-    return block(x, both_ways, weights), block(x, causal, weights), block(x, prefix, weights)
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise smoothed_loss}}
-#
-# Two things of the 2017 recipe are more often wrong than right in code that people share.
-#
-# **Label smoothing.** Cross-entropy asks for all the probability on one token, which no finite logits give. Smoothing asks for a little less: the target distribution is $1 - \varepsilon$ on the right token, *plus* $\varepsilon / V$ on every one of the $V$ tokens, the right one and `pad` included. That is the rule of the paper that is cited for it (Szegedy et al. 2016, section 7) and of PyTorch. Others divide $\varepsilon$ among the $V - 1$ wrong tokens ([one author explains his choice](https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/50)), or leave out padding as well ([annotated-transformer#39](https://github.com/harvardnlp/annotated-transformer/issues/39) works through an example). Each rule trains; losses under different rules cannot be compared. Write the first one, as a mean over all targets that are not `pad`.
-#
-# **The schedule**, called Noam after one of the authors: the learning rate of update number $n$ is
-#
-# $$d_\text{model}^{-1/2}\,\min\left(n^{-1/2},\; n\, w^{-3/2}\right)$$
-#
-# It rises in a line for $w$ = `warmup_steps` updates, then falls like $1/\sqrt n$. Updates are numbered from 1, `step` of a training loop from 0. So `noam(0)` belongs to update number 1. Whoever takes `step` for $n$ divides by 0 at the start, or multiplies by it and [throws the first batch away](https://github.com/ruotianluo/self-critical.pytorch/issues/171).
-#
-# *Before you code:* with smoothing, what is the smallest loss that can be reached, and is it 0? At which `step` are the two terms of the minimum equal?
-#
-# <details><summary>Hint: two losses</summary>
-#
-# The smoothed loss is $(1-\varepsilon)$ times the usual one, plus $\varepsilon$ times the mean of $-\log p_v$ over the whole vocabulary.
-# </details>
-
-
-# %% exercise="smoothed_loss"
-def smoothed_loss(
-    logits: torch.Tensor, targets: torch.Tensor, smoothing: float, pad: int
-) -> torch.Tensor:
-    """Return the mean cross-entropy, in nats, with targets that are softened over the vocabulary.
-
-    Shapes: logits (batch, length, vocab_size), targets (batch, length); returns a single number.
-    Write it from log_softmax, without cross_entropy's own label_smoothing.
-    """
-    ### BEGIN SOLUTION
-    log_p = logits.log_softmax(dim=-1)
-    right = log_p.gather(-1, targets[..., None]).squeeze(-1)
-    nats = -(1 - smoothing) * right - smoothing * log_p.mean(dim=-1)
-    return nats[targets != pad].mean()
-    ### END SOLUTION
-
-
-def noam(step: int, d_model: int, warmup_steps: int) -> float:
-    """Return the learning rate of a step; steps are counted from 0."""
-    ### BEGIN SOLUTION
-    number = step + 1
-    return d_model**-0.5 * min(number**-0.5, number * warmup_steps**-1.5)
-    ### END SOLUTION
-
+# {{deeper}}
 
 # %% [markdown]
 # {{exercise mended_decoder}}
@@ -520,6 +353,11 @@ show_symptoms(published_decoder)
 #
 # *Before you code:* what are the axes of `query.transpose(1, 2) @ key`: which things are compared with each other there?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# Features by features: what one feature is over all tokens of the query is compared with what another is over all tokens of the key. Tokens are not compared with each other at all.
+# </details>
+#
 # <details><summary>Hint: where they are</summary>
 #
 # One in `attend`. Two in what the last line hands over.
@@ -546,6 +384,68 @@ def mended_decoder(
     x = x + attend(x @ w_q, x @ w_k, x @ w_v, is_causal=True)
     keys, values = memory @ cross_k, memory @ cross_v
     return x + attend(x @ cross_q, keys, values, attn_mask=source_mask[:, None, :])
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise one_block_three_masks}}
+#
+# What makes a block an encoder's or a decoder's? Not its weights: the mask. The same block, with the same weights, reads
+#
+# - **both ways** (an encoder): every token sees every token;
+# - **causally** (a decoder): every token sees itself and those before it;
+# - **with a prefix**: the first `prefix_len` tokens see each other both ways, like a source; the rest is causal. Everyone sees the prefix, nobody in the prefix sees what comes behind it.
+#
+# The third is what you would want where a question is there in full and the answer is not. Each sequence of a batch has a prefix of its own length.
+#
+# Write `three_masks`, and `one_block_three_masks`, which runs the given `block` once with each.
+#
+# *Before you code:* what is the third mask if `prefix_len` is 0? If it is 1? If it is the whole length?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# With 0 the causal mask. With 1 too: everybody sees the first token anyway. With the whole length every token sees every token.
+# </details>
+#
+# <details><summary>Hint: or</summary>
+#
+# A token may be seen if it is not later *or* if it lies in the prefix. Columns are the tokens that are seen.
+# </details>
+# <details><summary>Hint: one mask per sequence</summary>
+#
+# `prefix_lens[:, None, None]` is `(batch, 1, 1)`, and broadcasts against `(length,)` and `(length, length)`.
+# </details>
+
+
+# %% exercise="one_block_three_masks"
+def three_masks(
+    length: int, prefix_lens: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the masks that make a block read both ways, causally, and with a prefix.
+
+    Shapes: prefix_lens (batch,), whole numbers from 0 to length; returns boolean masks
+    (length, length), (length, length) and (batch, length, length): rows are those who look,
+    columns those who are looked at, True where it is allowed.
+    """
+    ### BEGIN SOLUTION
+    both_ways = torch.ones(length, length, dtype=torch.bool)
+    causal = both_ways.tril()
+    is_prefix = torch.arange(length) < prefix_lens[:, None, None]
+    return both_ways, causal, causal | is_prefix
+    ### END SOLUTION
+
+
+def one_block_three_masks(
+    x: torch.Tensor, weights: dict[str, torch.Tensor], prefix_lens: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Run the given block on the same tokens: both ways, causally, and with a prefix.
+
+    Shapes: x (batch, length, d_model), prefix_lens (batch,); returns three outputs of the shape
+    of x.
+    """
+    ### BEGIN SOLUTION
+    both_ways, causal, prefix = three_masks(x.shape[1], prefix_lens)
+    return block(x, both_ways, weights), block(x, causal, weights), block(x, prefix, weights)
     ### END SOLUTION
 
 
@@ -610,6 +510,11 @@ print(f"without cross attention: {nats_per_token(without):.4f} nats per characte
 #
 # *Before you code:* which of these would you notice in the loss of a trained model: a causal mask, padding that is seen, the wrong root in the scale, a bias of the keys that is forgotten?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# The causal mask (2.50 instead of 0.00004 nats per character) and the padding (0.28). The root of `d_model` in place of that of `d_head` gives 0.001, and 99.5 % of the dates are still right. The forgotten bias of the keys changes nothing at all: chapter 3 says why.
+# </details>
+#
 # <details><summary>Hint: the layout</summary>
 #
 # `F.linear(x, weights["query.weight"], weights["query.bias"])` multiplies with the matrix as `nn.Linear` keeps it.
@@ -649,6 +554,154 @@ def swapped_cross_attention(
     mask = source_mask[:, None, None, :]
     found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return x + apply("output", found.transpose(1, 2).flatten(2))
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise check_prompt_split}}
+#
+# What is P(the | the cat sat on)? To an encoder-decoder it matters how you ask. "The cat" may be the source and "sat on" the beginning of the target, or "the" the source and "cat sat on" the target: the words are the same, and the numbers are not, because the source is read both ways and by other weights. A decoder-only model has one text and one rule, and where you cut the text must not matter. That is how a prompt may be read in pieces, with a cache that keeps what was read. And it is a test: a cache with a mistake in it usually betrays itself by caring where the pieces end.
+#
+# Write that test. `check_prompt_split` gets `predict(first, rest)`. Both are tensors of tokens, `(length,)`, at least one token each, with numbers from 0 to 10 and 16 tokens at most together. It returns the probabilities `(11,)` of the token after both. The test raises `AssertionError` if they depend on where the text is cut.
+#
+# Eight models that depend on it are waiting, among them an encoder-decoder, a model that reads its prefix both ways, one that does so only faintly, and five broken caches: one counts positions from 0 again, one has its mask in the wrong corner, one keeps four tokens only, one keeps of what comes second only the newest token, and one takes the first piece for padding when it is a single token. Right models must pass, and one of them computes in `float32`: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
+#
+# *Before you code:* a cache keeps four tokens. Your text has five. At which cuts can you notice?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# At none: of five tokens at most four are in the first piece, and all of them are kept. Six tokens show it, if they are cut after the fifth.
+# </details>
+#
+# <details><summary>Hint: how many cuts?</summary>
+#
+# A text of ten tokens can be cut in nine places. Trying them all costs a loop.
+# </details>
+# <details><summary>Hint: what to compare</summary>
+#
+# All eleven probabilities, not the most likely token: it survives most bugs.
+# </details>
+
+
+# %% exercise="check_prompt_split"
+def check_prompt_split(predict) -> None:
+    """Raise AssertionError if a model's prediction depends on where its prompt was split.
+
+    predict(first, rest): two tensors of tokens; returns probabilities (11,).
+    """
+    ### BEGIN SOLUTION
+    text = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 10, 0])
+    expected = predict(text[:1], text[1:])
+    for cut in range(2, len(text)):
+        seen = predict(text[:cut], text[cut:])
+        off = (seen - expected).abs().max()
+        assert off < 1e-5, f"cut before token {cut}, a probability moves by {off:.2g}"
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise masked_tokens}}
+#
+# An encoder-only model sees both ways, so it cannot be asked for the next token: it can see it. Instead some tokens are chosen, hidden, and asked for. BERT (Devlin et al. 2019, section 3.1 and appendix A.1) chooses 15 % of the tokens. Of these, 80 % are replaced by a mask token, 10 % by a random word, and 10 % stay as they are. Why not all by the mask token? Because after training there are none, and the model would have learned to work only where it sees one. Since some words are wrong and nobody says which, it has to keep an opinion on *every* word.
+#
+# Randomness comes in from outside here, as numbers between 0 and 1, so that there is one right answer. For each place:
+#
+# - it is **chosen** if `choice < share`, unless its token is special: tokens `0` to `num_special - 1` are (padding, begin, end, mask …) and are never chosen;
+# - a chosen token becomes `mask_id` if `kind < 0.8`; if `0.8 <= kind < 0.9`, a random *word*: the ids `num_special` to `vocab_size - 1` are the words, and `word` says which, each getting an equally long piece of the interval from 0 to 1; else it stays.
+#
+# Return the inputs and the labels. A label is the *original* token where a token was chosen, whatever became of it, and `-100` everywhere else: that is what `F.cross_entropy` ignores. Leave `tokens` itself as it is: it is your data, and will be hidden anew, in other places, when it comes again.
+#
+# *Before you code:* which share of all ordinary tokens ends up as `mask_id`? And how many places does a batch of 1000 ordinary tokens learn from?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# 12 %: 0.8 of 15 %. From about 150, whatever became of them.
+# </details>
+#
+# <details><summary>Hint: a random word</summary>
+#
+# `num_special + floor(word * number_of_words)`, and there are `vocab_size - num_special` words. `.long()` rounds down for numbers that are not negative.
+# </details>
+# <details><summary>Hint: three cases</summary>
+#
+# `torch.where(condition, a, b)`, twice. Nothing has to be drawn, looped over or changed in place.
+# </details>
+
+
+# %% exercise="masked_tokens"
+def masked_tokens(
+    tokens: torch.Tensor,
+    choice: torch.Tensor,
+    kind: torch.Tensor,
+    word: torch.Tensor,
+    num_special: int,
+    mask_id: int,
+    vocab_size: int,
+    share: float = 0.15,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Hide some tokens as BERT does, and say which are to be predicted.
+
+    Shapes: tokens (batch, length); choice, kind and word (batch, length), from 0 to below 1;
+    returns inputs and labels, (batch, length) each.
+    """
+    ### BEGIN SOLUTION
+    is_chosen = (choice < share) & (tokens >= num_special)
+    random_word = num_special + (word * (vocab_size - num_special)).long()
+    hidden = torch.where(kind < 0.8, mask_id, torch.where(kind < 0.9, random_word, tokens))
+    inputs = torch.where(is_chosen, hidden, tokens)
+    labels = torch.where(is_chosen, tokens, -100)
+    return inputs, labels
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise smoothed_loss}}
+#
+# Two things of the 2017 recipe are more often wrong than right in code that people share.
+#
+# **Label smoothing.** Cross-entropy asks for all the probability on one token, which no finite logits give. Smoothing asks for a little less: the target distribution is $1 - \varepsilon$ on the right token, *plus* $\varepsilon / V$ on every one of the $V$ tokens, the right one and `pad` included. That is the rule of the paper that is cited for it (Szegedy et al. 2016, section 7) and of PyTorch. Others divide $\varepsilon$ among the $V - 1$ wrong tokens ([one author explains his choice](https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/50)), or leave out padding as well ([annotated-transformer#39](https://github.com/harvardnlp/annotated-transformer/issues/39) works through an example). Each rule trains; losses under different rules cannot be compared. Write the first one, as a mean over all targets that are not `pad`.
+#
+# **The schedule**, called Noam after one of the authors: the learning rate of update number $n$ is
+#
+# $$d_\text{model}^{-1/2}\,\min\left(n^{-1/2},\; n\, w^{-3/2}\right)$$
+#
+# It rises in a line for $w$ = `warmup_steps` updates, then falls like $1/\sqrt n$. Updates are numbered from 1, `step` of a training loop from 0. So `noam(0)` belongs to update number 1. Whoever takes `step` for $n$ divides by 0 at the start, or multiplies by it and [throws the first batch away](https://github.com/ruotianluo/self-critical.pytorch/issues/171).
+#
+# *Before you code:* with smoothing, what is the smallest loss that can be reached, and is it 0? At which `step` are the two terms of the minimum equal?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The entropy of the softened target, which is larger than 0. They are equal at update number `warmup_steps`, which is `step = warmup_steps - 1`.
+# </details>
+#
+# <details><summary>Hint: two losses</summary>
+#
+# The smoothed loss is $(1-\varepsilon)$ times the usual one, plus $\varepsilon$ times the mean of $-\log p_v$ over the whole vocabulary.
+# </details>
+
+
+# %% exercise="smoothed_loss"
+def smoothed_loss(
+    logits: torch.Tensor, targets: torch.Tensor, smoothing: float, pad: int
+) -> torch.Tensor:
+    """Return the mean cross-entropy, in nats, with targets that are softened over the vocabulary.
+
+    Shapes: logits (batch, length, vocab_size), targets (batch, length); returns a single number.
+    Write it from log_softmax, without cross_entropy's own label_smoothing.
+    """
+    ### BEGIN SOLUTION
+    log_p = logits.log_softmax(dim=-1)
+    right = log_p.gather(-1, targets[..., None]).squeeze(-1)
+    nats = -(1 - smoothing) * right - smoothing * log_p.mean(dim=-1)
+    return nats[targets != pad].mean()
+    ### END SOLUTION
+
+
+def noam(step: int, d_model: int, warmup_steps: int) -> float:
+    """Return the learning rate of a step; steps are counted from 0."""
+    ### BEGIN SOLUTION
+    number = step + 1
+    return d_model**-0.5 * min(number**-0.5, number * warmup_steps**-1.5)
     ### END SOLUTION
 
 

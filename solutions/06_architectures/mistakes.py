@@ -148,6 +148,10 @@ class Loss(Correct, exercise="shifted_loss"):
         return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)
 
 
+LossWithoutGradient = Loss.but("ignore_index=pad)", "ignore_index=pad).item()")
+"""The loss is a Python number (.item()): nothing can be trained by it, because no gradient flows
+through a number. Return the tensor, and turn it into a number where you print it."""
+
 NotShifted = Loss.but("first = …\nlogits = …", "logits = model(targets)")
 """The model is shown the very tokens that it is asked for: move them one place to the right, with
 bos in front."""
@@ -495,7 +499,7 @@ SequenceBySequence = Greedy.but(
 together."""
 
 
-# 6.5 --------------------------------------------------------------------------------------------
+# 6.9 --------------------------------------------------------------------------------------------
 class MaskedTokens(Correct, exercise="masked_tokens"):
     def masked_tokens(tokens, choice, kind, word, num_special, mask_id, vocab_size, share=0.15):
         chosen = (choice < share) & (tokens >= num_special)
@@ -581,7 +585,7 @@ TokensChanged = (
 them when they come again; change a copy."""
 
 
-# 6.6 --------------------------------------------------------------------------------------------
+# 6.8 --------------------------------------------------------------------------------------------
 class CheckSplit(Correct, exercise="check_prompt_split"):
     def check_prompt_split(predict):
         text = torch.tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])
@@ -649,7 +653,7 @@ WrongWayRound = CheckSplit.but(
 and pass where they agree."""
 
 
-# 6.7 --------------------------------------------------------------------------------------------
+# 6.6 --------------------------------------------------------------------------------------------
 class OneBlock(Correct, exercise="one_block_three_masks"):
     def three_masks(length, prefix_lens):
         both_ways = torch.ones(length, length) == 1
@@ -742,7 +746,7 @@ CausalFirst = OneBlock.but("return both_ways, causal", "return causal, both_ways
 """The first two are in the wrong order: both ways, causal, prefix."""
 
 
-# 6.8 --------------------------------------------------------------------------------------------
+# 6.10 -------------------------------------------------------------------------------------------
 class Smoothed(Correct, exercise="smoothed_loss"):
     def smoothed_loss(logits, targets, smoothing, pad):
         log_p = F.log_softmax(logits, dim=-1)
@@ -840,7 +844,7 @@ FallsLikeTheNumber = Smoothed.but("n**-0.5", "1 / n")
 """Behind the warm-up the rate falls like 1 / n; it falls like 1 over the root of n."""
 
 
-# 6.9 --------------------------------------------------------------------------------------------
+# 6.5 --------------------------------------------------------------------------------------------
 class Mended(Correct, exercise="mended_decoder"):
     def mended_decoder(x, memory, source_mask, weights):
         w_q, w_k, w_v, cross_q, cross_k, cross_v = weights
@@ -913,7 +917,7 @@ CrossAttentionDropped = Mended.but("return x + attend", "return x + 0 * attend")
 """The source is not asked at all."""
 
 
-# 6.10 -------------------------------------------------------------------------------------------
+# 6.7 --------------------------------------------------------------------------------------------
 class Swapped(Correct, exercise="swapped_cross_attention"):
     def swapped_cross_attention(x, memory, source_mask, weights, num_heads):
         def split(tokens):

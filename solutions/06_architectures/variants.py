@@ -88,14 +88,14 @@ class OneTokenMore(Variant, exercise="shifted_loss"):
 
 
 class RowByRow(Variant, exercise="shifted_loss"):
-    """One sequence after the other, without its padding; a Python number."""
+    """One sequence after the other, without its padding; a sum of tensors."""
 
     def shifted_loss(model, targets, bos, pad):
         total, number = 0.0, 0
         for row in targets:
             real = row[row != pad]
             logits = model(torch.cat([torch.tensor([bos]), real[:-1]])[None])[0]
-            total += F.cross_entropy(logits, real, reduction="sum").item()
+            total += F.cross_entropy(logits, real, reduction="sum")
             number += len(real)
         return total / number
 
@@ -232,7 +232,7 @@ class ListsOfTokens(Variant, exercise="greedy_translation"):
         return torch.tensor([row[1:] for row in rows])
 
 
-# 6.5 ------------------------------------------------------------------------------------------
+# 6.9 ------------------------------------------------------------------------------------------
 
 
 class InPlaceOnAClone(Variant, exercise="masked_tokens"):
@@ -283,7 +283,7 @@ class KindsByBuckets(Variant, exercise="masked_tokens"):
         )
 
 
-# 6.6 ------------------------------------------------------------------------------------------
+# 6.8 ------------------------------------------------------------------------------------------
 
 
 class EveryCutAgainstTheNext(Variant, exercise="check_prompt_split"):
@@ -322,7 +322,7 @@ class InLogarithms(Variant, exercise="check_prompt_split"):
                     raise AssertionError(f"a text of {length} tokens depends on its cut")
 
 
-# 6.7 ------------------------------------------------------------------------------------------
+# 6.6 ------------------------------------------------------------------------------------------
 
 
 class PlacesCompared(Variant, exercise="one_block_three_masks"):
@@ -373,7 +373,7 @@ class ByTheLastPlaceSeen(Variant, exercise="one_block_three_masks"):
         return tuple(outputs)
 
 
-# 6.8 ------------------------------------------------------------------------------------------
+# 6.10 -----------------------------------------------------------------------------------------
 
 
 class SoftTargets(Variant, exercise="smoothed_loss"):
@@ -424,7 +424,7 @@ class TokenByTokenSmoothing(Variant, exercise="smoothed_loss"):
         return highest * min(share, share**-0.5)
 
 
-# 6.9 ------------------------------------------------------------------------------------------
+# 6.5 ------------------------------------------------------------------------------------------
 
 
 class ScoresByHand(Variant, exercise="mended_decoder"):
@@ -478,7 +478,7 @@ class SequenceBySequence(Variant, exercise="mended_decoder"):
         return torch.stack(rows)
 
 
-# 6.10 -----------------------------------------------------------------------------------------
+# 6.7 ------------------------------------------------------------------------------------------
 
 
 class TorchMultiHead(Variant, exercise="swapped_cross_attention"):

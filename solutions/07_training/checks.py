@@ -31,7 +31,7 @@ from classroom.exercise.expect import (
 )
 from classroom.exercise.prepared import observing, oracle
 
-# 7.0 ------------------------------------------------------------------------------------------
+# 7.10 -----------------------------------------------------------------------------------------
 
 
 def merge(pieces, pair):
@@ -102,14 +102,14 @@ def drawn_words(case):
 
 @exercise(
     "byte_pairs",
-    number="7.0",
+    number="7.10",
     title="A vocabulary of byte pairs",
     asks="`byte_pairs` learns which pairs of neighbours to merge, the most frequent one first; "
     "`encode` cuts a word into pieces by these merges, in the order in which they were learned.",
     difficulty=3,
     importance=2,
-    minutes=35,
-    optional=True,
+    minutes=45,
+    deeper=True,
 )
 class TestBytePairs:
     @points(2)
@@ -227,7 +227,7 @@ BATCH = {"inputs": "batch length", "targets": "batch length"}
     "token after each of their tokens.",
     difficulty=1,
     importance=5,
-    minutes=15,
+    minutes=20,
 )
 class TestGetBatch:
     @points(2)
@@ -339,10 +339,11 @@ UPDATED = {"parameter": "rows columns", "mean": "rows columns", "mean_square": "
     "adamw_step",
     number="7.2",
     title="AdamW by hand",
-    asks="Return (parameter, mean, mean_square) after one update by AdamW.",
+    by_hand=True,
+    asks="Return (parameter, mean, mean_square) after one update by AdamW, without torch.optim.",
     difficulty=3,
     importance=5,
-    minutes=30,
+    minutes=20,
 )
 class TestAdamwStep:
     @points(2)
@@ -551,7 +552,7 @@ def judge_frozen(seen, gradients, max_norm):
     "max_norm, and the norm that they had before.",
     difficulty=2,
     importance=4,
-    minutes=20,
+    minutes=15,
 )
 class TestClipGradients:
     @points(2)
@@ -691,7 +692,8 @@ def judge_loss(found, most, weight, parts):
     "one part in the model at a time.",
     difficulty=3,
     importance=4,
-    minutes=25,
+    minutes=30,
+    deeper=True,
 )
 class TestAccumulatedGradients:
     @points(3)
@@ -834,6 +836,7 @@ def tiny_updates(master, gradient, lr):
     difficulty=3,
     importance=4,
     minutes=25,
+    deeper=True,
 )
 class TestLowPrecision:
     @points(1)
@@ -887,7 +890,7 @@ class TestLowPrecision:
         expect_answer(subject, case, [tiny_updates(*g) for g in (given, *others)], judge)
 
 
-# 7.7 ------------------------------------------------------------------------------------------
+# 7.9 ------------------------------------------------------------------------------------------
 
 
 ### BEGIN PACKED
@@ -987,13 +990,14 @@ NOT_SAME = {name: where_every_query_sees_a_key(attention) for name, attention in
 
 @exercise(
     "check_same_attention",
-    number="7.7",
+    number="7.9",
     title="Write the test: is the fast one the same?",
     asks="`check_same_attention` calls the attention that it is given on inputs of your choice, "
     "and `assert`s that results and gradients are those of attention written out.",
     difficulty=4,
     importance=4,
-    minutes=30,
+    minutes=40,
+    deeper=True,
 )
 class TestCheckSameAttention:
     @points(1)
@@ -1033,7 +1037,7 @@ class TestCheckSameAttention:
         expect_test_judges(subject, case, "check_same_attention", SAME, NOT_SAME, bug)
 
 
-# 7.8 ------------------------------------------------------------------------------------------
+# 7.7 ------------------------------------------------------------------------------------------
 
 
 def model_sizes(case):
@@ -1079,13 +1083,14 @@ def bits_oracle(nats_per_token, num_tokens, num_bytes):
 
 @exercise(
     "training_cost",
-    number="7.8",
+    number="7.7",
     title="What training costs, and what it buys",
     asks="`flops_per_token` counts the operations of training, `mfu` says which share of a device "
     "they keep busy, `bits_per_byte` makes losses comparable whatever the tokenizer.",
     difficulty=2,
     importance=4,
     minutes=25,
+    deeper=True,
 )
 class TestTrainingCost:
     @points(4)
@@ -1111,7 +1116,7 @@ class TestTrainingCost:
         expect_agrees(subject, case, "bits_per_byte", inputs, bits_oracle, {"bits": ""})
 
 
-# 7.9 ------------------------------------------------------------------------------------------
+# 7.8 ------------------------------------------------------------------------------------------
 
 # What follows, up to the end of `train_side_by_side`, stands in the notebook as well, where readers
 # make curves of their own.
@@ -1262,12 +1267,13 @@ def drawn_runs(case):
 
 @exercise(
     "verdicts",
-    number="7.9",
+    number="7.8",
     title="Which curve is which mistake?",
     asks="`verdicts` gets the curves of some runs and returns, for each run, what is wrong with it.",
     difficulty=4,
     importance=4,
-    minutes=40,
+    minutes=50,
+    deeper=True,
 )
 class TestVerdicts:
     @points(2, only_with="test_the_two_leaks_are_found_and_told_apart")

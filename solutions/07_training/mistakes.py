@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from classroom.exercise.answers import Correct
 
 
-# 7.0 ------------------------------------------------------------------------------------------
+# 7.10 -----------------------------------------------------------------------------------------
 class BytePairs(Correct, exercise="byte_pairs"):
     def joined(pieces, pair):
         done = []
@@ -256,6 +256,22 @@ class AdamW(Correct, exercise="adamw_step"):
         size = (mean_square / (1 - beta2**step)).sqrt() + eps
         parameter = parameter * (1 - lr * weight_decay)
         return parameter - lr * (mean / (1 - beta1**step)) / size, mean, mean_square
+
+
+class UpdateByTorch(AdamW):
+    """Torch's optimizer makes the update here: this exercise is to be done by hand."""
+
+    def adamw_step(
+        parameter, gradient, mean, mean_square, step, lr, beta1, beta2, eps, weight_decay
+    ):
+        from torch.optim.adamw import adamw
+
+        values = [tensor.clone() for tensor in (parameter, gradient, mean, mean_square)]
+        options = {"amsgrad": False, "maximize": False, "foreach": False}
+        options |= {"beta1": beta1, "beta2": beta2, "lr": lr, "eps": eps}
+        steps = [torch.tensor(step - 1.0)]
+        adamw(*([v] for v in values), [], steps, weight_decay=weight_decay, **options)
+        return values[0], values[2], values[3]
 
 
 DecayInTheGradient = AdamW.but("):", "):\n    gradient = gradient + weight_decay * parameter").but(
@@ -629,7 +645,7 @@ CopyNotRounded = LowPrecision.but("master.bfloat16()", "master")
 """The second result is the float32 master again; the model computes with a bfloat16 copy of it."""
 
 
-# 7.7 ------------------------------------------------------------------------------------------
+# 7.9 ------------------------------------------------------------------------------------------
 class CheckSame(Correct, exercise="check_same_attention"):
     def check_same_attention(attention):
         torch.manual_seed(0)
@@ -694,7 +710,7 @@ NothingIsNoticed = CheckSame.but("slope = …\nassert …", "assert seen.shape =
 to 1e-5 or so, by an `assert`; what is only printed or returned raises nothing."""
 
 
-# 7.8 ------------------------------------------------------------------------------------------
+# 7.7 ------------------------------------------------------------------------------------------
 class Cost(Correct, exercise="training_cost"):
     def flops_per_token(num_layers, d_model, d_ff, vocab_size, length):
         matrices = num_layers * (4 * d_model**2 + 2 * d_model * d_ff) + d_model * vocab_size
@@ -756,7 +772,7 @@ BytesOverTokens = Cost.but("num_tokens / num_bytes", "num_bytes / num_tokens")
 """The quotient stands on its head: the bits of all tokens are shared out among the bytes."""
 
 
-# 7.9 ------------------------------------------------------------------------------------------
+# 7.8 ------------------------------------------------------------------------------------------
 class Verdicts(Correct, exercise="verdicts"):
     def verdicts(runs):
         def verdict(run):

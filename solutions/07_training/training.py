@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 7 of *Attention from the Ground Up*. You write what a training program is made of: the batches, the optimizer, the learning rate, the clipping, what to do when a batch is too big for the memory and when numbers have few digits. Then you test attention that is fast, count what training costs, and read curves. Nothing here needs a GPU: everything runs in seconds on a processor, and the same code would run on a GPU.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** Tokens are whole numbers. Losses are in nats per token. Steps, or updates, are counted from 0 unless a text says otherwise. Functions return new tensors and leave those that they were given as they were.
 
@@ -19,64 +19,6 @@ from torch import nn
 from classroom import check
 
 # %% [markdown]
-# {{exercise byte_pairs}}
-#
-# A model reads tokens, and somebody has to decide what a token is. Characters make texts long, words leave no room for new ones. Byte-pair encoding starts with characters and joins, again and again, the two neighbours that stand together most often. Sennrich et al. 2016 ([section 3.2](https://arxiv.org/abs/1508.07909)) brought it to translation; almost every language model uses a form of it.
-#
-# Write `byte_pairs`. It gets the words of a text, repeated as often as they occur, and a number of merges:
-#
-# 1. each word is a list of pieces, at first its characters;
-# 2. count all pairs of neighbouring pieces, inside each word. A pair counts **as often as it can be merged**: in `aaa`, the pair `a, a` counts once, because the letter in the middle can be used once. (Many programs count two here, and learn another vocabulary.)
-# 3. take the pair that counts most; of several, the one that comes **first by alphabet**, as Python sorts tuples of strings;
-# 4. join it in all words, wherever it stands, from left to right; go back to 2.
-#
-# It ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in their order. `encode` then cuts a new word: it applies every merge to all places of the word, in the order in which they were learned.
-#
-# *Before you code:* which merges do `["aaab", "ab"]` give? Why must `encode` keep the order, and not take the longest piece that fits?
-#
-# <details><summary>Hint: one function serves the other</summary>
-#
-# `encode(word, merges)` gives the pieces of a word after the merges so far. And how many pieces fewer there are with one more merge says how often its pair could be merged.
-# </details>
-# <details><summary>Hint: ties</summary>
-#
-# `min(counts, key=lambda pair: (-counts[pair], pair))` looks for the largest count and, among equals, for the smallest pair.
-# </details>
-
-
-# %% exercise="byte_pairs"
-def encode(word: str, merges: list[tuple[str, str]]) -> list[str]:
-    """Cut a word into pieces by merges, the first merge first."""
-    ### BEGIN SOLUTION
-    pieces = list(word)
-    for first, second in merges:
-        place = 0
-        while place < len(pieces):
-            if pieces[place : place + 2] == [first, second]:
-                pieces[place : place + 2] = [first + second]
-            place += 1
-    return pieces
-    ### END SOLUTION
-
-
-def byte_pairs(words: list[str], num_merges: int) -> list[tuple[str, str]]:
-    """Learn which pairs of pieces to merge, and return them in their order."""
-    ### BEGIN SOLUTION
-    merges = []
-    for _ in range(num_merges):
-        counts = Counter()
-        for word in words:
-            pieces = encode(word, merges)
-            for pair in set(zip(pieces, pieces[1:], strict=False)):
-                counts[pair] += len(pieces) - len(encode(word, [*merges, pair]))
-        if not counts:
-            break
-        merges.append(min(counts, key=lambda pair: (-counts[pair], pair)))
-    return merges
-    ### END SOLUTION
-
-
-# %% [markdown]
 # {{exercise get_batch}}
 #
 # A language model learns from windows of a long text. Three small functions stand between the text and the model, and a mistake in any of them gives a loss that is too good:
@@ -86,6 +28,11 @@ def byte_pairs(words: list[str], num_merges: int) -> list[tuple[str, str]]:
 # - `get_batch` returns the windows that begin at `starts`, and the targets: for each token of each window, the token that comes after it in the text.
 #
 # *Before you code:* a text has 6 tokens, windows have 4. Where may they begin? Which token of the text is never an input, and which is never a target?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# At 0 and at 1: a window of 4 needs the token behind it. The last token is never an input, the first never a target.
+# </details>
 #
 # <details><summary>Hint: how many places</summary>
 #
@@ -140,9 +87,14 @@ def get_batch(
 #
 # $$\theta \leftarrow \theta - \mathrm{lr}\left(\frac{\hat m}{\sqrt{\hat v} + \epsilon} + \lambda\,\theta\right).$$
 #
-# Here the learning rate multiplies the decay, as it does in torch. The $\theta$ that is pulled on is the parameter as it came.
+# Here the learning rate multiplies the decay, as it does in torch. The $\theta$ that is pulled on is the parameter as it came. Do it by hand: `torch.optim` is not allowed here.
 #
 # *Before you code:* at the first update, what is $\hat m/\sqrt{\hat v}$, whatever the betas? So how far does a parameter move, if its gradient is 0.001, and if it is 1000?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The sign of the gradient, 1 or -1 ($\epsilon$ aside). So it moves by the learning rate in both cases.
+# </details>
 #
 # <details><summary>Hint: what to return</summary>
 #
@@ -191,6 +143,11 @@ def adamw_step(
 #
 # *Before you code:* which rate does the first step have without a warm-up? Which rate lies exactly in the middle of the way down?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# The peak. In the middle of the way down, the mean of peak and `final`.
+# </details>
+#
 # <details><summary>Hint: half a cosine</summary>
 #
 # Let `progress` run from 0 at the peak to 1 at the last step. Then `(1 + math.cos(math.pi * progress)) / 2` runs from 1 to 0.
@@ -220,6 +177,11 @@ def learning_rate(
 #
 # *Before you code:* two gradients have norms 3 and 4. What is the norm of both? With `max_norm` 1, what are their norms afterwards?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# 5, since $3^2 + 4^2 = 5^2$. Afterwards 0.6 and 0.8.
+# </details>
+#
 # <details><summary>Hint: one norm</summary>
 #
 # The square of the norm of all is the sum of the squares of the norms.
@@ -247,6 +209,9 @@ def clip_gradients(
 
 
 # %% [markdown]
+# {{deeper}}
+
+# %% [markdown]
 # {{exercise accumulated_gradients}}
 #
 # A batch that does not fit into memory is cut into parts. They go through the model one after the other, their gradients are added up, and one update follows. Done right, nobody can tell the difference from the big batch. The usual recipe was to divide the mean loss of each part by the number of parts. It gives another gradient as soon as the parts have different numbers of targets that count. This was reported for a widely used library in 2023 ([transformers#24725](https://github.com/huggingface/transformers/issues/24725)) and mended in October 2024 ([transformers#34191](https://github.com/huggingface/transformers/pull/34191)), when somebody compared the curves. The cell below shows it on a batch cut in two.
@@ -265,6 +230,11 @@ print(f"all targets that count at once: {whole:.4f}")
 # Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient by `weight` of the mean cross-entropy over all targets of all parts that count, and that mean. The model must never see more than one part at a time, and the backward pass of a part comes before the next part: a sum of losses that waits for the end gives the same numbers, and holds on to what every part left in memory. A part may hold nothing that counts.
 #
 # *Before you code:* what does `F.cross_entropy` return for a part in which every target is ignored? What is 0 times that?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# NaN: a mean over nothing. 0 times NaN is NaN, so weighing that part with 0 does not help.
+# </details>
 #
 # <details><summary>Hint: divide by what?</summary>
 #
@@ -327,6 +297,11 @@ print(f"a log probability among a thousand: {half:.5f} in bfloat16, {full:.5f} i
 #
 # *Before you code:* between 0.5 and 1, neighbours in bfloat16 are $2^{-8}$ apart. Why did the weight in the cell above never move? How large must an update be to move it?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# 0.001 is less than half of the distance to the next number below 1, so the difference is rounded back to 1, each time. An update must be larger than $2^{-9}$, about 0.00195.
+# </details>
+#
 # <details><summary>Hint: the order of two steps</summary>
 #
 # `x.square().float()` squares in half precision and then adds digits to what is left. `x.float().square()` does not.
@@ -376,59 +351,6 @@ def master_step(
 
 
 # %% [markdown]
-# {{exercise check_same_attention}}
-#
-# Attention written out keeps all scores in memory. Fast attention goes through the keys block by block and never does. A compiler may fuse, reorder and split. All of them promise the same numbers, up to rounding. Do they keep the promise?
-#
-# Write the test. `check_same_attention` gets a function `attention(query, key, value, mask)` and raises `AssertionError` if it is not attention. Shapes are `(batch, heads, q_len, d_head)`, `(batch, heads, k_len, d_head)` and `(batch, heads, k_len, d_value)`; the scale is one over the root of `d_head`. `mask` is `None`, or boolean and broadcastable to `(batch, heads, q_len, k_len)`, True where attention is allowed; every query may see at least one key. The functions work in float32, and `torch.autograd` goes through them. At most 256 KiB may be handed over at a time, far more than you need.
-#
-# Eight wrong ones are waiting: one ignores the mask; one takes the mask of the first sequence for all; one scales by the width of the values; one reads no more keys than there are queries; one leaves out the last block of four keys if it is not full; one forgets to scale down what it has summed when a larger score comes; one rounds its inputs to bfloat16; and one is right forward and wrong backward. Four right ones must pass. For normal inputs they agree to about $10^{-6}$, the wrong ones differ by $10^{-3}$ and more.
-#
-# *Before you code:* which of the eight would a test notice that uses `torch.randn(2, 3, 8, 4)` for query, key and value, and no mask?
-#
-# <details><summary>Hint: what to compare with</summary>
-#
-# Write attention out, or take `F.scaled_dot_product_attention(query, key, value, attn_mask=mask)`.
-# </details>
-# <details><summary>Hint: gradients</summary>
-#
-# Make the three inputs with `requires_grad=True`, weigh the output with random numbers, and compare `torch.autograd.grad((output * slope).sum(), [query, key, value])` of both.
-# </details>
-# <details><summary>Hint: sizes</summary>
-#
-# All different, and the number of keys no multiple of four.
-# </details>
-
-
-# %% exercise="check_same_attention"
-def check_same_attention(attention) -> None:
-    """Raise AssertionError if a function is not attention, forward and backward.
-
-    attention(query, key, value, mask): returns (batch, heads, q_len, d_value).
-    """
-    ### BEGIN SOLUTION
-    generator = torch.Generator().manual_seed(7)
-    batch, heads, q_len, k_len, d_head, d_value = 2, 3, 5, 11, 4, 6
-    masks = torch.rand(2, batch, 1, q_len, k_len, generator=generator) < 0.5
-    masks[..., 0] = True
-    for mask in (None, *masks):
-        leaves = [
-            torch.randn(batch, heads, *shape, generator=generator).requires_grad_()
-            for shape in ((q_len, d_head), (k_len, d_head), (k_len, d_value))
-        ]
-        slope = torch.randn(batch, heads, q_len, d_value, generator=generator)
-        found = []
-        for compute in (attention, F.scaled_dot_product_attention):
-            output = compute(*leaves, mask)
-            found.append([output, *torch.autograd.grad((output * slope).sum(), leaves)])
-        labels = ("the output", "the gradient by query", "by key", "by value")
-        for label, seen, expected in zip(labels, *found, strict=True):
-            off = (seen - expected).abs().max()
-            assert off < 1e-4, f"{label} is off by {off:.2g}"
-    ### END SOLUTION
-
-
-# %% [markdown]
 # {{exercise training_cost}}
 #
 # What does training cost, and how well is a device used? Three formulas answer most such questions before anything runs.
@@ -438,6 +360,11 @@ def check_same_attention(attention) -> None:
 # - `bits_per_byte`: two models with different tokenizers cannot be compared by their loss per token, since their tokens are not equally long. The same text has the same bytes, though: add up the nats of all its tokens, turn them into bits, and divide by its bytes.
 #
 # *Before you code:* a forward product `x @ w` needs two more in the backward pass, one for the gradient of `x`, one for that of `w`. So how many times the forward pass does training cost? At which `length` do scores and averages cost as much as the four maps?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Three times. At `length` $= 2\,d_\text{model}$.
+# </details>
 #
 # <details><summary>Hint: one token through one map</summary>
 #
@@ -491,7 +418,6 @@ def bits_per_byte(nats_per_token: float, num_tokens: int, num_bytes: int) -> flo
 # | `softmax twice` | the loss is given probabilities instead of logits |
 # | `always the same batch` | the loader never moves on |
 # | `dropout in evaluation` | held-out texts are read with dropout switched on, as in training |
-
 
 # %%
 MISTAKES = (
@@ -647,6 +573,11 @@ plt.show()
 #
 # *Before you code:* which mistakes can the training loss alone not show? Which of the nine can a model make and still end below the last dotted line on what is held out? Why does the gradient of a loss that takes a softmax twice begin so short?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# Dropout in evaluation, for training is the same with and without it; and always the same batch looks like wonderful training until the held-out loss is read. Below the last line end those that are given the answer: targets not shifted, and no mask. Probabilities of twelve tokens all lie between 0 and 1, so the second softmax is nearly uniform whatever the weights say, and two such softmaxes pass little of the gradient on.
+# </details>
+#
 # <details><summary>Hint: begin with what is beyond doubt</summary>
 #
 # A norm ten times as long as that of the others, or a tenth of it. Then losses that are impossible. What is left is told apart by the gap between both losses: dropout makes it harder to read what is learned from, and easier what is not.
@@ -685,6 +616,127 @@ def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
         return "nothing"
 
     return {letter: verdict(**run) for letter, run in runs.items()}
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise check_same_attention}}
+#
+# Attention written out keeps all scores in memory. Fast attention goes through the keys block by block and never does. A compiler may fuse, reorder and split. All of them promise the same numbers, up to rounding. Do they keep the promise?
+#
+# Write the test. `check_same_attention` gets a function `attention(query, key, value, mask)` and raises `AssertionError` if it is not attention. Shapes are `(batch, heads, q_len, d_head)`, `(batch, heads, k_len, d_head)` and `(batch, heads, k_len, d_value)`; the scale is one over the root of `d_head`. `mask` is `None`, or boolean and broadcastable to `(batch, heads, q_len, k_len)`, True where attention is allowed; every query may see at least one key. The functions work in float32, and `torch.autograd` goes through them. At most 256 KiB may be handed over at a time, far more than you need.
+#
+# Eight wrong ones are waiting: one ignores the mask; one takes the mask of the first sequence for all; one scales by the width of the values; one reads no more keys than there are queries; one leaves out the last block of four keys if it is not full; one forgets to scale down what it has summed when a larger score comes; one rounds its inputs to bfloat16; and one is right forward and wrong backward. Four right ones must pass. For normal inputs they agree to about $10^{-6}$, the wrong ones differ by $10^{-3}$ and more.
+#
+# *Before you code:* which of the eight would a test notice that uses `torch.randn(2, 3, 8, 4)` for query, key and value, and no mask?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The one that forgets to scale down what it has summed, and the one that rounds to bfloat16 if the tolerance is small. All others agree on such inputs: nothing is masked, all widths are 4, eight keys are two full blocks and as many as the queries, and no gradient was compared.
+# </details>
+#
+# <details><summary>Hint: what to compare with</summary>
+#
+# Write attention out, or take `F.scaled_dot_product_attention(query, key, value, attn_mask=mask)`.
+# </details>
+# <details><summary>Hint: gradients</summary>
+#
+# Make the three inputs with `requires_grad=True`, weigh the output with random numbers, and compare `torch.autograd.grad((output * slope).sum(), [query, key, value])` of both.
+# </details>
+# <details><summary>Hint: sizes</summary>
+#
+# All different, and the number of keys no multiple of four.
+# </details>
+
+
+# %% exercise="check_same_attention"
+def check_same_attention(attention) -> None:
+    """Raise AssertionError if a function is not attention, forward and backward.
+
+    attention(query, key, value, mask): returns (batch, heads, q_len, d_value).
+    """
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(7)
+    batch, heads, q_len, k_len, d_head, d_value = 2, 3, 5, 11, 4, 6
+    masks = torch.rand(2, batch, 1, q_len, k_len, generator=generator) < 0.5
+    masks[..., 0] = True
+    for mask in (None, *masks):
+        leaves = [
+            torch.randn(batch, heads, *shape, generator=generator).requires_grad_()
+            for shape in ((q_len, d_head), (k_len, d_head), (k_len, d_value))
+        ]
+        slope = torch.randn(batch, heads, q_len, d_value, generator=generator)
+        found = []
+        for compute in (attention, F.scaled_dot_product_attention):
+            output = compute(*leaves, mask)
+            found.append([output, *torch.autograd.grad((output * slope).sum(), leaves)])
+        labels = ("the output", "the gradient by query", "by key", "by value")
+        for label, seen, expected in zip(labels, *found, strict=True):
+            off = (seen - expected).abs().max()
+            assert off < 1e-4, f"{label} is off by {off:.2g}"
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise byte_pairs}}
+#
+# A model reads tokens, and somebody has to decide what a token is. Characters make texts long, words leave no room for new ones. Byte-pair encoding starts with characters and joins, again and again, the two neighbours that stand together most often. Sennrich et al. 2016 ([section 3.2](https://arxiv.org/abs/1508.07909)) brought it to translation; almost every language model uses a form of it.
+#
+# Write `byte_pairs`. It gets the words of a text, repeated as often as they occur, and a number of merges:
+#
+# 1. each word is a list of pieces, at first its characters;
+# 2. count all pairs of neighbouring pieces, inside each word. A pair counts **as often as it can be merged**: in `aaa`, the pair `a, a` counts once, because the letter in the middle can be used once. (Many programs count two here, and learn another vocabulary.)
+# 3. take the pair that counts most; of several, the one that comes **first by alphabet**, as Python sorts tuples of strings;
+# 4. join it in all words, wherever it stands, from left to right; go back to 2.
+#
+# It ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in their order. `encode` then cuts a new word: it applies every merge to all places of the word, in the order in which they were learned.
+#
+# *Before you code:* which merges do `["aaab", "ab"]` give? Why must `encode` keep the order, and not take the longest piece that fits?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# `(a, b)`, which counts two; then `(a, a)`, which ties with `(a, ab)` and comes first by alphabet; then `(aa, ab)`. A later merge is made of the pieces that earlier ones left, and the longest piece that fits may cut across them: the model would read pieces that it never saw in such places.
+# </details>
+#
+# <details><summary>Hint: one function serves the other</summary>
+#
+# `encode(word, merges)` gives the pieces of a word after the merges so far. And how many pieces fewer there are with one more merge says how often its pair could be merged.
+# </details>
+# <details><summary>Hint: ties</summary>
+#
+# `min(counts, key=lambda pair: (-counts[pair], pair))` looks for the largest count and, among equals, for the smallest pair.
+# </details>
+
+
+# %% exercise="byte_pairs"
+def encode(word: str, merges: list[tuple[str, str]]) -> list[str]:
+    """Cut a word into pieces by merges, the first merge first."""
+    ### BEGIN SOLUTION
+    pieces = list(word)
+    for first, second in merges:
+        place = 0
+        while place < len(pieces):
+            if pieces[place : place + 2] == [first, second]:
+                pieces[place : place + 2] = [first + second]
+            place += 1
+    return pieces
+    ### END SOLUTION
+
+
+def byte_pairs(words: list[str], num_merges: int) -> list[tuple[str, str]]:
+    """Learn which pairs of pieces to merge, and return them in their order."""
+    ### BEGIN SOLUTION
+    merges = []
+    for _ in range(num_merges):
+        counts = Counter()
+        for word in words:
+            pieces = encode(word, merges)
+            for pair in set(zip(pieces, pieces[1:], strict=False)):
+                counts[pair] += len(pieces) - len(encode(word, [*merges, pair]))
+        if not counts:
+            break
+        merges.append(min(counts, key=lambda pair: (-counts[pair], pair)))
+    return merges
     ### END SOLUTION
 
 

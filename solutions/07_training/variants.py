@@ -9,7 +9,7 @@ from torch import nn
 
 from classroom.exercise.answers import Variant
 
-# 7.0 ------------------------------------------------------------------------------------------
+# 7.10 -----------------------------------------------------------------------------------------
 
 
 class WordsWithCounts(Variant, exercise="byte_pairs"):
@@ -186,20 +186,17 @@ class StepSizeForm(Variant, exercise="adamw_step"):
         return decayed - step_size * mean / (mean_square.sqrt() + eps * root), mean, mean_square
 
 
-class TorchFunction(Variant, exercise="adamw_step"):
-    """Torch's own update, in its functional form, on clones."""
+class AveragesByLerp(Variant, exercise="adamw_step"):
+    """Averages by lerp and addcmul, the division by addcdiv, on tensors of its own."""
 
     def adamw_step(
         parameter, gradient, mean, mean_square, step, lr, beta1, beta2, eps, weight_decay
     ):
-        from torch.optim.adamw import adamw
-
-        values = [tensor.clone() for tensor in (parameter, gradient, mean, mean_square)]
-        options = {"amsgrad": False, "maximize": False, "foreach": False}
-        options |= {"beta1": beta1, "beta2": beta2, "lr": lr, "eps": eps}
-        steps = [torch.tensor(step - 1.0)]
-        adamw(*([v] for v in values), [], steps, weight_decay=weight_decay, **options)
-        return values[0], values[2], values[3]
+        mean = mean.lerp(gradient, 1 - beta1)
+        mean_square = (beta2 * mean_square).addcmul(gradient, gradient, value=1 - beta2)
+        size = mean_square.div(1 - beta2**step).sqrt().add(eps)
+        decayed = parameter.clone().mul_(1 - lr * weight_decay)
+        return decayed.addcdiv_(mean, size, value=-lr / (1 - beta1**step)), mean, mean_square
 
 
 class EntryByEntry(Variant, exercise="adamw_step"):
@@ -405,7 +402,7 @@ class TorchFunctions(Variant, exercise="low_precision"):
         return master, master.bfloat16()
 
 
-# 7.7 ------------------------------------------------------------------------------------------
+# 7.9 ------------------------------------------------------------------------------------------
 
 
 class RandomShapes(Variant, exercise="check_same_attention"):
@@ -486,7 +483,7 @@ class DifferenceQuotients(Variant, exercise="check_same_attention"):
                 assert max(map(off, mine, theirs)) < 1e-5
 
 
-# 7.8 ------------------------------------------------------------------------------------------
+# 7.7 ------------------------------------------------------------------------------------------
 
 
 class ProductByProduct(Variant, exercise="training_cost"):
@@ -545,7 +542,7 @@ class ShapesOfTensors(Variant, exercise="training_cost"):
         return num_tokens * math.log2(perplexity) / num_bytes
 
 
-# 7.9 ------------------------------------------------------------------------------------------
+# 7.8 ------------------------------------------------------------------------------------------
 
 
 class DistancesToExamples(Variant, exercise="verdicts"):

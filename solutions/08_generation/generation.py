@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 8 of *Attention from the Ground Up*. A trained model gives one thing: scores for the next token. Here you make text of them. You choose tokens by chance and by plan, you keep keys and values so that no token is read twice, count what that takes, read several prompts in one batch, and let a small model do the guessing for a large one. The mistakes of this chapter rarely crash. They write text that is a little worse, or fluent for six tokens and junk from the seventh on.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. Positions are counted from 0. A mask is boolean and True where attention is allowed. `bos` is the token that begins a text, `eos` the one that ends it. What is random is handed in as numbers `u` from 0 to below 1, so that the same numbers give the same text.
 #
@@ -69,6 +69,11 @@ for text in ("def __init__(self,", "    return"):
 # `next_token` does all of it: temperature, then `top_k`, then `top_p` on what `top_k` left, then the draw. A cut that is None is left out.
 #
 # *Before you code:* which of `with_temperature`, `top_k` and `top_p` can change which token is the most probable? What does `next_token` return with `k` = 1, whatever `u` is? And what is left of a batch if one cut is made for all rows together, and one row's logits are all higher than the others'?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# None of them: an order is kept, and the best token always stays. With `k` = 1 the most probable token comes out, whatever `u` is. One cut for all rows leaves nothing of the rows with the lower logits, and a softmax of nothing is NaN.
+# </details>
 #
 # <details><summary>Hint: exactly k, with ties</summary>
 #
@@ -159,6 +164,11 @@ def next_token(
 #
 # *Before you code:* four tokens are in the cache and three come. What is the shape of the mask, and which of its entries are False? Which of them would `is_causal=True` of PyTorch hide?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# `(3, 7)`, and three entries are False: the first new token does not see the two behind it, the second not the last. `is_causal=True` lines the triangle up with the first key, as if the new tokens stood at the beginning, and would hide 15 entries.
+# </details>
+#
 # <details><summary>Hint: the mask of a later chunk</summary>
 #
 # New token `i` sees the `past` old ones and the new ones up to `i`: a key at place `j` is allowed if `j <= past + i`. `torch.ones(new, past + new).tril(past)` is 1 there.
@@ -192,281 +202,6 @@ def cached_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     allowed = torch.ones(new, past + new, dtype=torch.bool).tril(past)
     found = F.scaled_dot_product_attention(turn(query, places), keys, values, attn_mask=allowed)
     return found, {"keys": keys, "values": values}
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise cache_bytes}}
-#
-# A cache trades time for memory, and the memory is what limits how many texts a machine can write at once. Two things make it smaller. Heads that *share* keys and values (grouped-query attention, chapter 3) need them once per group. And a **sliding window**, where each token attends to the newest `window` tokens, its own among them, lets the cache forget.
-#
-# **Count it.** `cache_bytes` returns the bytes of the keys and values that all layers keep of `batch_size` texts of `length` tokens. A number takes `bits` bits; eight bits are a byte. With a window no more than `window` tokens are kept of each text, and fewer while it is shorter.
-#
-# **Forget.** `sliding_cache` is one layer's cache as a ring of `window` places: the token at position `t` is written into place `t % window`, over the one that stood there (Jiang et al. 2023, [section 2](https://arxiv.org/abs/2310.06825), call it a rolling buffer). Nothing is moved, and the order of places does not matter to attention, as long as it is known who stands where: `positions` says it, with -1 for a place that is still empty. Several tokens may come at once, more than there are places: then the newest of them stay. Return new tensors, and leave the old ones as they are.
-#
-# (The library's own cache keeps one token less than the window: it hands the newest key on without storing it first.)
-#
-# *Before you code:* 32 layers, 32 heads of width 128, 16 bits per number, one text of 8192 tokens: how many gibibytes? And with 8 heads for keys and values instead of 32?
-#
-# <details><summary>Hint: factors</summary>
-#
-# Keys *and* values. Of the two numbers of heads only one is about what is stored.
-# </details>
-# <details><summary>Hint: around the ring</summary>
-#
-# The new tokens stand at `torch.arange(start, start + new)`. Which of them are the last `window`? Their places are those positions modulo `window`, and no two of them are equal then.
-# </details>
-
-
-# %% exercise="cache_bytes"
-def cache_bytes(
-    num_layers: int,
-    num_heads: int,
-    num_kv_heads: int,
-    d_head: int,
-    length: int,
-    batch_size: int,
-    bits: int,
-    window: int | None = None,
-) -> int:
-    """Count the bytes of the keys and values of all layers. num_heads counts queries' heads."""
-    ### BEGIN SOLUTION
-    kept = length if window is None else min(length, window)
-    numbers = 2 * num_layers * num_kv_heads * d_head * kept * batch_size
-    return numbers * bits // 8
-    ### END SOLUTION
-
-
-def sliding_cache(
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    positions: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    start: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Write new tokens into a ring, over the oldest. The first of them stands at position start.
-
-    Shapes: keys and values (batch, kv_heads, window, d_head), positions (window,), the position of
-    the token in each place, -1 where there is none; key and value (batch, kv_heads, new, d_head);
-    returns keys, values and positions, of the shapes that came in.
-    """
-    ### BEGIN SOLUTION
-    window, new = keys.shape[2], key.shape[2]
-    kept = min(new, window)
-    fresh = torch.arange(start + new - kept, start + new)
-    places = fresh % window
-    keys = keys.index_copy(2, places, key[:, :, new - kept :])
-    values = values.index_copy(2, places, value[:, :, new - kept :])
-    return keys, values, positions.index_copy(0, places, fresh)
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise beam_search}}
-#
-# Taking the most likely token each time need not give the most likely text: a good word may lead into a bad sentence. **Beam search** keeps several beginnings alive, and if it keeps all of them it finds the best text there is.
-#
-# You get `next_log_probs`, a function of tokens `(rows, length)` that begin with `bos`. It returns `(rows, vocab_size)`: the log-probabilities of the token after each row. The probability of an answer is a product, so its logarithm is a sum. Do this, at most `max_len` times:
-#
-# 1. Extend every beginning that is alive by every token. (The first time that is only the empty one.)
-# 2. Of *all* these candidates together, keep the `num_beams` with the highest sums.
-# 3. Those of them that end with `eos` are finished and set aside; they are not extended any more. The others are alive.
-#
-# Stop early if none is alive. Those still alive at the end count as answers too. The **score** of an answer is its sum divided by `length ** alpha`, where `length` counts what was written: with `eos`, without `bos`. Return the answer with the best score, as a list of tokens without `bos`, and the score.
-#
-# Why divide? Every token costs something, so the sum prefers short answers. With `alpha` 0 nothing is divided, with 1 it is the mean per token. (Others divide by other powers; Wu et al. 2016, [section 7](https://arxiv.org/abs/1609.08144), take `((5 + length) / 6) ** alpha`, and so does this course's library.)
-#
-# *Before you code:* what does the search do with one beam? How many candidates are there in the second round, with 2 beams and 5 tokens? Why does it not matter in step 2 whether scores or sums are compared?
-#
-# <details><summary>Hint: what to keep of a candidate</summary>
-#
-# Its tokens and its sum. A list of pairs and `sorted(..., key=..., reverse=True)` will do.
-# </details>
-# <details><summary>Hint: one call for all beginnings</summary>
-#
-# All beginnings that are alive have the same length, so they fit into one tensor: one row each, `bos` in front.
-# </details>
-
-
-# %% exercise="beam_search"
-def beam_search(
-    next_log_probs, bos: int, eos: int, num_beams: int, max_len: int, alpha: float = 0.0
-) -> tuple[list[int], float]:
-    """Return the best answer that was found, and its score.
-
-    next_log_probs(tokens): tokens (rows, length), each row begins with bos; returns
-    (rows, vocab_size).
-    """
-    ### BEGIN SOLUTION
-    alive, finished = [([], 0.0)], []
-    for _ in range(max_len):
-        rows = torch.tensor([[bos, *tokens] for tokens, _ in alive])
-        candidates = []
-        for (tokens, total), gains in zip(alive, next_log_probs(rows).tolist(), strict=True):
-            candidates += [(tokens + [token], total + gain) for token, gain in enumerate(gains)]
-        candidates = sorted(candidates, key=lambda candidate: candidate[1], reverse=True)
-        best = candidates[:num_beams]
-        finished += [candidate for candidate in best if candidate[0][-1] == eos]
-        alive = [candidate for candidate in best if candidate[0][-1] != eos]
-        if not alive:
-            break
-    answers = [(tokens, total / len(tokens) ** alpha) for tokens, total in finished + alive]
-    return max(answers, key=lambda answer: answer[1])
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise left_padded}}
-#
-# A machine that reads one prompt is mostly waiting for its memory; it could read twenty in nearly the same time. But prompts have different lengths, and a tensor has no ragged edge. When you trained, short sequences were filled up on the right. For writing, the *left* is better: then every prompt ends in the last column, the logits of all of them are in one place, and the next token of each goes into the same new column.
-#
-# Nothing about a prompt may change because of its neighbours. So two things have to be said to the model besides the tokens. `left_padded` returns
-#
-# - `tokens` `(batch, length)`, as long as the longest prompt, with `pad` in front of the shorter ones;
-# - `positions` `(batch, length)`: 0 for a prompt's first token, wherever it stands, then 1, 2, 3 …; padding gets 0, too, because a position below 0 is in no table;
-# - `mask` `(batch, length, length)`, rows are those who look: a token may see itself and the tokens of its prompt before it. Padding is seen by nobody, but for one thing: a place with padding sees *itself*. Its output is thrown away, yet a row without True would make the softmax 0/0, and a NaN does not stay where it is.
-#
-# `pad` is only a number. It may also occur as a token *inside* a prompt, as where a tokenizer has no token of its own for padding and `eos` is taken for it.
-#
-# Then `next_logits` asks `model(tokens, positions, mask)`, which returns `(batch, length, vocab_size)`, once, and returns the logits of the token after each prompt, `(batch, vocab_size)`.
-#
-# *Before you code:* a layer multiplies the value of a padding place by the weight 0. If that value is NaN, what is the product?
-#
-# <details><summary>Hint: what is padding?</summary>
-#
-# Column `i` of a prompt of `n` tokens is padding if `i < length - n`. That needs lengths, not tokens.
-# </details>
-# <details><summary>Hint: the mask from three others</summary>
-#
-# Causal, and the key is a real token; or it is the diagonal. `is_real[:, None, :]` is `(batch, 1, length)`.
-# </details>
-
-
-# %% exercise="left_padded"
-def left_padded(
-    prompts: list[torch.Tensor], pad: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Put prompts of different lengths into one batch, flush right.
-
-    Shapes: each prompt (its length,), at least one token; returns tokens (batch, length),
-    positions (batch, length) and a boolean mask (batch, length, length).
-    """
-    ### BEGIN SOLUTION
-    length = max(len(prompt) for prompt in prompts)
-    missing = torch.tensor([length - len(prompt) for prompt in prompts])[:, None]
-    rows = [F.pad(prompt, (length - len(prompt), 0), value=pad) for prompt in prompts]
-    places = torch.arange(length)
-    is_real = places >= missing  # (batch, length)
-    positions = (places - missing).clamp(min=0)
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    mask = (causal & is_real[:, None, :]) | torch.eye(length, dtype=torch.bool)
-    return torch.stack(rows), positions, mask
-    ### END SOLUTION
-
-
-def next_logits(model, prompts: list[torch.Tensor], pad: int) -> torch.Tensor:
-    """Return the logits of the token after each prompt. Shapes: returns (batch, vocab_size)."""
-    ### BEGIN SOLUTION
-    tokens, positions, mask = left_padded(prompts, pad)
-    return model(tokens, positions, mask)[:, -1]
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise speculative}}
-#
-# A large model takes as long for one token as for five, if it is given all five at once: then it is not computing that costs, but reading its weights. So let a small model *draft* some tokens, and let the large one, the *target*, say in one go what it thinks of each. Most of them are easy and accepted, and the text comes out with exactly the distribution that the target would have given it alone. Not about the same: the same (Leviathan et al. 2023, [section 2.3 and appendix A.1](https://arxiv.org/abs/2211.17192)).
-#
-# Say that token $x$ was drafted, with probability $q(x)$, and the target gives it $p(x)$.
-#
-# - It is accepted with probability $\min(1, p(x)/q(x))$: here, if the number `accept` that was drawn for it is *below* $p(x)/q(x)$.
-# - The first one that is not accepted is replaced, and whatever was drafted behind it is forgotten. The replacement is drawn from what the target has *more* of than the draft: $\max(0, p - q)$, divided by its sum.
-# - If all are accepted, one more token is drawn from the target's last row: it is there anyway.
-#
-# Drawing works as in `draw`: with the number `u`, the first token at which the sum of the shares exceeds `u`.
-#
-# *Before you code:* what happens if both models agree completely? Draft says 0.7 and 0.3 of two tokens, target 0.4 and 0.6. How often does token 0 come out?
-#
-# <details><summary>Hint: that last question</summary>
-#
-# Token 0 comes out only if it was drafted (0.7) and accepted (0.4/0.7). When it is rejected, all that is left to draw is token 1.
-# </details>
-# <details><summary>Hint: the rows</summary>
-#
-# Row `i` of `target` is about the place where `drafted[i]` stands. It has one row more than `draft`.
-# </details>
-
-
-# %% exercise="speculative"
-def speculative(
-    target: torch.Tensor,
-    draft: torch.Tensor,
-    drafted: torch.Tensor,
-    accept: torch.Tensor,
-    u: float,
-) -> list[int]:
-    """Return the tokens to write: those accepted, and one that is drawn.
-
-    Shapes: target (num_drafted + 1, vocab_size) and draft (num_drafted, vocab_size),
-    probabilities; drafted (num_drafted,), tokens; accept (num_drafted,), from 0 to below 1; u from
-    0 to below 1 is for the one draw.
-    """
-    ### BEGIN SOLUTION
-    tokens, left = [], target[-1]
-    for p, q, token, chance in zip(target, draft, drafted.tolist(), accept, strict=False):
-        if chance >= p[token] / q[token]:
-            left = (p - q).clamp(min=0)
-            break
-        tokens.append(token)
-    edges = left.cumsum(dim=0)
-    return [*tokens, int((edges / edges[-1] <= u).sum())]
-    ### END SOLUTION
-
-
-# %% [markdown]
-# {{exercise check_cache}}
-#
-# Caches are broken often, and the symptom is text that is a little worse, or junk after a while ([x-transformers#219](https://github.com/lucidrains/x-transformers/issues/219) shows both kinds of text side by side). Chapter 6 had a test that cut a prompt in two. Two pieces are not enough: some bugs need a third, some a long text, some a piece of more than one token behind the first.
-#
-# Write the test for a whole cache. `check_cache` gets `step(tokens, cache)`. `tokens` is `(new,)`, at least one, numbers from 0 to 10; `cache` is None at the beginning of a text, later what the call before returned. It returns `(logits, cache)`, with logits `(new, 11)`: those of *all* new tokens. A call with the whole text and None uses no cache, so it is right by definition. The test raises `AssertionError` if anything else gives other logits, anywhere.
-#
-# And a cache is a value: two texts may go on from the same one, and must not notice each other.
-#
-# Ten steps are broken: positions that begin again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are turned again, a mask in the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the chunk before, one of five tokens, and one that is hidden inside the model. Right ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not.
-#
-# *Before you code:* for each of the ten, which is the shortest series of chunks in which it shows? Which one does not show in the logits of the last token of a chunk?
-#
-# <details><summary>Hint: several chunkings</summary>
-#
-# `text.split([3, 1, 4, 2])` cuts a text into chunks of these sizes. `torch.cat` puts logits together again.
-# </details>
-# <details><summary>Hint: the hidden cache</summary>
-#
-# Read a prompt. Go on from its cache with some tokens, then from the same cache with others.
-# </details>
-
-
-# %% exercise="check_cache"
-def check_cache(step) -> None:
-    """Raise AssertionError if reading in chunks gives other logits than reading at once.
-
-    step(tokens, cache): tokens (new,); returns logits (new, 11) and a cache.
-    """
-    ### BEGIN SOLUTION
-    text = torch.tensor([3, 1, 4, 5, 9, 2, 6, 10])
-    expected, _ = step(text, None)
-    for sizes in ([1] * 8, [3, 1, 4], [1, 2, 5]):
-        cache, logits = None, []
-        for chunk in text.split(sizes):
-            seen, cache = step(chunk, cache)
-            logits.append(seen)
-        off = (torch.cat(logits) - expected).abs().max()
-        assert off < 1e-4, f"chunks of {sizes} tokens: a logit moves by {off:.2g}"
-    _, cache = step(text[:4], None)
-    step(torch.tensor([7, 8]), cache)
-    off = (step(text[4:], cache)[0] - expected[4:]).abs().max()
-    assert off < 1e-4, f"after another continuation of one prompt, a logit moves by {off:.2g}"
     ### END SOLUTION
 
 
@@ -540,6 +275,11 @@ show_symptoms(published_generate)
 #
 # *Before you code:* the prompt has 6 tokens. Which position does the first new token stand at, which one the second, and which ones does this loop give them? Why is the first new token always right?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# At 6 and at 7; this loop gives them 6 and 12. The first new token is chosen from the logits of the prompt alone, whose positions are right.
+# </details>
+#
 # <details><summary>Hint: how far are we?</summary>
 #
 # The offset is the number of tokens that were read. How many are read in each round?
@@ -562,6 +302,309 @@ def mended_generate(read, prompt: torch.Tensor, num_new: int) -> torch.Tensor:
         written.append(tokens)
         start = end
     return torch.cat(written, dim=1)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{deeper}}
+
+# %% [markdown]
+# {{exercise cache_bytes}}
+#
+# A cache trades time for memory, and the memory is what limits how many texts a machine can write at once. Two things make it smaller. Heads that *share* keys and values (grouped-query attention, chapter 3) need them once per group. And a **sliding window**, where each token attends to the newest `window` tokens, its own among them, lets the cache forget.
+#
+# **Count it.** `cache_bytes` returns the bytes of the keys and values that all layers keep of `batch_size` texts of `length` tokens. A number takes `bits` bits; eight bits are a byte. With a window no more than `window` tokens are kept of each text, and fewer while it is shorter.
+#
+# **Forget.** `sliding_cache` is one layer's cache as a ring of `window` places: the token at position `t` is written into place `t % window`, over the one that stood there (Jiang et al. 2023, [section 2](https://arxiv.org/abs/2310.06825), call it a rolling buffer). Nothing is moved, and the order of places does not matter to attention, as long as it is known who stands where: `positions` says it, with -1 for a place that is still empty. Several tokens may come at once, more than there are places: then the newest of them stay. Return new tensors, and leave the old ones as they are.
+#
+# (The library's own cache keeps one token less than the window: it hands the newest key on without storing it first.)
+#
+# *Before you code:* 32 layers, 32 heads of width 128, 16 bits per number, one text of 8192 tokens: how many gibibytes? And with 8 heads for keys and values instead of 32?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# 4 GiB. With 8 heads for keys and values, 1 GiB.
+# </details>
+#
+# <details><summary>Hint: factors</summary>
+#
+# Keys *and* values. Of the two numbers of heads only one is about what is stored.
+# </details>
+# <details><summary>Hint: around the ring</summary>
+#
+# The new tokens stand at `torch.arange(start, start + new)`. Which of them are the last `window`? Their places are those positions modulo `window`, and no two of them are equal then.
+# </details>
+
+
+# %% exercise="cache_bytes"
+def cache_bytes(
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    d_head: int,
+    length: int,
+    batch_size: int,
+    bits: int,
+    window: int | None = None,
+) -> int:
+    """Count the bytes of the keys and values of all layers. num_heads counts queries' heads."""
+    ### BEGIN SOLUTION
+    kept = length if window is None else min(length, window)
+    numbers = 2 * num_layers * num_kv_heads * d_head * kept * batch_size
+    return numbers * bits // 8
+    ### END SOLUTION
+
+
+def sliding_cache(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    start: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Write new tokens into a ring, over the oldest. The first of them stands at position start.
+
+    Shapes: keys and values (batch, kv_heads, window, d_head), positions (window,), the position of
+    the token in each place, -1 where there is none; key and value (batch, kv_heads, new, d_head);
+    returns keys, values and positions, of the shapes that came in.
+    """
+    ### BEGIN SOLUTION
+    window, new = keys.shape[2], key.shape[2]
+    kept = min(new, window)
+    fresh = torch.arange(start + new - kept, start + new)
+    places = fresh % window
+    keys = keys.index_copy(2, places, key[:, :, new - kept :])
+    values = values.index_copy(2, places, value[:, :, new - kept :])
+    return keys, values, positions.index_copy(0, places, fresh)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise left_padded}}
+#
+# A machine that reads one prompt is mostly waiting for its memory; it could read twenty in nearly the same time. But prompts have different lengths, and a tensor has no ragged edge. When you trained, short sequences were filled up on the right. For writing, the *left* is better: then every prompt ends in the last column, the logits of all of them are in one place, and the next token of each goes into the same new column.
+#
+# Nothing about a prompt may change because of its neighbours. So two things have to be said to the model besides the tokens. `left_padded` returns
+#
+# - `tokens` `(batch, length)`, as long as the longest prompt, with `pad` in front of the shorter ones;
+# - `positions` `(batch, length)`: 0 for a prompt's first token, wherever it stands, then 1, 2, 3 …; padding gets 0, too, because a position below 0 is in no table;
+# - `mask` `(batch, length, length)`, rows are those who look: a token may see itself and the tokens of its prompt before it. Padding is seen by nobody, but for one thing: a place with padding sees *itself*. Its output is thrown away, yet a row without True would make the softmax 0/0, and a NaN does not stay where it is.
+#
+# `pad` is only a number. It may also occur as a token *inside* a prompt, as where a tokenizer has no token of its own for padding and `eos` is taken for it.
+#
+# Then `next_logits` asks `model(tokens, positions, mask)`, which returns `(batch, length, vocab_size)`, once, and returns the logits of the token after each prompt, `(batch, vocab_size)`.
+#
+# *Before you code:* a layer multiplies the value of a padding place by the weight 0. If that value is NaN, what is the product?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# NaN. A weight of 0 does not remove a NaN.
+# </details>
+#
+# <details><summary>Hint: what is padding?</summary>
+#
+# Column `i` of a prompt of `n` tokens is padding if `i < length - n`. That needs lengths, not tokens.
+# </details>
+# <details><summary>Hint: the mask from three others</summary>
+#
+# Causal, and the key is a real token; or it is the diagonal. `is_real[:, None, :]` is `(batch, 1, length)`.
+# </details>
+
+
+# %% exercise="left_padded"
+def left_padded(
+    prompts: list[torch.Tensor], pad: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Put prompts of different lengths into one batch, flush right.
+
+    Shapes: each prompt (its length,), at least one token; returns tokens (batch, length),
+    positions (batch, length) and a boolean mask (batch, length, length).
+    """
+    ### BEGIN SOLUTION
+    length = max(len(prompt) for prompt in prompts)
+    missing = torch.tensor([length - len(prompt) for prompt in prompts])[:, None]
+    rows = [F.pad(prompt, (length - len(prompt), 0), value=pad) for prompt in prompts]
+    places = torch.arange(length)
+    is_real = places >= missing  # (batch, length)
+    positions = (places - missing).clamp(min=0)
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    mask = (causal & is_real[:, None, :]) | torch.eye(length, dtype=torch.bool)
+    return torch.stack(rows), positions, mask
+    ### END SOLUTION
+
+
+def next_logits(model, prompts: list[torch.Tensor], pad: int) -> torch.Tensor:
+    """Return the logits of the token after each prompt. Shapes: returns (batch, vocab_size)."""
+    ### BEGIN SOLUTION
+    tokens, positions, mask = left_padded(prompts, pad)
+    return model(tokens, positions, mask)[:, -1]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise check_cache}}
+#
+# Caches are broken often, and the symptom is text that is a little worse, or junk after a while ([x-transformers#219](https://github.com/lucidrains/x-transformers/issues/219) shows both kinds of text side by side). Chapter 6 had a test that cut a prompt in two. Two pieces are not enough: some bugs need a third, some a long text, some a piece of more than one token behind the first.
+#
+# Write the test for a whole cache. `check_cache` gets `step(tokens, cache)`. `tokens` is `(new,)`, at least one, numbers from 0 to 10; `cache` is None at the beginning of a text, later what the call before returned. It returns `(logits, cache)`, with logits `(new, 11)`: those of *all* new tokens. A call with the whole text and None uses no cache, so it is right by definition. The test raises `AssertionError` if anything else gives other logits, anywhere.
+#
+# And a cache is a value: two texts may go on from the same one, and must not notice each other.
+#
+# Ten steps are broken: positions that begin again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are turned again, a mask in the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the chunk before, one of five tokens, and one that is hidden inside the model. Right ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not.
+#
+# *Before you code:* for each of the ten, which is the shortest series of chunks in which it shows? Which one does not show in the logits of the last token of a chunk?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Seven show with two chunks, if these are long enough. The offset that grows by the prompt and the cache of one chunk need a third, and the hidden cache needs two continuations of one prompt. Tokens that see ahead do not show in the last token of a chunk: nothing is ahead of it.
+# </details>
+#
+# <details><summary>Hint: several chunkings</summary>
+#
+# `text.split([3, 1, 4, 2])` cuts a text into chunks of these sizes. `torch.cat` puts logits together again.
+# </details>
+# <details><summary>Hint: the hidden cache</summary>
+#
+# Read a prompt. Go on from its cache with some tokens, then from the same cache with others.
+# </details>
+
+
+# %% exercise="check_cache"
+def check_cache(step) -> None:
+    """Raise AssertionError if reading in chunks gives other logits than reading at once.
+
+    step(tokens, cache): tokens (new,); returns logits (new, 11) and a cache.
+    """
+    ### BEGIN SOLUTION
+    text = torch.tensor([3, 1, 4, 5, 9, 2, 6, 10])
+    expected, _ = step(text, None)
+    for sizes in ([1] * 8, [3, 1, 4], [1, 2, 5]):
+        cache, logits = None, []
+        for chunk in text.split(sizes):
+            seen, cache = step(chunk, cache)
+            logits.append(seen)
+        off = (torch.cat(logits) - expected).abs().max()
+        assert off < 1e-4, f"chunks of {sizes} tokens: a logit moves by {off:.2g}"
+    _, cache = step(text[:4], None)
+    step(torch.tensor([7, 8]), cache)
+    off = (step(text[4:], cache)[0] - expected[4:]).abs().max()
+    assert off < 1e-4, f"after another continuation of one prompt, a logit moves by {off:.2g}"
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise speculative}}
+#
+# A large model takes as long for one token as for five, if it is given all five at once: then it is not computing that costs, but reading its weights. So let a small model *draft* some tokens, and let the large one, the *target*, say in one go what it thinks of each. Most of them are easy and accepted, and the text comes out with exactly the distribution that the target would have given it alone. Not about the same: the same (Leviathan et al. 2023, [section 2.3 and appendix A.1](https://arxiv.org/abs/2211.17192)).
+#
+# Say that token $x$ was drafted, with probability $q(x)$, and the target gives it $p(x)$.
+#
+# - It is accepted with probability $\min(1, p(x)/q(x))$: here, if the number `accept` that was drawn for it is *below* $p(x)/q(x)$.
+# - The first one that is not accepted is replaced, and whatever was drafted behind it is forgotten. The replacement is drawn from what the target has *more* of than the draft: $\max(0, p - q)$, divided by its sum.
+# - If all are accepted, one more token is drawn from the target's last row: it is there anyway.
+#
+# Drawing works as in `draw`: with the number `u`, the first token at which the sum of the shares exceeds `u`.
+#
+# *Before you code:* what happens if both models agree completely? Draft says 0.7 and 0.3 of two tokens, target 0.4 and 0.6. How often does token 0 come out?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Every draft is accepted, and one more token is drawn. Token 0 comes out with probability $0.7 \cdot 0.4/0.7 = 0.4$: as often as the target alone would draw it.
+# </details>
+#
+# <details><summary>Hint: that last question</summary>
+#
+# Token 0 comes out only if it was drafted (0.7) and accepted (0.4/0.7). When it is rejected, all that is left to draw is token 1.
+# </details>
+# <details><summary>Hint: the rows</summary>
+#
+# Row `i` of `target` is about the place where `drafted[i]` stands. It has one row more than `draft`.
+# </details>
+
+
+# %% exercise="speculative"
+def speculative(
+    target: torch.Tensor,
+    draft: torch.Tensor,
+    drafted: torch.Tensor,
+    accept: torch.Tensor,
+    u: float,
+) -> list[int]:
+    """Return the tokens to write: those accepted, and one that is drawn.
+
+    Shapes: target (num_drafted + 1, vocab_size) and draft (num_drafted, vocab_size),
+    probabilities; drafted (num_drafted,), tokens; accept (num_drafted,), from 0 to below 1; u from
+    0 to below 1 is for the one draw.
+    """
+    ### BEGIN SOLUTION
+    tokens, left = [], target[-1]
+    for p, q, token, chance in zip(target, draft, drafted.tolist(), accept, strict=False):
+        if chance >= p[token] / q[token]:
+            left = (p - q).clamp(min=0)
+            break
+        tokens.append(token)
+    edges = left.cumsum(dim=0)
+    return [*tokens, int((edges / edges[-1] <= u).sum())]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise beam_search}}
+#
+# Taking the most likely token each time need not give the most likely text: a good word may lead into a bad sentence. **Beam search** keeps several beginnings alive, and if it keeps all of them it finds the best text there is.
+#
+# You get `next_log_probs`, a function of tokens `(rows, length)` that begin with `bos`. It returns `(rows, vocab_size)`: the log-probabilities of the token after each row. The probability of an answer is a product, so its logarithm is a sum. Do this, at most `max_len` times:
+#
+# 1. Extend every beginning that is alive by every token. (The first time that is only the empty one.)
+# 2. Of *all* these candidates together, keep the `num_beams` with the highest sums.
+# 3. Those of them that end with `eos` are finished and set aside; they are not extended any more. The others are alive.
+#
+# Stop early if none is alive. Those still alive at the end count as answers too. The **score** of an answer is its sum divided by `length ** alpha`, where `length` counts what was written: with `eos`, without `bos`. Return the answer with the best score, as a list of tokens without `bos`, and the score.
+#
+# Why divide? Every token costs something, so the sum prefers short answers. With `alpha` 0 nothing is divided, with 1 it is the mean per token. (Others divide by other powers; Wu et al. 2016, [section 7](https://arxiv.org/abs/1609.08144), take `((5 + length) / 6) ** alpha`, and so does this course's library.)
+#
+# *Before you code:* what does the search do with one beam? How many candidates are there in the second round, with 2 beams and 5 tokens? Why does it not matter in step 2 whether scores or sums are compared?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# It takes the most likely token each time. Ten, if neither beam has ended. All candidates of a round are equally long, so dividing by a power of the length does not change their order.
+# </details>
+#
+# <details><summary>Hint: what to keep of a candidate</summary>
+#
+# Its tokens and its sum. A list of pairs and `sorted(..., key=..., reverse=True)` will do.
+# </details>
+# <details><summary>Hint: one call for all beginnings</summary>
+#
+# All beginnings that are alive have the same length, so they fit into one tensor: one row each, `bos` in front.
+# </details>
+
+
+# %% exercise="beam_search"
+def beam_search(
+    next_log_probs, bos: int, eos: int, num_beams: int, max_len: int, alpha: float = 0.0
+) -> tuple[list[int], float]:
+    """Return the best answer that was found, and its score.
+
+    next_log_probs(tokens): tokens (rows, length), each row begins with bos; returns
+    (rows, vocab_size).
+    """
+    ### BEGIN SOLUTION
+    alive, finished = [([], 0.0)], []
+    for _ in range(max_len):
+        rows = torch.tensor([[bos, *tokens] for tokens, _ in alive])
+        candidates = []
+        for (tokens, total), gains in zip(alive, next_log_probs(rows).tolist(), strict=True):
+            candidates += [(tokens + [token], total + gain) for token, gain in enumerate(gains)]
+        candidates = sorted(candidates, key=lambda candidate: candidate[1], reverse=True)
+        best = candidates[:num_beams]
+        finished += [candidate for candidate in best if candidate[0][-1] == eos]
+        alive = [candidate for candidate in best if candidate[0][-1] != eos]
+        if not alive:
+            break
+    answers = [(tokens, total / len(tokens) ** alpha) for tokens, total in finished + alive]
+    return max(answers, key=lambda answer: answer[1])
     ### END SOLUTION
 
 

@@ -287,7 +287,7 @@ CacheChangedInPlace = Cached.but(
 them; leave the old cache as it is and make a new one."""
 
 
-# 8.3 ---------------------------------------------------------------------------------------------
+# 8.4 ---------------------------------------------------------------------------------------------
 class CacheBytes(Correct, exercise="cache_bytes"):
     def cache_bytes(
         num_layers, num_heads, num_kv_heads, d_head, length, batch_size, bits, window=None
@@ -375,7 +375,7 @@ RingChangedInPlace = CacheBytes.but("keys, values, positions = …", "")
 """`sliding_cache` writes into the tensors that it was given; return new ones."""
 
 
-# 8.4 ---------------------------------------------------------------------------------------------
+# 8.8 ---------------------------------------------------------------------------------------------
 class Beams(Correct, exercise="beam_search"):
     def beam_search(next_log_probs, bos, eos, num_beams, max_len, alpha=0.0):
         beams, done = [(0.0, [])], []
@@ -578,7 +578,7 @@ ColumnOfRightPadding = LeftPadded.but(
 on the left all prompts end in the last column."""
 
 
-# 8.6 ---------------------------------------------------------------------------------------------
+# 8.7 ---------------------------------------------------------------------------------------------
 class Speculative(Correct, exercise="speculative"):
     def speculative(target, draft, drafted, accept, u):
         written = []
@@ -651,7 +651,7 @@ NextRowOfTheTarget = Speculative.but("target[i", "target[i + 1", times=2)
 """The target's rows are read one place too far; row i is about the token `drafted[i]`."""
 
 
-# 8.7 ---------------------------------------------------------------------------------------------
+# 8.6 ---------------------------------------------------------------------------------------------
 class CheckCache(Correct, exercise="check_cache"):
     def check_cache(step):
         text = torch.tensor([8, 2, 7, 1, 0, 3, 9, 10])
@@ -726,7 +726,7 @@ EqualChunks = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1] * 8,
 them; try chunks of different lengths."""
 
 
-# 8.8 ---------------------------------------------------------------------------------------------
+# 8.3 ---------------------------------------------------------------------------------------------
 class Mended(Correct, exercise="mended_generate"):
     def mended_generate(read, prompt, num_new):
         cache, tokens, seen, written = None, prompt, 0, []

@@ -179,7 +179,7 @@ class TokenAfterToken(Variant, exercise="cached_attention"):
         return torch.cat(rows, dim=2), tokens
 
 
-# 8.3 ------------------------------------------------------------------------------------------
+# 8.4 ------------------------------------------------------------------------------------------
 
 
 class LoopsAndLists(Variant, exercise="cache_bytes"):
@@ -251,7 +251,7 @@ class CopiesWrittenTo(Variant, exercise="cache_bytes"):
         return ring[0], ring[1], positions
 
 
-# 8.4 ------------------------------------------------------------------------------------------
+# 8.8 ------------------------------------------------------------------------------------------
 
 
 class TopkOfATensor(Variant, exercise="beam_search"):
@@ -379,7 +379,7 @@ class BySubtraction(Variant, exercise="left_padded"):
         return model(tokens, positions, mask)[:, tokens.shape[1] - 1, :]
 
 
-# 8.6 ------------------------------------------------------------------------------------------
+# 8.7 ------------------------------------------------------------------------------------------
 
 
 class AllAtOnce(Variant, exercise="speculative"):
@@ -431,7 +431,7 @@ class PlainNumbers(Variant, exercise="speculative"):
         return (*x, drawn(p[-1]))
 
 
-# 8.7 ------------------------------------------------------------------------------------------
+# 8.6 ------------------------------------------------------------------------------------------
 
 
 class EveryPairOfCuts(Variant, exercise="check_cache"):
@@ -498,7 +498,7 @@ class EveryPrefixIsAText(Variant, exercise="check_cache"):
                 cache, read = newer, end
 
 
-# 8.8 ------------------------------------------------------------------------------------------
+# 8.3 ------------------------------------------------------------------------------------------
 
 
 class CountedByTheText(Variant, exercise="mended_generate"):

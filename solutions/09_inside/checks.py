@@ -192,7 +192,7 @@ def judge_induction(tokens, noted, answer):
     "the second copies what followed the last time.",
     difficulty=4,
     importance=5,
-    minutes=40,
+    minutes=45,
 )
 class TestInductionWeights:
     @points(2)
@@ -320,6 +320,7 @@ def judge_gain(answer):
     "look_inside",
     number="9.2",
     title="Instruments to look inside",
+    may_cut=("bits_lost", "logit_lens"),
     asks="Write induction_score, logit_lens, without_head and bits_lost: where heads look, what is "
     "known at each depth, and what is missed without a head.",
     difficulty=3,
@@ -566,7 +567,8 @@ def is_of_the_family(config):
     "`language_model`, which reads all tokens at once and returns their logits.",
     difficulty=4,
     importance=5,
-    minutes=60,
+    minutes=90,
+    deeper=True,
     files=("config.json", "model.safetensors"),
 )
 class TestLanguageModel:
@@ -955,6 +957,7 @@ def agrees(claim, measured):
     difficulty=4,
     importance=5,
     minutes=90,
+    deeper=True,
     files=("config.json", "model.safetensors"),
 )
 class TestCapstone:
@@ -1125,6 +1128,7 @@ def judge_missed(whole, costs, answer):
     difficulty=3,
     importance=4,
     minutes=40,
+    deeper=True,
     files=("config.json", "model.safetensors", "prediction.json"),
 )
 class TestAblation:

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 9 of *Attention from the Ground Up*. First you build a small transformer that nobody has trained: you write down its weights. Then you look into one that was trained, and find the same machine in it. Then you put your own transformer together, train a model of your own, hand it in, and take it apart.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
 #
 # **Conventions.** Row vectors: a map multiplies from the right, `x @ w`. `nn.Linear`, and so every saved model, keeps its matrix as `(d_out, d_in)`: `F.linear(x, weight, bias)` multiplies with it. Attention weights are `(batch, heads, q_len, k_len)`. Layers, heads and places count from 0.
 #
@@ -60,6 +60,11 @@ def attention_only(tokens, weights, vocab_size, max_len):
 # Every sequence begins with token 0, which never comes again: place 0 has nothing before it, and whatever it finds there must do no harm. Your model is asked wherever a token stands for the *second* time, and must name what followed the first time. It must be right every time, for other alphabets and lengths than those shown here, up to several hundred tokens.
 #
 # *Before you code:* place 5 asks with the one-hot vector of 5, and is to find place 4. What must the key of place 4 be? And with a score of 1 for the right place and 0 for 199 others, how much of the attention does the right one get?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The one-hot vector of 5. $e/(e + 199)$, about 1.3 %: far too little.
+# </details>
 #
 # <details><summary>Hint: a matrix by parts</summary>
 #
@@ -138,6 +143,11 @@ print(f"{int(right.sum())} of {len(right)} guesses in the second half are right"
 # **`without_head`** and **`bits_lost`.** What a head is *for* is not seen in its map. Take it away and see what is missed. The heads' results stand side by side, one map `weight` joins them. Without head `h`, its features are zero on their way into that map, and nothing else changes: the bias belongs to no head. What is missed is the difference in cross-entropy between the model without and the model with the head, here in **bits** per token.
 #
 # *Before you code:* a passage of 4 tokens is said twice, so places run from 0 to 7. At place 6, which place does an induction head look at? Which one would show that it only looks for the same token?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# At place 3, which comes after the same token in the first half. Place 2 would show that the head looks for the same token only.
+# </details>
 #
 # <details><summary>Hint: which diagonal</summary>
 #
@@ -255,6 +265,9 @@ for layer in range(reader.config.num_layers):
         print(f"layer {layer}, head {head}: {costs[0]:8.3f} {costs[1]:12.3f}")
 
 # %% [markdown]
+# {{deeper}}
+
+# %% [markdown]
 # {{exercise language_model}}
 #
 # Now the whole thing: your own transformer, as one function of a configuration, weights and tokens. If you have worked through the chapters before, you have all its parts. `classroom mine` in a terminal collects them from your notebooks into the package `mine`; open its files and copy what you need into the cell below (the grader sees this notebook only, so an `import mine` will not do).
@@ -274,6 +287,11 @@ for layer in range(reader.config.num_layers):
 # Write two functions. `step` reads *the next* tokens: `cache` is `None` at first, then what your last `step` returned. It may be of any form, made of tensors, lists, tuples, dicts and numbers. `language_model` reads all tokens at once. However a text is cut into steps, its logits must stay the same.
 #
 # *Before you code:* five tokens have been read, two more come. What shape has the mask? At which places do the two stand? Are the keys in your cache turned already?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# `(2, 7)`. At 5 and 6. That is for you to choose: keys may be kept turned, once and for all, since a key's place never changes, or unturned and be turned at each step. Not both.
+# </details>
 #
 # <details><summary>Hint: one function is enough</summary>
 #
@@ -409,6 +427,11 @@ print(tokenizer.decode(written))
 #
 # *Before you code:* your model predicts bytes, a friend's predicts pieces of four bytes. Whose loss per token is larger? Whose bits per byte? Which of the two may be compared?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# Your friend's loss per token is probably larger, because a piece says as much as four bytes. Which of you needs more bits per byte, only measuring tells, and that is the number which may be compared.
+# </details>
+#
 # <details><summary>Hint: what helps most</summary>
 #
 # The text is short: about 336 000 characters to learn from. What a model sees in 128 tokens depends on the tokenizer. How many passes over the text does your run make, and is the loss on the held-out part still falling?
@@ -476,6 +499,11 @@ def capstone() -> dict[str, float]:
 # Then run the cell below the check with your own model, and report in `ablation` what you measured: `cost`, in bits per byte on `passage`, of the head that you *predicted*.
 #
 # *Before you code:* two heads do the same job, and either can do it alone. What does each cost? What do both cost together?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Each alone costs next to nothing, because the other one does the job. Both together cost all that the job is worth.
+# </details>
 #
 # <details><summary>Hint: how often is the model measured?</summary>
 #

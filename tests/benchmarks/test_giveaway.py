@@ -48,7 +48,7 @@ class Attack:
         self.scoring.mkdir()
         shutil.copy(ROOT / "solutions" / handout.name / "checks.py", self.scoring)
         self.notebook = nbformat.read(next(handout.glob("*.ipynb")), as_version=4)
-        self.prelude = next(c.source for c in self.notebook.cells if c.cell_type == "code")
+        self.prelude = next(c.source for c in self.notebook.cells if "import check" in c.source)
         self.checks = (handout / "checks.py").read_text()
         self.mistakes = load_answers(handout / "mistakes.py")
         self.earned = functools.cache(self.earned)

@@ -54,7 +54,7 @@ def answers_of(chapter):
     for kind, folder in (("solution", "solutions"), ("blank", "exercises")):
         file = next((ROOT / folder / chapter).glob("*.ipynb"))
         notebook = nbformat.read(file, as_version=4)
-        first = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        first = next(cell for cell in notebook.cells if "import check" in cell.source)
         for name in load_checks(ROOT / "exercises" / chapter):
             source = cell_of(notebook, name).source
             found[kind][name] = [Answer(kind, name, kind, source, first.source)]

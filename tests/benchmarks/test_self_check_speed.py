@@ -45,7 +45,7 @@ def answers(folder, handout):
     solution, blank = (
         nbformat.read(next(place.glob("*.ipynb")), as_version=4) for place in (folder, handout)
     )
-    prelude = next(cell.source for cell in solution.cells if cell.cell_type == "code")
+    prelude = next(cell.source for cell in solution.cells if "import check" in cell.source)
     mistakes = load_answers(folder / "mistakes.py")
     first = {mistake.exercise: mistake for mistake in reversed(mistakes)}
     found = []

@@ -246,7 +246,7 @@ class Chapter:
 
     def namespace(self, exercise, is_solution):
         whole, blank = self.notebooks
-        prelude = next(c.source for c in blank.cells if c.cell_type == "code")
+        prelude = next(c.source for c in blank.cells if "import check" in c.source)
         source = cell_of(whole if is_solution else blank, exercise).source
         return Answer("Attack", exercise, "", source, prelude).namespace
 

@@ -19,7 +19,7 @@ GOOD = Exhibit(
     "poke",
     "sec-01-scale",
     "groundup/core/test_masks.py::test_causal_mask_by_hand",
-    "1.4.NoScale 2.1.TriangleFlipped",
+    "scaled_dot_product_attention.NoScale causal_mask.TriangleFlipped",
 )
 ROWS = [
     Kills("00_first", "a", "0.1", ("one", "two"), {"A": (3, 3), "B": (0, 1), "C": (3, 3)}),
@@ -50,8 +50,8 @@ def test_every_section_test_and_mistake_of_the_exhibits_exists():
             {"tests": "groundup/test_mask.py::test_a"},
             "tests/groundup/test_mask.py must have test_a",
         ),
-        ({"mistakes": "1.4.NoScal"}, "the grader of 1.4 must know the mistake NoScal"),
-        ({"mistakes": "1.5.NoScale"}, "the grader of 1.5 must know the mistake NoScale"),
+        ({"mistakes": "raw_scores.NoScal"}, "graders must know the mistake raw_scores.NoScal"),
+        ({"mistakes": "raw_scorer.A"}, "graders must know the mistake raw_scorer.A"),
     ],
 )
 def test_an_exhibit_that_names_what_there_is_not_stops_the_page(change, message, monkeypatch):
@@ -172,7 +172,7 @@ def test_no_two_blocks_of_the_picture_overlap_and_all_lie_inside():
 
 
 def test_the_tables_name_for_each_check_what_only_it_catches(monkeypatch):
-    titles = {("0.1", "B"): "second slip", ("0.2", "D"): "slip four", ("1.1", "E"): "fifth"}
+    titles = {"a.B": ("second slip", "0.1"), "b.D": ("slip four", "0.2"), "c.E": ("fifth", "1.1")}
     monkeypatch.setattr(errata, "_answers", lambda: titles)
     table = errata.matrix_tables(ROWS, {"00_first": "00 first", "01_second": "01 second"})
     assert ":::{dropdown} 00 first: 2 of 3 checks are needed" in table

@@ -1,8 +1,10 @@
 from pathlib import Path
 
 import pytest
+from books import SmallBook
 from bs4 import BeautifulSoup
 from exercise_list import assignments, count, duration, elsewhere, find_assignment
+from version_shown import version_of
 
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "https://github.com/owner/course"
@@ -23,10 +25,10 @@ def test_times_are_said_as_a_person_would(minutes, said):
 
 
 def test_a_notebook_opens_elsewhere_at_its_place_in_the_repository():
-    assert elsewhere(REPOSITORY, "main", "exercises/01 a/b.ipynb") == {
-        "Colab": "https://colab.research.google.com/github/owner/course/blob/main/"
+    assert elsewhere(REPOSITORY, "v0.2.0", "exercises/01 a/b.ipynb") == {
+        "Colab": "https://colab.research.google.com/github/owner/course/blob/v0.2.0/"
         "exercises/01%20a/b.ipynb",
-        "Binder": "https://mybinder.org/v2/gh/owner/course/main?labpath=exercises%2F01%20a%2Fb.ipynb",
+        "Binder": "https://mybinder.org/v2/gh/owner/course/v0.2.0?labpath=exercises%2F01%20a%2Fb.ipynb",
     }
 
 
@@ -55,30 +57,40 @@ def test_an_unknown_assignment_breaks_the_build(small_book):
     assert "Traceback" not in built.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(assignments(ROOT)))
-def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(small_book, name):
-    book = small_book("exercise_list", course_root=str(ROOT), course_repository=REPOSITORY)
-    book.write("page.md", PAGE.format(name) + "\n{in-all}`assignments` of them.\n")
+@pytest.fixture(scope="module")
+def all_lists(tmp_path_factory: pytest.TempPathFactory) -> SmallBook:
+    book = SmallBook(tmp_path_factory.mktemp("lists"))
+    book.settings["extensions"] += ["exercise_list"]
+    book.settings.update(course_root=str(ROOT), course_repository=REPOSITORY)
+    for name in assignments(ROOT):
+        book.write(f"{name}.md", PAGE.format(name) + "\n{in-all}`assignments` of them.\n")
     built = book.build()
     assert built.returncode == 0, built.stderr
+    return book
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(assignments(ROOT)))
+def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(all_lists, name):
     assignment = find_assignment(name, assignments(ROOT))
-    soup = BeautifulSoup(book.html("page"), "html.parser")
+    soup = BeautifulSoup(all_lists.html(name), "html.parser")
     listed = soup.find(class_="exercise-list")
     text = " ".join(listed.get_text().split())
     assert f"{len(assignment['exercises'])} exercises" in text
     assert f"{assignment['points']} points" in text
-    assert f"jupyter lab exercises/{name}/{assignment['notebook']}" in text
+    assert f"classroom start {name}" in text
+    core = [exercise for exercise in assignment["exercises"] if not exercise["deeper"]]
+    worth, minutes = (sum(each[what] for each in core) for what in ("points", "minutes"))
+    said = f"core, {len(core)} of them, is worth {worth} points and takes about {duration(minutes)}"
+    assert said in text
 
     (download,) = listed.find_all("a", class_="download")
-    copy = book.folder / "out" / download["href"]
+    copy = all_lists.folder / "out" / download["href"]
     assert copy.read_bytes() == (ROOT / "exercises" / name / assignment["notebook"]).read_bytes()
 
     path = f"exercises/{name}/{assignment['notebook']}"
     links = {link["href"] for link in listed.select(".elsewhere a")}
-    assert links == set(elsewhere(REPOSITORY, "main", path).values())
-    assert f"%cd /content/course/exercises/{name}" in listed.find("details").get_text()
+    assert links == set(elsewhere(REPOSITORY, f"v{version_of()}", path).values())
     assert f"{len(assignments(ROOT))} of them." in soup.get_text()
     ticks = [tick["data-exercise"] for tick in listed.select(".exercise-tick")]
     assert ticks == [f"{name}/{exercise['name']}" for exercise in assignment["exercises"]]
@@ -90,6 +102,7 @@ def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(small_book, 
     ):
         assert f"{exercise['points']} point" in facts.get_text()
         assert f"{exercise['minutes']} minutes" in facts.get_text()
+        assert ("goes deeper" in facts.get_text()) is exercise["deeper"]
         assert f"{len(exercise['mistakes'])} known mistakes" in facts.get_text()
         dots = [scale["aria-label"] for scale in facts.find_all(role="img")]
         assert dots == [f"{exercise['difficulty']} of 5", f"{exercise['importance']} of 5"]

@@ -45,6 +45,9 @@ def centre(x: torch.Tensor) -> torch.Tensor:
 print("one is done")
 
 # %% [markdown]
+# {{deeper}}
+
+# %% [markdown]
 # {{exercise twice}}
 
 
@@ -109,7 +112,7 @@ def doubled(n):
     difficulty=1,
     importance=1,
     minutes=5,
-    optional=True,
+    deeper=True,
 )
 class TestTwice:
     @points(2)

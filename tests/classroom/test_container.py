@@ -20,7 +20,7 @@ def lines(instruction):
 
 def test_what_is_copied_is_there_and_let_in():
     sources = [source for line in lines("COPY") for source in line.split()[:-1]]
-    assert {"requirements.txt", "pyproject.toml", "lib"} <= set(sources)
+    assert {"requirements.txt", "requirements-learn.txt", "pyproject.toml", "lib"} <= set(sources)
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     for source in sources:
         assert (ROOT / source).exists(), source
@@ -43,10 +43,11 @@ def test_a_build_needs_every_file_that_it_copies():
 
 def test_the_packages_are_those_of_every_other_environment():
     installed = next(line for line in lines("RUN") if "pinned.txt" in line)
-    assert "grep -v '^-e ' requirements.txt > /tmp/pinned.txt" in installed
+    lists = ("requirements-learn.txt", "requirements.txt")
+    assert f"grep -hv '^-' {' '.join(lists)} > /tmp/pinned.txt" in installed
     assert "-r /tmp/pinned.txt" in installed
-    pinned = (ROOT / "requirements.txt").read_text().splitlines()
-    assert [line for line in pinned if line.startswith("-")] == ["-e ."]
+    listed = [line for name in lists for line in (ROOT / name).read_text().splitlines()]
+    assert [line for line in listed if line.startswith("-")] == ["-e .", f"-r {lists[0]}"]
 
 
 def test_its_python_is_one_that_the_course_runs_on():

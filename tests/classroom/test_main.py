@@ -103,10 +103,11 @@ def test_the_inventory_is_printed_for_people_and_as_json(course, capsys):
     status, out, err = run(capsys, "inventory", "--root", course)
     assert (status, err) == (0, "")
     assert out.splitlines() == [
-        "07_averages: Averages (5 points, 15 minutes)",
+        "07_averages: Averages (5 points, 15 minutes; the core: 3 points, 10 minutes)",
         "  7.1  Centre the rows: 3 points, 10 minutes, difficulty 2 of 5, 3 named mistakes, "
         "3 variants",
-        "  7.2  Twice: 2 points, 5 minutes, difficulty 1 of 5, 3 named mistakes, 3 variants",
+        "  7.2  Twice: 2 points, 5 minutes, difficulty 1 of 5, 3 named mistakes, 3 variants, "
+        "goes deeper",
     ]
     status, out, err = run(capsys, "inventory", "--json", "--root", course)
     assert status == 0 and json.loads(out)["assignments"][0]["points"] == 5

@@ -1,4 +1,4 @@
-"""Readers train with the program that the check of exercise 7.9 trains with."""
+"""Readers train with the program that the check of exercise 7.8 trains with."""
 
 import math
 import runpy

@@ -2,11 +2,13 @@
 
 import ast
 import json
+import re
 
 import nbformat
 
 from classroom.author.notebooks import cell_of, is_written
-from classroom.course import CHECK_SUFFIX
+from classroom.course import CHECK_SUFFIX, is_line
+from classroom.exercise.run import load_checks
 from classroom.author.release import differences
 
 
@@ -48,10 +50,31 @@ def test_every_exercise_says_how_hard_it_is_and_folds_its_hints(exercise):
     for word in ("Difficulty", "importance", "minutes", "points", "Before you code"):
         assert word in text
     assert text.count("<details>") == text.count("</details>")
+    below = text.split("*Before you code:*")[1]
+    assert "<summary>Answers, after you have tried</summary>" in below.split("<summary>Hint")[0]
+
+
+def test_numbers_rise_and_the_core_above_the_line_takes_60_to_90_minutes(assignment):
+    notebook = nbformat.read(assignment.handout / assignment.notebook_name, as_version=4)
+    lines = [at for at, cell in enumerate(notebook.cells) if is_line(cell)]
+    exercises = load_checks(assignment.folder).values()
+    assert len(lines) == any(about.deeper for about, _ in exercises)
+    above, whole = (
+        re.findall(r"^## Exercise \d+\.(\d+) ·", "\n".join(c.source for c in cells), re.MULTILINE)
+        for cells in (notebook.cells[: lines[0] if lines else None], notebook.cells)
+    )
+    first = 0 if assignment.name == "00_preliminaries" else 1
+    assert list(map(int, whole)) == list(range(first, first + len(exercises)))
+    core = [about for about, _ in exercises if not about.deeper]
+    assert len(core) == len(above)
+    assert not lines or 60 <= sum(about.minutes for about in core) <= 90
 
 
 def test_what_earns_the_points_of_a_written_answer_is_not_handed_out(assignment):
-    rubrics, blanks = written(assignment.folder, assignment), written(assignment.handout, assignment)
+    rubrics, blanks = (
+        written(assignment.folder, assignment),
+        written(assignment.handout, assignment),
+    )
     assert blanks == dict.fromkeys(rubrics, "YOUR ANSWER HERE")
     everything = (assignment.handout / assignment.notebook_name).read_text()
     for rubric in rubrics.values():
@@ -78,8 +101,7 @@ def test_what_is_handed_out_of_checks_computes_no_answer(assignment):
     oracles = [
         node
         for node in ast.walk(whole)
-        if isinstance(node, ast.FunctionDef)
-        and "oracle" in map(ast.unparse, node.decorator_list)
+        if isinstance(node, ast.FunctionDef) and "oracle" in map(ast.unparse, node.decorator_list)
     ]
     assert oracles
     for node in oracles:

@@ -669,6 +669,22 @@ def test_dates_have_no_baseline(refusal, dates):
 def test_a_missing_gpu_is_refused(refusal, words, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "--device cuda needs a GPU" in refusal("evaluate", words, "--device", "cuda")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert "--device mps needs a GPU" in refusal("evaluate", words, "--device", "mps")
+
+
+@pytest.mark.parametrize("there, chosen", [({"mps"}, "mps"), ({"cuda", "mps"}, "cuda")])
+def test_a_gpu_that_is_there_is_used_nvidias_first(there, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in there)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in there)
+    assert commands._device("auto").type == chosen
+
+
+def test_workers_do_not_share_apples_gpu(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(commands, "is_worker", lambda: True)
+    with pytest.raises(ValueError, match="workers must use --device cpu or cuda, got mps"):
+        commands._device("mps")
 
 
 @pytest.mark.parametrize("arguments", [["fly"], ["train", "--out", "x", "--steps", "0"]])

@@ -59,7 +59,8 @@ def number(case):
 
 def about(name, number):
     return exercise(
-        name, number=number, title=name, asks="Write it.", difficulty=1, importance=1, minutes=1
+        name, number=number, title=name, asks="Write it.", difficulty=1, importance=1, minutes=1,
+        may_cut=("attacked",),
     )
 
 

@@ -766,6 +766,10 @@ class Notebook:
         return [c for c in self._code if c["metadata"].get("nbgrader", {}).get("grade")]
 
     @property
+    def imports(self):
+        return next(c for c in self._code if "from classroom import check" in c["source"])
+
+    @property
     def _code(self):
         return [c for c in self.cells if c["cell_type"] == "code"]
 
@@ -810,7 +814,7 @@ def all_answers_in_one_cell_and_empty_cells_deleted(notebook):
 def all_answers_in_one_cell_at_the_top_and_blanks_deleted(notebook):
     text = "\n\n".join(cell["source"] for cell in notebook.answers)
     notebook.remove(*notebook.answers)
-    notebook.insert(2, text)
+    notebook.insert(notebook.cells.index(notebook.imports) + 1, text)
 
 
 @edit(*_TWO)
@@ -856,7 +860,8 @@ def answer_and_check_merged(notebook):
 def answers_moved_to_the_top(notebook):
     answers = notebook.answers
     notebook.remove(*answers)
-    notebook.cells[2:2] = answers
+    place = notebook.cells.index(notebook.imports) + 1
+    notebook.cells[place:place] = answers
 
 
 @edit(*_TWO)
@@ -1020,15 +1025,13 @@ def comments_and_docstrings_stripped(notebook):
 
 @edit(MASKING, "causal_mask", "masked_softmax")
 def imports_gathered_in_a_cell_of_their_own(notebook):
-    first = next(cell for cell in notebook.cells if cell["cell_type"] == "code")
-    first["source"] += "\nimport numpy as np\nimport os, sys, random"
+    notebook.imports["source"] += "\nimport numpy as np\nimport os, sys, random"
     notebook.insert(1, "%matplotlib inline\nimport torch.nn as nn")
 
 
 @edit(MASKING, "causal_mask")
 def imports_deleted_and_made_in_the_answer(notebook):
-    first = next(cell for cell in notebook.cells if cell["cell_type"] == "code")
-    notebook.remove(first)
+    notebook.remove(notebook.imports)
     cell = notebook.cell("causal_mask")
     cell["source"] = "import math, torch\nfrom classroom import check\n" + cell["source"]
 
@@ -1044,7 +1047,7 @@ def a_whole_chapter_of_separate_notes_and_experiments(notebook):
 @edit(MULTIHEAD)
 def a_whole_chapter_without_the_cells_that_were_given(notebook):
     given = [c for c in notebook.cells if c["cell_type"] == "code" and not notebook.grade_id(c)]
-    notebook.remove(*given[1:])
+    notebook.remove(*(cell for cell in given if cell is not notebook.imports))
 
 
 LOSSES = {
@@ -1052,7 +1055,7 @@ LOSSES = {
         *_MASK,
         "import socket\nwith socket.socket() as s:\n    s.bind(('localhost', 0))\nRIGHT",
         {},
-        "cell 4 (causal_mask) stopped: PermissionError",
+        "cell 5 (causal_mask) stopped: PermissionError",
     ),
     "a module that lies beside the notebook": (
         *_MEAN,

@@ -23,7 +23,7 @@ from classroom.author.kill_matrix import run_mistake
 from classroom.author.notebooks import build_notebook, cell_of
 from classroom.calls.files import File
 from classroom.calls.local import LocalSubject
-from classroom.course import PUBLISHED_SEED, text_file
+from classroom.course import PUBLISHED_SEED, is_line, text_file
 from classroom.exercise import prepared
 from classroom.exercise.answers import Answer, files_beside, load_answers
 from classroom.exercise.prepared import PREPARED, SECONDS_TO_RECORD, Recorder
@@ -226,7 +226,7 @@ def record(folder: Path) -> Iterator[tuple[str, Recorder]]:
     """
     mistakes, notebook = load_answers(folder / "mistakes.py"), build_notebook(folder)
     variants = load_answers(folder / "variants.py")
-    prelude = next(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    prelude = next(cell.source for cell in notebook.cells if "import check" in cell.source)
 
     def run(answer: Answer, kind: type[LocalSubject], seed: str = PUBLISHED_SEED) -> Report:
         files = {path: File(data) for path, data in files_beside(folder, answer).items()}
@@ -299,7 +299,10 @@ def prepare(
 
 
 class Handout(NbGraderPreprocessor):
-    """Makes nbgrader release the checks without their answers."""
+    """Makes nbgrader release the checks without their answers.
+
+    With `c.UpdateCells.core` the notebook ends where the core does.
+    """
 
     def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
         """Write the released checks next to the notebook; nbgrader itself copies no Python file."""
@@ -314,5 +317,8 @@ class Handout(NbGraderPreprocessor):
             text, _ = released_text((source / "checks.py").read_text(encoding="utf-8"))
             made.mkdir(parents=True, exist_ok=True)
             (made / "checks.py").write_text(text, encoding="utf-8")
+        if self.config.UpdateCells.get("core", False):
+            lines = (at for at, cell in enumerate(nb.cells) if is_line(cell))
+            nb.cells = nb.cells[: next(lines, None)]
         nb.metadata.pop("classroom", None)  # by which an author's edits are found
         return nb, resources

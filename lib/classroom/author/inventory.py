@@ -18,9 +18,10 @@ def inventory(root: Path | str = ".") -> dict[str, Any]:
         root: The course's folder, which holds `solutions/`.
 
     Returns:
-        `{"assignments": [...]}`. Each has name, title, notebook, points, minutes and exercises.
+        `{"assignments": [...]}`. Each has name, title, notebook, points, minutes, core (points and
+        minutes of the exercises above the line) and exercises.
         Each exercise has name, number, title, asks, points, minutes, difficulty and importance
-        (from 1 to 5), optional, checks (name and points), mistakes (name and explanation) and
+        (from 1 to 5), deeper, checks (name and points), mistakes (name and explanation) and
         variants (names).
 
     Raises:
@@ -35,6 +36,7 @@ def inventory(root: Path | str = ".") -> dict[str, Any]:
 
 def _assignment(folder: Path) -> dict[str, Any]:
     exercises = _exercises(folder)
+    core = [exercise for exercise in exercises if not exercise["deeper"]]
     notebook = text_file(folder).with_suffix(".ipynb")
     return {
         "name": folder.name,
@@ -42,6 +44,7 @@ def _assignment(folder: Path) -> dict[str, Any]:
         "notebook": notebook.name,
         "points": sum(exercise["points"] for exercise in exercises),
         "minutes": sum(exercise["minutes"] for exercise in exercises),
+        "core": {what: sum(each[what] for each in core) for what in ("points", "minutes")},
         "exercises": exercises,
     }
 
@@ -60,7 +63,7 @@ def _exercises(folder: Path) -> list[dict[str, Any]]:
             "minutes": about.minutes,
             "difficulty": about.difficulty,
             "importance": about.importance,
-            "optional": about.optional,
+            "deeper": about.deeper,
             "checks": [{"name": check, "points": points} for check, points in checks[name]],
             "mistakes": [
                 {"name": mistake.title, "explanation": mistake.explanation}

@@ -4,25 +4,28 @@ Only the text is edited (`attention.py`, jupytext's percent format). A cell that
 `# %% exercise="name"` holds the solution of an exercise; the cell that checks it, nbgrader's
 metadata and the points are added here. A cell of text that begins with
 `# %% [markdown] written="name" points=3` holds what a person looks for in a written answer, in
-whose place students get a blank. Cell ids are the grade ids, or a hash of the source, so the same
-text always gives the same bytes.
+whose place students get a blank. Before the first code comes a cell for whoever has the notebook
+without the course. Cell ids are the grade ids, or a hash of the source, so the same text always
+gives the same bytes.
 """
 
 import hashlib
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 
-from classroom.course import CHECK_SUFFIX, text_file
+from classroom.course import CHECK_SUFFIX, DEEPER, text_file
 from classroom.exercise.expect import Exercise
 from classroom.exercise.run import list_checks, load_checks
 
 _HEADER = re.compile(r"^\{\{exercise (\w+)\}\}$", re.MULTILINE)
 _QUESTION = re.compile(r"^\{\{question (\w+)\}\}$", re.MULTILINE)
+_LINE = "{{deeper}}"
 # Metadata by which jupytext could restore the layout of the text; the notebook does not need it.
 _LAYOUT_OF_THE_TEXT = ("lines_to_next_cell", "lines_to_end_of_cell_marker", "cell_marker")
 
@@ -32,7 +35,8 @@ def build_notebook(folder: Path) -> NotebookNode:
 
     A line `{{exercise name}}` in the text becomes the exercise's number, title, difficulty,
     importance, minutes and points, which come from its checks. After the cell of its solution comes
-    a cell that checks it. A line `{{question name}}` becomes the heading of a written answer.
+    a cell that checks it. A line `{{question name}}` becomes the heading of a written answer. A
+    cell `{{deeper}}` becomes the line between the core and the exercises that go deeper.
 
     Args:
         folder: An assignment's folder with its text and `checks.py`.
@@ -51,6 +55,7 @@ def build_notebook(folder: Path) -> NotebookNode:
     points = {name: sum(p for _, p in checks) for name, checks in list_checks(folder).items()}
     notebook = jupytext.read(text, fmt="py:percent")
     written = _mark_written(notebook, text)
+    _draw_line(notebook, exercises, points, text)
     for cell in notebook.cells:
         for name in _LAYOUT_OF_THE_TEXT:
             cell.metadata.pop(name, None)
@@ -58,6 +63,7 @@ def build_notebook(folder: Path) -> NotebookNode:
             cell.source = _fill_headers(cell.source, exercises, points, text)
             cell.source = _QUESTION.sub(lambda m: _question(m[1], written, text), cell.source)
     _add_checks(notebook, points, text)
+    _add_start(notebook, folder)
     if missing := sorted(exercises.keys() - set(_HEADER.findall(_markdown_of(text)))):
         raise ValueError(f"{text.name}: no line {{{{exercise {missing[0]}}}}} heads its exercise")
     _give_stable_ids(notebook)
@@ -121,11 +127,11 @@ def cell_of(notebook: NotebookNode, grade_id: str) -> NotebookNode:
 
 def header_of(about: Exercise, points: int) -> str:
     """Return the heading of an exercise and the line under it."""
-    optional = " · optional" if about.optional else ""
+    deeper = " · goes deeper" if about.deeper else ""
     return (
         f"## Exercise {about.number} · {about.title}\n\n"
         f"Difficulty {_dots(about.difficulty)} · importance {_dots(about.importance)} · "
-        f"about {about.minutes} minutes · {points} points{optional}"
+        f"about {about.minutes} minutes · {points} points{deeper}"
     )
 
 
@@ -153,6 +159,41 @@ def _fill_headers(
             f"got {left[0]!r}"
         )
     return filled
+
+
+def _draw_line(
+    notebook: NotebookNode,
+    exercises: Mapping[str, Exercise],
+    points: Mapping[str, int],
+    text: Path,
+) -> None:
+    """Say at the line what lies above and below it, and mark that cell."""
+    above, _, below = "\n".join(cell.source for cell in notebook.cells).partition(_LINE)
+    core, deeper = (
+        [exercises[name] for name in _HEADER.findall(part) if name in exercises]
+        for part in (above, below)
+    )
+    wrong = [about.name for about in core if about.deeper]
+    wrong += [about.name for about in deeper if not about.deeper]
+    if wrong:
+        raise ValueError(
+            f"{text.name}: exercises with deeper=True stand below a cell {_LINE}, and all others "
+            f"above it, got {wrong[0]!r}"
+        )
+
+    def together(part: list[Exercise]) -> str:
+        minutes = sum(about.minutes for about in part)
+        worth = sum(points[about.name] for about in part)
+        plural = "s" if len(part) > 1 else ""
+        return f"{len(part)} exercise{plural}, about {minutes} minutes, {worth} points"
+
+    for cell in notebook.cells:
+        if cell.source == _LINE:
+            cell.source = (
+                f"---\n\n## Deeper\n\n**Everything above is the core**: {together(core)}. What "
+                f"follows goes deeper and can be left for later: {together(deeper)}."
+            )
+            cell.metadata.tags = [DEEPER]
 
 
 def is_written(cell: NotebookNode) -> bool:
@@ -216,6 +257,51 @@ def _add_checks(notebook: NotebookNode, points: Mapping[str, int], text: Path) -
     if missing := [name for name in points if name not in solved]:
         raise ValueError(f'{text.name}: no cell begins with # %% exercise="{missing[0]}"')
     notebook.cells = cells
+
+
+_START = """\
+#@title Run this cell first: it finds the course, or says what to do
+import sys
+
+COURSE = "{archive}"
+ON_COLAB = "google.colab" in sys.modules
+
+try:
+    import classroom
+except ModuleNotFoundError:
+    if not ON_COLAB:
+
+        class CourseNotFound(Exception):
+            def _render_traceback_(self):  # the sentence is enough
+                return [str(self)]
+
+        raise CourseNotFound(
+            "The course is not installed for this kernel. Choose the kernel of the environment "
+            "that has it, or open a terminal in the folder that holds README.md, and run\\n\\n"
+            f'    "{{sys.executable}}" -m pip install -e .\\n\\n'
+            "Then restart the kernel."
+        ) from None
+    get_ipython().run_line_magic("pip", f"install --quiet {{COURSE}}")
+
+if ON_COLAB:
+    from classroom.student.colab import begin
+
+    begin("{assignment}", COURSE)"""
+
+
+def _add_start(notebook: NotebookNode, folder: Path) -> None:
+    """Put a folded cell before the first code, if the course is published somewhere."""
+    try:
+        about = tomllib.loads(Path(folder.parents[1], "pyproject.toml").read_text())["project"]
+        archive = f"{about['urls']['Repository']}/archive/refs/tags/v{about['version']}.tar.gz"
+    except (FileNotFoundError, KeyError):
+        return
+    cell = nbformat.v4.new_code_cell(
+        _START.format(archive=archive, assignment=folder.name),
+        metadata={"cellView": "form", "jupyter": {"source_hidden": True}},
+    )
+    first = next(i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code")
+    notebook.cells.insert(first, cell)
 
 
 def _about(grade_id: str, **marks: bool | int) -> dict[str, bool | int | str]:

@@ -112,7 +112,9 @@ def differences(root: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "course"
         shutil.copytree(root / "solutions", copy / "solutions", ignore=_generated)
-        shutil.copy(root / CONFIG, copy)
+        for name in (CONFIG, "pyproject.toml"):
+            if (root / name).exists():
+                shutil.copy(root / name, copy)
         release(copy)
         made = _files(copy)
     there = _files(root)

@@ -6,7 +6,6 @@ its own, and a workflow that needs neither tests nor solutions.
 
 import re
 import shutil
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from nbgrader.utils import is_solution
 
 from classroom.author.inventory import inventory
 
-_TO_EDIT = ("jupyterlab", "ipykernel")
 _DEBRIS = ("__pycache__", ".ipynb_checkpoints", "*.egg-info", "*.pyc")
 _FOR_AUTHORS = ("template",)
 """A small assignment with its solution, which `classroom new` copies."""
@@ -27,19 +25,24 @@ _README = """\
 
 {table}
 
-Python 3.11 or newer, and one command:
+Python 3.11 or newer, an environment of its own (on Windows `.venv\\Scripts\\activate`), and what
+belongs in it. On Linux without a GPU, add
+`--extra-index-url https://download.pytorch.org/whl/cpu`, which saves gigabytes:
 
 ```
+python -m venv .venv && . .venv/bin/activate
 python -m pip install -r requirements.txt
 ```
 
 Then open a notebook, fill in a cell, run it, and run the check under it:
 
 ```
-jupyter lab exercises
+classroom start
 ```
 
-Without JupyterLab, `classroom check exercises/{first}` says the same in a terminal.
+It copies the notebooks into `work/` and opens them in JupyterLab. Type it again after an update of
+this folder: what you have written stays. Without JupyterLab, `classroom start --no-lab` copies
+them, and `classroom check work/{first}` checks one in a terminal.
 
 **A fork of a public repository is public**, and so is what you push to it. Work in a copy
 of your own that is private: download the folder, or make a private repository from it. Submit by
@@ -70,7 +73,9 @@ jobs:
         with:
           python-version: "3.11"
       - run: python -m pip install -r requirements.txt
-      - run: for each in exercises/*/; do classroom check "$each" || test $? -eq 1; done
+      - run: |
+          folder=exercises; test ! -d work || folder=work
+          for each in "$folder"/*/; do classroom check "$each" || test $? -eq 1; done
 """
 
 _IGNORED = "__pycache__/\n*.egg-info/\n.ipynb_checkpoints/\n.venv/\nmine/\nruns/\n"
@@ -103,13 +108,13 @@ def student_copy(root: Path, target: Path) -> list[str]:
     for name in names:
         require_blank(root / "exercises" / name)
     project = (root / "pyproject.toml").read_text(encoding="utf-8")
-    pinned = (root / "requirements.txt").read_text(encoding="utf-8")
     for folder in ("exercises", "lib"):
         shutil.rmtree(target / folder, ignore_errors=True)
     for name in names:
         shutil.copytree(root / "exercises" / name, target / "exercises" / name, ignore=left_out())
     shutil.copytree(root / "lib", target / "lib", ignore=left_out(*_FOR_AUTHORS))
     shutil.copy(root / "LICENSE", target)
+    shutil.copy(root / "requirements-learn.txt", target / "requirements.txt")
     rows = [
         f"| [{each['title']}](exercises/{each['name']}/{each['notebook']}) | "
         f"{len(each['exercises'])} | {each['points']} | {each['minutes']} |"
@@ -122,7 +127,6 @@ def student_copy(root: Path, target: Path) -> list[str]:
     for path, text in (
         (target / "README.md", _README.format(title="Exercises", table=table, first=names[0])),
         (target / "pyproject.toml", _installed(project)),
-        (target / "requirements.txt", _required(project, pinned)),
         (target / ".gitignore", _IGNORED),
         (workflow, _WORKFLOW),
     ):
@@ -152,15 +156,3 @@ def _installed(project: str) -> str:
     sections = re.split(r"(?m)^(?=\[)", project)
     kept = ("[build-system", "[project]", "[project.scripts", "[tool.setuptools")
     return "".join(section for section in sections if section.startswith(kept))
-
-
-def _required(project: str, pinned: str) -> str:
-    """Return the lines of a list of requirements that somebody who learns needs."""
-    wanted = {*tomllib.loads(project)["project"]["dependencies"], *_TO_EDIT}
-    names = {re.split(r"[^\w.-]", each, maxsplit=1)[0].lower() for each in wanted}
-    lines = [
-        line
-        for line in pinned.splitlines()
-        if (found := re.match(r"[\w.-]+(?===)", line)) and found[0].lower() in names
-    ]
-    return "\n".join(["# What the exercises need.", *lines, "-e .", ""])

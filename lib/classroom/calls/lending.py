@@ -15,6 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# What a check lends is computed by the grader. What that takes grows with the square of a length,
+# whatever the bytes are in which the length is written.
+MAX_BYTES = 2**18
+MAX_LENGTH = 256
+
 Call = Callable[[Sequence[Any], Mapping[str, Any]], Any]
 Differentiate = Callable[
     [Sequence[Any], Mapping[str, Any], Sequence[int], Sequence[Tensor]], Sequence[Tensor]
@@ -35,6 +40,32 @@ class Refused(Exception):
     def __init__(self, text: str, kind: type[Exception] = ValueError):
         super().__init__(text)
         self.kind = kind
+
+
+def require_small(request: Sequence[Any], num_bytes: int) -> None:
+    """Require what is requested of a lent function to be small.
+
+    Raises:
+        ValueError: If it takes more than `MAX_BYTES`, or has a length beyond `MAX_LENGTH`.
+
+    """
+    if num_bytes > MAX_BYTES:
+        raise ValueError(f"this function takes at most {MAX_BYTES:,} bytes")
+    if _length(request) > MAX_LENGTH:
+        raise ValueError(f"this function takes lengths of at most {MAX_LENGTH}")
+
+
+def _length(value: Any) -> int:
+    """Return the largest length in a value: of a tensor's axis, a list, a text."""
+    if isinstance(value, Tensor) and value.is_meta:  # no byte of it has been sent
+        return MAX_LENGTH + value.numel()
+    if isinstance(value, Tensor):
+        return max(value.shape, default=0)
+    if isinstance(value, dict):
+        return max(len(value), *map(_length, value.values()), *map(len, value), 0)
+    if isinstance(value, (list, tuple)):
+        return max(len(value), *map(_length, value), 0)
+    return len(value) if isinstance(value, str) else 0
 
 
 def neutrally(function: Callable[..., Any], request: Sequence[Any]) -> Any:

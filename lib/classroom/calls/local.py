@@ -9,6 +9,7 @@ import linecache
 import os
 import re
 import signal
+import sys
 import sysconfig
 import threading
 import time
@@ -29,6 +30,7 @@ from classroom.calls import lending, module_classes, wire
 from classroom.calls.files import File, read_file
 from classroom.calls.subject import (
     Crashed,
+    NotByHand,
     NotDefined,
     NotWritten,
     StudentError,
@@ -50,6 +52,9 @@ _OUR_PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = (sysconfig.get_path("stdlib"), "site-packages", "dist-packages")
 _MOST_HEARD = 2000
 _OF_A_BLANK = re.compile(r"['\"]|super\(\).__init__\(\)$|raise NotImplementedError")
+_NOT_BY_HAND = re.compile(
+    r"torch\.(autograd(\.functional|\.forward_ad)?|optim(\..+)?|_functorch\.eager_transforms)"
+)
 _HINTS = (
     (
         r"(?i)scalar type|mixed dtype|same dtype|dtypes match",
@@ -149,6 +154,27 @@ class LocalSubject(Subject):
         args, kwargs = self._cross((args, kwargs))
         return self._returned(name, self._run(name, lambda function: function(*args, **kwargs)))
 
+    def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the function `name` and note what it calls; see `Subject`."""
+        used: list[str] = []
+
+        def note(frame: FrameType, event: str, arg: Any) -> None:
+            module = str(frame.f_globals.get("__name__"))
+            if event == "call" and _NOT_BY_HAND.fullmatch(module):
+                used.append(f"{module}.{frame.f_code.co_name}")
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            return self.call(name, *args, **kwargs)
+        finally:
+            sys.setprofile(before)
+            if used:
+                raise NotByHand(
+                    f"`{name}` calls {used[0]}: this exercise is to be done by hand, without "
+                    "torch.autograd, torch.func and torch.optim"
+                )
+
     def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call the function `name`; return its result, and its arguments after the call."""
         given = self._cross(args)
@@ -166,17 +192,26 @@ class LocalSubject(Subject):
     ) -> tuple[Tensor | None, ...]:
         """Differentiate `sum(output * cotangent)` through the function by autograd."""
         given = list(self._cross(tuple(args)))
-        leaves = [given[index].requires_grad_() for index in wrt]
+        leaves: list[list[Tensor]] = []
+        for index in wrt:
+            leaves.append([])
+            if isinstance(given[index], Tensor):
+                leaves[-1].append(given[index].requires_grad_())
+            else:
+                given[index] = _keeping_results(given[index], leaves[-1])
 
         def differentiate(function: Callable[..., Any]) -> tuple[Tensor | None, ...]:
-            outputs = _require_tensors(name, function(*given), cotangents)
-            total = sum((o * c).sum() for o, c in zip(outputs, cotangents, strict=True))
+            with torch.enable_grad():  # a notebook may have switched it off for all that follows
+                outputs = _require_tensors(name, function(*given), cotangents)
+                total = sum((o * c).sum() for o, c in zip(outputs, cotangents, strict=True))
             if not isinstance(total, Tensor) or not total.requires_grad:
                 raise WrongKind(
                     f"the result of `{name}` is cut off from its inputs: no gradient can flow "
                     "back (look for .detach(), .data, torch.no_grad() or a new torch.tensor(...))"
                 )
-            return torch.autograd.grad(total, leaves, allow_unused=True)
+            flat = [leaf for each in leaves for leaf in each]
+            found = iter(torch.autograd.grad(total, flat, allow_unused=True))
+            return tuple(_together(list(itertools.islice(found, len(each)))) for each in leaves)
 
         return self._returned(name, self._run(name, differentiate))
 
@@ -196,14 +231,16 @@ class LocalSubject(Subject):
             raise CannotCross("a handle that no check has lent")
         function, cross = Settings().in_force()(self._lent[handle.id]), self._cross
 
-        def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-            return cross(lending.neutrally(lambda g, n: function(*g, **n), cross((args, kwargs))))
+        def answer(compute: Callable[..., Any], *request: Any) -> Any:
+            message = pack(request)
+            request = unpack(message, self._resolve)
+            lending.require_small(request, len(message))
+            return cross(lending.neutrally(compute, request))
 
-        def gradients(*request: Any) -> Any:
-            differentiate = partial(lending.differentiate, function)
-            return cross(lending.neutrally(differentiate, cross(request)))
-
-        return lending.borrowed(call, gradients)
+        return lending.borrowed(
+            partial(answer, lambda args, kwargs: function(*args, **kwargs)),
+            partial(answer, partial(lending.differentiate, function)),
+        )
 
     def _returned(self, name: str, result: Any) -> Any:
         try:
@@ -349,6 +386,22 @@ def _is_ours(filename: str) -> bool:
     """
     is_in_package = filename.startswith(_OUR_PACKAGE) and filename != wire.__file__
     return is_in_package or filename == contextlib.__file__
+
+
+def _keeping_results(function: Callable[..., Any], kept: list[Tensor]) -> Callable[..., Any]:
+    """Return a lent function whose results are differentiated by, and kept."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kept.append(function(*args, **kwargs).requires_grad_())
+        return kept[-1]
+
+    return call
+
+
+def _together(gradients: Sequence[Tensor | None]) -> Tensor | None:
+    """Return the one gradient, or those of several results in a row."""
+    found = [gradient for gradient in gradients if gradient is not None]
+    return torch.cat([g.flatten() for g in found]) if len(found) > 1 else next(iter(found), None)
 
 
 def _require_tensors(name: str, result: Any, cotangents: Sequence[Tensor]) -> Sequence[Tensor]:

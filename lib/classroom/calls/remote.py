@@ -20,6 +20,7 @@ from classroom.calls.files import File
 from classroom.calls.subject import (
     Crashed,
     Died,
+    NotByHand,
     NotDefined,
     NotWritten,
     StudentError,
@@ -37,11 +38,7 @@ from classroom.limits import SECONDS_PER_EXERCISE, WALL_PER_CPU
 # The process of the code under test stops a call itself; this long after, it is stopped.
 _GRACE_SECONDS = 0.3
 _SECONDS_BETWEEN_LOOKS = 0.1
-# What a check lends is computed by the grader. What that takes grows with the square of a length,
-# whatever the bytes are in which the length is written.
-MAX_LENT_BYTES = 2**18
-MAX_LENT_LENGTH = 256
-_ERRORS = {kind.__name__: kind for kind in (NotDefined, NotWritten, TooSlow, WrongKind)}
+_ERRORS = {kind.__name__: kind for kind in (NotByHand, NotDefined, NotWritten, TooSlow, WrongKind)}
 
 
 class RemoteSubject(Subject):
@@ -101,6 +98,10 @@ class RemoteSubject(Subject):
 
         """
         return self._ask("call", name, args, kwargs)
+
+    def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a function that may not let torch differentiate or optimize."""
+        return self._ask("call_by_hand", name, args, kwargs)
 
     def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call a function and also return its arguments as it left them."""
@@ -191,10 +192,7 @@ class RemoteSubject(Subject):
     def _lend_to(self, kind: str, identity: int, request: list[Any], channel: Channel) -> list[Any]:
         started = time.process_time()
         try:
-            if channel.last_length > MAX_LENT_BYTES:
-                raise ValueError(f"this function takes at most {MAX_LENT_BYTES:,} bytes")
-            if _length(request) > MAX_LENT_LENGTH:
-                raise ValueError(f"this function takes lengths of at most {MAX_LENT_LENGTH}")
+            lending.require_small(request, channel.last_length)
             function = self._lent[identity]
             with _stopped_after(self._seconds_left - self._used()):
                 if kind == "lent":
@@ -216,17 +214,6 @@ class RemoteSubject(Subject):
 
 class _Overtime(BaseException):
     """A lent function has computed for too long; no handler for its own errors catches this."""
-
-
-def _length(value: Any) -> int:
-    """Return the largest length in a value: of a tensor's axis, a list, a text."""
-    if isinstance(value, Tensor):
-        return max(value.shape, default=0)
-    if isinstance(value, dict):
-        return max(len(value), *map(_length, value.values()), *map(len, value), 0)
-    if isinstance(value, (list, tuple)):
-        return max(len(value), *map(_length, value), 0)
-    return len(value) if isinstance(value, str) else 0
 
 
 @contextlib.contextmanager

@@ -51,6 +51,10 @@ class WrongKind(StudentError):
     """The function returned no tensor, number or string, or a module has the wrong parameters."""
 
 
+class NotByHand(StudentError):
+    """The function let torch do what this exercise asks to do by hand."""
+
+
 class NotHandedIn(StudentError):
     """A file that belongs beside the notebook is missing, or cannot be read."""
 
@@ -78,6 +82,16 @@ class Subject(Protocol):
             TooSlow: If the time is up.
             WrongKind: If its result cannot cross, or if it is a module with the wrong parameters.
             Died: If its process ended.
+
+        """
+        ...
+
+    def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the function `name`, which may not let torch differentiate or optimize.
+
+        Raises:
+            NotByHand: If it does.
+            StudentError: As `call`.
 
         """
         ...
@@ -111,7 +125,8 @@ class Subject(Protocol):
         Args:
             name: The function.
             args: Its arguments.
-            wrt: Which of them to differentiate with respect to.
+            wrt: Which of them to differentiate with respect to; if it is a lent function, with
+                respect to what that returned.
             cotangents: One per output tensor, of its shape.
 
         Returns:

@@ -157,7 +157,7 @@ class _Encoder:
             # A subclass may override any operation: read the plain tensor.
             with torch._C.DisableTorchFunctionSubclass():
                 plain = Tensor.detach(value)
-            if plain.device.type != "cpu":
+            if plain.device.type not in ("cpu", "meta"):
                 raise CannotCross(
                     f"a tensor on {plain.device.type} cannot be read: move it to the CPU"
                 )
@@ -173,6 +173,8 @@ class _Encoder:
                 )
             # Count before copying: an expanded tensor takes little memory until then.
             self._count(plain.numel() * plain.element_size())
+            if plain.is_meta:  # it has no numbers
+                return {"tensor": name, "shape": list(plain.shape), "meta": True}
             flat = plain.resolve_neg().contiguous().reshape(-1)
             self.blobs.append(flat.view(torch.uint8).numpy().tobytes())
             return {"tensor": name, "shape": list(plain.shape)}
@@ -207,7 +209,8 @@ class _Decoder:
                 raise ValueError("a whole number beyond 64 bits")
             return description
         if "tensor" in description:
-            return self._tensor(DTYPES[description["tensor"]], description["shape"])
+            dtype, shape = DTYPES[description["tensor"]], description["shape"]
+            return self._tensor(dtype, shape, bool(description.get("meta")))
         if "handle" in description:
             return self.resolve(Handle(int(description["handle"]), str(description["owner"])))
         if "dict" in description:
@@ -220,7 +223,7 @@ class _Decoder:
             raise ValueError("a key that is no string")
         return key
 
-    def _tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
+    def _tensor(self, dtype: torch.dtype, shape: list[int], is_meta: bool) -> Tensor:
         if not all(type(size) is int and size >= 0 for size in shape):
             raise ValueError("a shape that is no list of sizes")
         if len(shape) > MAX_DIMENSIONS:
@@ -228,6 +231,8 @@ class _Decoder:
         num_bytes = dtype.itemsize
         for size in shape:
             num_bytes *= size
+        if is_meta and num_bytes <= MAX_BYTES:
+            return torch.empty(shape, dtype=dtype, device="meta")
         end = self.position + num_bytes
         if end > len(self.blob):
             raise ValueError("fewer bytes than the shapes need")

@@ -121,6 +121,8 @@ def wrong_form(
             if s.shape != e.shape:
                 axes = f" = ({', '.join(returns[label].split())})" if returns[label] else ""
                 return f"{label} has shape {tuple(s.shape)}, expected {tuple(e.shape)}{axes}"
+            if s.device != e.device:
+                return f"{label} is on the device {s.device}, expected {e.device}"
             if _family(s.dtype) != _family(e.dtype):
                 return f"{label} has dtype {s.dtype}, expected {e.dtype}"
         elif not isinstance(s, (int, float)) and not (isinstance(s, Tensor) and s.numel() == 1):

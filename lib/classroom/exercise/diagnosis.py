@@ -52,8 +52,12 @@ def mistakes_alike(
     inputs: Inputs,
     judge: Judge,
     tolerance: float | None = None,
+    compared: Sequence[int] = (),
 ) -> list[Answer]:
     """Return the known mistakes that behave like the student's code on every fresh case.
+
+    If there are none, the results are compared in the places `compared` alone: who makes two
+    mistakes, each in another result, hears of both.
 
     Code that crashes is also compared on inputs whose sizes are all equal, where it often runs
     despite mismatched shapes: two programs that crash need not be the same.
@@ -66,7 +70,13 @@ def mistakes_alike(
     trials = [(args, _outcome(subject, name, args)) for args in map(inputs, cases)]
     if not any(_tells_something(seen) for _, seen in trials):
         return []
-    return [m for m in case.mistakes if _behaves_like(m, name, trials, judge, tolerance)]
+    for places in ((), compared) if compared else ((),):
+        found = [
+            m for m in case.mistakes if _behaves_like(m, name, trials, judge, tolerance, places)
+        ]
+        if found:
+            return found
+    return []
 
 
 def _behaves_like(
@@ -75,17 +85,25 @@ def _behaves_like(
     trials: Sequence[tuple[tuple[Any, ...], Any]],
     judge: Judge,
     tolerance: float | None,
+    places: Sequence[int],
 ) -> bool:
     known_code = known(mistake)
     shown_wrong = False
     for args, seen in trials:
         wrong = _outcome(known_code, name, args)
-        if not same(seen, wrong, tolerance):
+        if not same(_at(places, seen), _at(places, wrong), tolerance):
             return False
         # Of a large result only a sketch is known; the student's result matches it.
         whole = seen if has_sketch(wrong) else wrong
         shown_wrong = shown_wrong or _is_wrong(judge, whole, args)
     return shown_wrong
+
+
+def _at(places: Sequence[int], outcome: Any) -> Any:
+    """Return the results in some places, all if there are none."""
+    if not places or not isinstance(outcome, (list, tuple)) or len(outcome) <= max(places):
+        return outcome
+    return [outcome[place] for place in places]
 
 
 @dataclass(frozen=True)
@@ -208,7 +226,7 @@ def smallest_example(
                 break
     # A case has a generator that advances: make a new one with the same seed.
     args = inputs(case.smaller({**case.sizes, **smallest.asked}, rounded))
-    given = zip(_names(judge, oracle, len(args)), args, strict=True)
+    given = zip(names_of(judge, oracle, len(args)), args, strict=True)
     try:
         results = [("you return", subject.call(name, *args))]
     except StudentError:  # the time ran out
@@ -254,7 +272,7 @@ def shown_shapes(
 ) -> str:
     """Describe the arguments of a call that crashed: shapes of tensors, values of the rest."""
     args = inputs(case.fresh(0))
-    named = zip(_names(judge, oracle, len(args)), args, strict=True)
+    named = zip(names_of(judge, oracle, len(args)), args, strict=True)
     return "It was called with " + ", ".join(f"{label} {_sizes(value)}" for label, value in named)
 
 
@@ -268,7 +286,7 @@ def _sizes(value: Any) -> str:
     return _show(value)
 
 
-def _names(judge: Judge, oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
+def names_of(judge: Judge, oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:
     """Name the arguments as the oracle does or, for a law, as its judge does."""
     for names in (_parameters(oracle) if oracle else [], _parameters(judge)[1:]):
         if len(names) >= count:

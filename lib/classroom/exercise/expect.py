@@ -12,14 +12,16 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from classroom.calls.subject import Crashed, StudentError, Subject
+from torch import Tensor
+
+from classroom.calls.subject import Crashed, StudentError, Subject, WrongKind
 from classroom.calls.wire import pack
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
-from classroom.exercise.comparing import differs, loses_precision, same, wrong_form
+from classroom.exercise.comparing import describe, differs, loses_precision, same, wrong_form
 from classroom.exercise.diagnosis import (
     WRONG_FORM,
     Crash,
@@ -29,11 +31,13 @@ from classroom.exercise.diagnosis import (
     answering_alike,
     attempt,
     mistakes_alike,
+    names_of,
     shown_shapes,
     smallest_example,
 )
 from classroom.exercise.prepared import (
     BrokenCheck,
+    Oracle,
     RecordedSubject,
     as_oracle,
     known,
@@ -41,8 +45,12 @@ from classroom.exercise.prepared import (
 )
 
 Implementations = Mapping[str, Callable[..., Any]]
+# In the memory of a run: the calls through which gradients may flow.
+FLOWS = "flows"
 # How often a test whose verdicts ignore what it is given may earn anything.
 _LUCK = 1e-3
+# How often it is called again to see whether it changes its mind.
+_AGAIN = 5
 # Seconds. Code that takes longer needs the time of its exercise for the checks themselves.
 _QUICK = 0.3
 
@@ -59,9 +67,11 @@ class Exercise:
         difficulty: From 1 (a line) to 5 (an evening).
         importance: From 1 (a detail) to 5 (later exercises depend on it).
         minutes: For a student who has read the chapter.
-        optional: Whether a course may omit it.
+        deeper: Whether it stands below the core of its notebook, and can be left for later.
         files: Names of files to submit with the notebook, such as `model.safetensors`, which
             checks read by `Subject.file`.
+        by_hand: Whether the code may not let torch differentiate or optimize.
+        may_cut: Names of functions that gradients need not flow through; see `Flow`.
 
     """
 
@@ -72,8 +82,10 @@ class Exercise:
     difficulty: int
     importance: int
     minutes: int
-    optional: bool = False
+    deeper: bool = False
     files: tuple[str, ...] = ()
+    by_hand: bool = False
+    may_cut: tuple[str, ...] = ()
 
 
 def exercise(name: str, **about: Any) -> Callable[[type], type]:
@@ -173,6 +185,7 @@ def expect_agrees(
     """
     oracle, labels = as_oracle(oracle), list(returns)
     compared = labels if compare is None else compare
+    places = [labels.index(label) for label in compare or ()]
     shapes: dict[str, tuple[int, ...]] = {}
 
     def judge(seen: Any, *args: Any) -> str | None:
@@ -193,11 +206,18 @@ def expect_agrees(
         return None
 
     alike = tolerance if alike is None else alike
-    before, started = Case(case.seed, sizes=case.sizes), time.monotonic()
+    args, started = inputs(Case(case.seed, sizes=case.sizes)), time.monotonic()
+    flow = Flow(name, args, oracle, tolerance, tuple(names_of(judge, oracle, len(args))))
+    if flow.wrt:
+        flows = case.memory.setdefault(FLOWS, {})
+        earlier = flows.get(name, flow)
+        # At an edge, such as minus infinity, correct functions may differ in their gradients.
+        tamest = min(earlier, flow, key=Flow.largest_entry)
+        flows[name] = replace(tamest, seeds=(*earlier.seeds, case.seed))
     for _ in range(draws):
-        _expect(subject, case, name, inputs, judge, oracle, alike)
+        _expect(subject, case, name, inputs, judge, oracle, alike, places)
     is_quick = time.monotonic() - started < _QUICK
-    _expect_any_sizes(subject, case, name, inputs(before), inputs, judge, is_quick)
+    _expect_any_sizes(subject, case, name, args, inputs, judge, is_quick)
     require_words(returns, shapes, case.asked)
 
 
@@ -306,6 +326,75 @@ def expect_gradients(
             raise CheckFailed(problem)
 
 
+@dataclass(frozen=True)
+class Flow:
+    """A call through which gradients may flow, for a function that passes all checks.
+
+    Attributes:
+        name: The function.
+        args: Its arguments.
+        oracle: Computes the correct result.
+        tolerance: As in `expect_agrees`.
+        labels: Names of the arguments.
+        seeds: Of the checks that called the function.
+
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    oracle: Oracle
+    tolerance: float | None
+    labels: tuple[str, ...]
+    seeds: tuple[str, ...] = ()
+
+    def largest_entry(self) -> float:
+        """Return the largest magnitude in the arguments."""
+        entries = (self.args[i].abs().amax().item() for i in self.wrt if self.args[i].numel())
+        return max(entries, default=0.0)
+
+    @property
+    def wrt(self) -> list[int]:
+        """Indices of the arguments that a gradient may reach."""
+        given = enumerate(self.args)
+        return [i for i, a in given if isinstance(a, Tensor) and a.is_floating_point()]
+
+    def problem(self, subject: Subject) -> str | None:
+        """Say how code under test cuts a gradient that flows through the oracle."""
+        draw = Case(f"{self.seeds[0]}/gradient")
+        try:
+            outputs = self.oracle(*self.args)
+            outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+            cotangents = [draw.normal(*output.shape).to(output.dtype) for output in outputs]
+            expected = self.oracle.gradients(self.args, self.wrt, cotangents)
+        except Exception:  # no gradient flows through the oracle either
+            return None
+        flowing = [i for i, g in enumerate(expected) if g is not None and bool(g.any())]
+        if not flowing:
+            return None
+        cut = (
+            f"`{self.name}` returns the right numbers, but the gradient is cut: {{}} (look for "
+            ".detach(), .item(), .data, torch.tensor(...), torch.no_grad() or NumPy on the way)"
+        )
+        try:
+            seen = subject.gradients(self.name, self.args, self.wrt, cotangents)
+        except Crashed as error:  # a change in place, for instance, is another mistake
+            return cut.format(error) if "numpy()" in error.text else None
+        except WrongKind:
+            return cut.format("none flows back")
+        except StudentError:
+            return None
+        for index in flowing:
+            label, found = self.labels[self.wrt[index]], seen[index]
+            if found is None:
+                return cut.format(f"none reaches `{label}`")
+            right = expected[index]
+            if right is None or found.shape != right.shape or not found.isfinite().all():
+                continue  # no gradient, or one that is lost and not cut
+            if differs(label, found, right, self.tolerance):
+                return cut.format(f"not all of it reaches `{label}`")
+        return None
+
+
 def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inputs) -> None:
     """Expect a function to leave its arguments as they were.
 
@@ -374,17 +463,31 @@ def expect_test_judges(
     key = ("", name, *lent)
     if key not in case.memory:
         case.memory[key] = _until_not_luck(subject, case, name, lent, list(right), list(wrong))
-    verdicts = case.memory[key]
+    verdicts, changing = case.memory[key]
     problem = None
     for description in right:
         if (verdict := verdicts[description]) is not None:
             problem = f"your test rejects a correct implementation ({description}). {verdict}"
             break
     else:
+        description = must_catch
         if verdicts[must_catch] is None:
             problem = f"your test lets a wrong implementation pass: {must_catch}"
     if problem is None:
         return
+    if description in changing:
+        problem += (
+            ". Your test changes its mind: called again, it says the opposite of the same one. "
+            "Draw its numbers from a torch.Generator with a seed, and leave room for rounding"
+        )
+    elif verdicts[description] is None:
+        with contextlib.suppress(StudentError):
+            seen = subject.call(name, subject.lend(lent[description]))
+            if seen is not None:
+                raise CheckFailed(
+                    f"{problem}. It returned {describe(seen)}, which nobody reads: `assert` what "
+                    "has to hold, so that your test raises AssertionError"
+                )
     alike = []
     for mistake in case.mistakes:
         key = (mistake.name, name, *lent)
@@ -419,13 +522,14 @@ def _expect(
     judge: Judge,
     oracle: Callable[..., Any] | None,
     tolerance: float | None = None,
+    compared: Sequence[int] = (),
 ) -> None:
     problem, error = attempt(subject, case, name, inputs, judge)
     if problem is None:
         return
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
         raise CheckFailed(problem) from error
-    alike = mistakes_alike(subject, case, name, inputs, judge, tolerance)
+    alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared)
     if error is None:
         if oracle is not None and not alike:
             problem += _unsteadiness(subject, case, name, inputs)
@@ -501,8 +605,11 @@ def _until_not_luck(
     lent: Implementations,
     right: Sequence[str],
     wrong: Sequence[str],
-) -> dict[str, str | None]:
-    """Run a test on each implementation; return None if it passes, else its message.
+) -> tuple[dict[str, str | None], set[str]]:
+    """Run a test on each implementation, again and again.
+
+    Returns:
+        None for each that passes, else the message; and those that passed once and once did not.
 
     A round holds every wrong implementation once and as many correct ones. If a test fails `f`
     times in a round of `N`, whatever it is given, then the failures are all among the `W` wrong
@@ -512,11 +619,12 @@ def _until_not_luck(
     draw = case.fresh(0)
     rights = list(itertools.islice(itertools.cycle(right), max(len(right), len(wrong))))
     found: dict[str, str | None] = dict.fromkeys(lent)
-    caught, rounds = set(wrong), []
+    caught, rounds, passed = set(wrong), [], set()
     while caught and not any(found[description] for description in right):
         said = [(d, _verdict(subject, name, lent[d])) for d in draw.shuffled([*rights, *wrong])]
         found.update((d, words) for d, words in said if words is not None)
-        caught -= {d for d, words in said if words is None}
+        passed |= {d for d, words in said if words is None}
+        caught -= passed
         rounds.append(sum(words is not None for _, words in said))
         ways, num_caught = math.comb(len(wrong), len(caught)), len(caught)
         for failed in rounds:
@@ -524,7 +632,12 @@ def _until_not_luck(
             ways /= math.comb(len(said), failed)
         if ways <= _LUCK:
             break
-    return {d: None if d in wrong and d not in caught else found[d] for d in lent}
+    for description in {d for d in right if found[d]} - passed:
+        with contextlib.suppress(CheckFailed):  # no time is left
+            again = (_verdict(subject, name, lent[description]) for _ in range(_AGAIN))
+            passed |= {description} if None in again else set()
+    verdicts = {d: None if d in wrong and d not in caught else found[d] for d in lent}
+    return verdicts, {d for d in passed if found[d]}
 
 
 def _lendable(implementations: Implementations) -> Implementations:

@@ -206,6 +206,11 @@ class RecordedSubject:
         asked = ("call", name, args, kwargs)
         return self.answer(asked, lambda code: code.call(name, *args, **kwargs))
 
+    def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a function, as `LocalSubject.call_by_hand` does."""
+        asked = ("by hand", name, args, kwargs)
+        return self.answer(asked, lambda code: code.call_by_hand(name, *args, **kwargs))
+
     def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call a function; also return its arguments as they are after the call."""
         asked = ("inputs", name, args)

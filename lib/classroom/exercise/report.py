@@ -38,6 +38,12 @@ class CheckResult:
     is_blank: bool = False
 
 
+def next_step(title: str, core: int | None = None) -> str:
+    """Say which exercise comes next, and if it is beyond the core, that the core is done."""
+    done = f"the core is done: all {core} points; what follows goes deeper, " if core else ""
+    return f"{done}next is {title}"
+
+
 @dataclass(frozen=True)
 class Report:
     """The outcome of one exercise.

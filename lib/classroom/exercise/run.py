@@ -8,21 +8,23 @@ import contextlib
 import functools
 import io
 import os
+import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from classroom.calls.local import Settings
-from classroom.calls.subject import NotWritten, StudentError, Subject
+from classroom.calls.subject import NotByHand, NotWritten, StudentError, Subject
 from classroom.course import PUBLISHED_SEED, SEED_VARIABLE
 from classroom.exercise import prepared
+from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import WRONG_FORM
-from classroom.exercise.expect import CheckFailed, Exercise
+from classroom.exercise.expect import FLOWS, CheckFailed, Exercise
 from classroom.exercise.report import CheckResult, Report
 
 MAX_MESSAGE_LENGTH = 5000
@@ -67,11 +69,13 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
     with Settings().in_force(), prepared.checking(folder, name) as mistakes:
         for test in Case(f"{seed}/{name}").shuffled(found.checks):
             case = Case(f"{seed}/{name}/{test}", mistakes, memory=memory)
-            asked = _Asked(subject)
+            asked = _Asked(subject, found.exercise.by_hand, mistakes)
             problem = _run(found, test, asked, case)
             if isinstance(problem, (*WRONG_FORM, MemoryError)) and asked.has_answered:
                 problem = _of_no_form(problem, found.exercise)
             problems[test] = problem
+        with _silenced():
+            _fail_where_cut(found, subject, memory, problems, f"{seed}/{name}/")
     results = []
     for test, value in found.checks.items():
         first = next((p for t in (test, *found.only_with[test]) if (p := problems[t])), None)
@@ -80,22 +84,58 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
     return Report(name, f"{found.exercise.number} {found.exercise.title}", tuple(results))
 
 
+def _fail_where_cut(
+    found: _Found,
+    subject: Subject,
+    memory: Mapping[Any, Any],
+    problems: dict[str, BaseException | None],
+    seeds: str,
+) -> None:
+    """Fail one check of each function that cuts a gradient: the one worth least.
+
+    Only if all passed: of wrong numbers the gradient is wrong as well.
+    """
+    if found.exercise.by_hand or any(problems.values()):
+        return
+    for name, flow in memory.get(FLOWS, {}).items():
+        if name not in found.exercise.may_cut and (problem := flow.problem(subject)):
+            calling = [test for test in found.checks if seeds + test in flow.seeds]
+            problems[min(calling, key=found.checks.__getitem__)] = CheckFailed(problem)
+
+
 class _Asked:
     """Code under test that is known to have answered, or not."""
 
-    def __init__(self, subject: Subject):
+    def __init__(self, subject: Subject, by_hand: bool, mistakes: Sequence[Answer]):
         self._subject = subject
+        self._by_hand = by_hand
+        self._mistakes = mistakes
         self.has_answered = False
 
     def __getattr__(self, name: str) -> Any:
-        asks = getattr(self._subject, name)
+        how = "call_by_hand" if self._by_hand and name == "call" else name
+        asks = getattr(self._subject, how)
 
         def ask(*args: Any, **kwargs: Any) -> Any:
-            found = asks(*args, **kwargs)
+            try:
+                found = asks(*args, **kwargs)
+            except NotByHand as error:
+                alike = [m for m in self._mistakes if _is_not_by_hand(m, args, kwargs)]
+                raise CheckFailed(str(error), alike) from error
             self.has_answered = self.has_answered or name != "lend"
             return found
 
         return ask
+
+
+def _is_not_by_hand(mistake: Answer, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        prepared.known(mistake).call_by_hand(*args, **kwargs)
+    except NotByHand:
+        return True
+    except StudentError:
+        return False
+    return False
 
 
 def _of_no_form(error: BaseException, exercise: Exercise) -> CheckFailed:
@@ -136,7 +176,9 @@ def _result(
 
 
 def load_checks(folder: Path) -> dict[str, tuple[Exercise, str]]:
-    """Return the exercises of an assignment by name, each with the name of its test class.
+    """Return the exercises of an assignment by name and in the order of their numbers.
+
+    Each comes with the name of its test class.
 
     Raises:
         FileNotFoundError: If there is no `checks.py` in the folder.
@@ -203,7 +245,12 @@ def _collect_cached(path: Path, changed: int) -> dict[str, _Found]:
         found[about.name] = _Found(about, value, checks, only_with)
     if not found:
         raise ValueError(f"{path} holds no checks")
-    return found
+    return dict(sorted(found.items(), key=lambda item: _in_order(item[1].exercise.number)))
+
+
+def _in_order(number: str) -> list[int]:
+    """Return what sorts `1.10` behind `1.9`."""
+    return [int(part) for part in re.findall(r"\d+", number)]
 
 
 def _import(path: Path) -> ModuleType:
@@ -224,10 +271,18 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
+class ChecksMissing(FileNotFoundError):
+    """There is no `checks.py` in the folder."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Show the sentence alone in a notebook: its line of code has no mistake."""
+        return [str(self)]
+
+
 def _collect(folder: Path) -> dict[str, _Found]:
     path = Path(folder).resolve() / "checks.py"
     if not path.exists():
-        raise FileNotFoundError(
+        raise ChecksMissing(
             f"there is no checks.py in {path.parent}: open the notebook from the folder that it "
             "came in"
         )

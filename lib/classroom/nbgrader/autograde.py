@@ -10,10 +10,11 @@ import fnmatch
 import os
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
-from nbformat.v4 import new_output
+from nbformat.v4 import new_code_cell, new_output
 from nbgrader.api import Gradebook
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters import Autograde, NbGraderException
@@ -180,6 +181,30 @@ class OpenChecks(NbGraderPreprocessor):
         assignment = resources["nbgrader"]["assignment"]
         folder = Path(course.format_path(course.source_directory, ".", assignment))
         os.environ[SOLUTIONS_VARIABLE] = str(folder.resolve().parent)
+        return nb, resources
+
+
+class AddBack(NbGraderPreprocessor):
+    """Adds a blank for each answer that a submission lacks; behind it nbgrader puts its check.
+
+    Where both are missing, as below the line in a course of the core, nbgrader itself stops.
+    """
+
+    def preprocess(
+        self, nb: NotebookNode, resources: ResourcesDict
+    ) -> tuple[NotebookNode, ResourcesDict]:
+        """Add the blanks at the end."""
+        about = resources["nbgrader"]
+        there = {cell.metadata.get("nbgrader", {}).get("grade_id") for cell in nb.cells}
+        with Gradebook(about["db_url"]) as gradebook:
+            known: Any = gradebook.find_notebook(about["notebook"], about["assignment"])
+            asked = {cell.name for cell in known.solution_cells}
+            asked -= {cell.name for cell in known.grade_cells}  # which nbgrader adds
+            for cell in known.source_cells:
+                if cell.name in asked - there:
+                    marks = {"grade": False, "locked": False, "solution": True, "task": False}
+                    marks |= {"grade_id": cell.name, "schema_version": 3}
+                    nb.cells.append(new_code_cell(cell.source, metadata={"nbgrader": marks}))
         return nb, resources
 
 

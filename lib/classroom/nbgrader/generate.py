@@ -33,7 +33,7 @@ from nbgrader.preprocessors import SaveCells
 from nbgrader.utils import compute_checksum, is_grade, is_solution
 from traitlets import Bool, Dict
 
-from classroom.course import CHECK_SUFFIX
+from classroom.course import CHECK_SUFFIX, is_line
 
 _HEADING = re.compile(r"(?m)^## Exercise (\S+) ·")
 
@@ -57,6 +57,12 @@ class UpdateCells(SaveCells):
         help="Whether written answers count, too, where `counted` does not list an assignment.",
     ).tag(config=True)
 
+    core = Bool(
+        False,
+        help="Whether students get the core alone, the exercises above the line of each notebook, "
+        "and only they count where `counted` does not list an assignment.",
+    ).tag(config=True)
+
     def preprocess(
         self, nb: NotebookNode, resources: ResourcesDict
     ) -> tuple[NotebookNode, ResourcesDict]:
@@ -67,14 +73,15 @@ class UpdateCells(SaveCells):
 
         """
         assignment = resources["nbgrader"]["assignment"]
-        number, names, usual = "", {}, set()
+        number, names, usual, is_below = "", {}, set(), False
         for cell in nb.cells:
+            is_below = is_below or is_line(cell)
             if heading := _HEADING.search(cell.source) if cell.cell_type == "markdown" else None:
                 number = heading[1]
             elif is_grade(cell):
                 name = cell.metadata.nbgrader.grade_id
                 names[name] = name if is_solution(cell) else number
-                if self.written or not is_solution(cell):
+                if (self.written or not is_solution(cell)) and not (self.core and is_below):
                     usual.add(names[name])
         wanted = set(self.counted.get(assignment, usual))
         known = {name.removesuffix(CHECK_SUFFIX) for name in names} | {*names.values()}

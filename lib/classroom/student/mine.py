@@ -35,8 +35,11 @@ import nbformat
 from classroom.calls.local import LocalSubject
 from classroom.exercise.prepared import PREPARED
 from classroom.exercise.run import load_checks, run_checks
+from classroom.student.work import notebooks_of
 
 PACKAGE = "mine"
+COLAB_COPIES = "Colab Notebooks"
+"""Folder beside the course in which Colab saves copies; the newest of each notebook counts."""
 SECONDS_PER_EXERCISE = 60.0
 """Time for one exercise, from running its code to its last check."""
 _START_SECONDS = 120.0
@@ -237,9 +240,10 @@ def build(
     seconds_per_exercise: float = SECONDS_PER_EXERCISE,
     pieces: Iterable[Piece] = PIECES,
 ) -> Library:
-    """Make the package `mine` beside `exercises/` from the notebooks there, or bring it up to date.
+    """Make the package `mine` from the notebooks, or bring it up to date.
 
-    Notebooks that have not changed are not run again.
+    They are those in `work/`, if there is one, and else those in `exercises/`. Notebooks that have
+    not changed are not run again.
 
     Args:
         root: The course's folder, which holds `exercises/`.
@@ -256,10 +260,10 @@ def build(
 
     """
     root, pieces = Path(root).resolve(), tuple(pieces)
-    exercises, package = root / "exercises", root / PACKAGE
-    if not exercises.is_dir():
+    notebooks, package = notebooks_of(root), root / PACKAGE
+    if not notebooks.is_dir():
         raise FileNotFoundError(
-            f"there is no folder {exercises}: say with --root where the course is"
+            f"there is no folder {notebooks}: say with --root where the course is"
         )
     if package.exists() and not (package / _RECORD).is_file():
         raise ValueError(
@@ -267,7 +271,7 @@ def build(
         )
     before = _read_record(package)
     chapters = [
-        _Chapter(exercises / name, [piece for piece in pieces if piece.assignment == name])
+        _Chapter(notebooks / name, [piece for piece in pieces if piece.assignment == name])
         for name in dict.fromkeys(piece.assignment for piece in pieces)
     ]
     with tempfile.TemporaryDirectory(prefix="classroom-mine-") as folder:
@@ -299,7 +303,7 @@ def status(root: Path | str = ".") -> tuple[Library, list[str]]:
     if library is None:
         raise FileNotFoundError(f"there is no {root / PACKAGE} yet: run `classroom mine`")
     now = {
-        name: _Chapter(root / "exercises" / name, [p for p in PIECES if p.assignment == name])
+        name: _Chapter(notebooks_of(root) / name, [p for p in PIECES if p.assignment == name])
         for name in library.notebooks
     }
     changed = [name for name, was in library.notebooks.items() if now[name].fingerprint != was]
@@ -494,6 +498,20 @@ def _first_line(error: BaseException) -> str:
     return said[0].rstrip(".") if said else type(error).__name__
 
 
+def newest_notebook(folder: Path) -> Path:
+    """Return a student's notebook: that of the assignment's folder, or a newer copy of Colab's.
+
+    Args:
+        folder: The assignment's folder, `COURSE/exercises/NUMBER_TOPIC`.
+
+    """
+    topic = folder.name.partition("_")[2]
+    there = folder / f"{topic}.ipynb"
+    copies = folder.parents[2].glob(f"{COLAB_COPIES}/*{topic}*.ipynb")
+    found = [path for path in (there, *copies) if path.exists()]
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=there)
+
+
 # A chapter of the package ----------------------------------------------------------------------
 
 
@@ -503,7 +521,7 @@ class _Chapter:
     def __init__(self, folder: Path, pieces: list[Piece]):
         self.folder, self.pieces = folder, pieces
         self.topic = folder.name.partition("_")[2]
-        self.notebook = folder / f"{self.topic}.ipynb"
+        self.notebook = newest_notebook(folder)
         self.source = _read(self.notebook)
         self.numbers: dict[str, str] = {}
         self.why: dict[str, str] = {}
@@ -593,7 +611,7 @@ class _Chapter:
 
     def module(self, made: str) -> str:
         """Return the chapter as the text of a module."""
-        place = f"exercises/{self.folder.name}/{self.notebook.name}"
+        place = "/".join(self.notebook.parts[-3:])
         lines = [
             f'"""{self.topic.capitalize()}, from {place}{made and f", {made[:10]}"}.',
             "",

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from classroom.calls.local import LocalSubject
-from classroom.course import PUBLISHED_SEED, REPORT_TYPE, SEED_VARIABLE
+from classroom.course import CHECK_SUFFIX, PUBLISHED_SEED, REPORT_TYPE, SEED_VARIABLE
 from classroom.exercise.expect import CheckFailed
 from classroom.exercise.prepared import folder_for
-from classroom.exercise.report import Report
+from classroom.exercise.report import Report, next_step
 from classroom.exercise.run import list_checks, load_checks, run_checks
 
 _earned: dict[tuple[Path, str], int] = {}
@@ -59,7 +59,9 @@ def check(name: str) -> Score:
     namespace = sys._getframe(1).f_globals
     subject = LocalSubject(namespace, listens=True)
     seed = os.environ.get(SEED_VARIABLE) or PUBLISHED_SEED
-    folder = folder_for(Path.cwd(), seed)  # under nbgrader the checks lie elsewhere
+    # VS Code may run a notebook in another folder, and says where the notebook lies.
+    notebook = Path(namespace.get("__vsc_ipynb_file__", Path.cwd() / "notebook"))
+    folder = folder_for(notebook.parent, seed)  # under nbgrader the checks lie elsewhere
     report = run_checks(folder, name, subject, seed)
     if os.environ.get("NBGRADER_EXECUTION") == "validate" and report.earned < report.points:
         raise CheckFailed(report.to_text())
@@ -67,7 +69,7 @@ def check(name: str) -> Score:
     _show(report, [_OLD.format(name=each) for each in old], subject.heard)
     _earned[folder, name] = report.earned
     score = Score(report.earned)
-    score.so_far = _so_far(folder)
+    score.so_far = _so_far(folder, notebook.parent)
     return score
 
 
@@ -113,12 +115,18 @@ def _is_old(found: Any, name: str, cells: Any) -> bool:
     return bool(holding and defining) and holding[-1] < defining[-1]
 
 
-def _so_far(folder: Path) -> str:
-    """Say what has been earned in a notebook, and what comes next."""
+def _so_far(folder: Path, place: Path) -> str:
+    """Say what has been earned in the notebook at `place`, and what comes next."""
     points = {name: sum(p for _, p in found) for name, found in list_checks(folder).items()}
+    text = "".join(path.read_text(encoding="utf-8") for path in place.glob("*.ipynb"))
+    if text:  # a handout of the core ends before the others
+        points = {name: p for name, p in points.items() if f'"{name}{CHECK_SUFFIX}"' in text}
     earned = {name: _earned.get((folder, name), 0) for name in points}
     total = f"{sum(earned.values())} of {sum(points.values())} points of this notebook so far"
-    unfinished = [
-        about for name, (about, _) in load_checks(folder).items() if earned[name] < points[name]
-    ]
-    return f"{total}; next is {unfinished[0].number} {unfinished[0].title}" if unfinished else total
+    exercises = {name: a for name, (a, _) in load_checks(folder).items() if name in points}
+    unfinished = [about for name, about in exercises.items() if earned[name] < points[name]]
+    if not unfinished:
+        return total
+    core = sum(points[name] for name, about in exercises.items() if not about.deeper)
+    then = f"{unfinished[0].number} {unfinished[0].title}"
+    return f"{total}; {next_step(then, core if unfinished[0].deeper else None)}"

@@ -12,8 +12,8 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 
-from classroom.course import CHECK_SUFFIX, REPORT_TYPE
-from classroom.exercise.report import CheckResult, Report
+from classroom.course import CHECK_SUFFIX, REPORT_TYPE, is_line
+from classroom.exercise.report import CheckResult, Report, next_step
 from classroom.student.connections import own_connection
 
 SECONDS_PER_CELL = 60
@@ -26,11 +26,14 @@ class NotebookReport:
     Attributes:
         reports: One per check cell, even if it did not get as far as checking.
         errors: One sentence per cell that did not run to its end.
+        num_core: How many of the reports, from the first on, are those of the core; if the
+            notebook has no line below which exercises go deeper, None.
 
     """
 
     reports: tuple[Report, ...]
     errors: tuple[str, ...]
+    num_core: int | None = None
 
     @property
     def points(self) -> int:
@@ -41,6 +44,21 @@ class NotebookReport:
     def earned(self) -> int:
         """What was earned."""
         return sum(report.earned for report in self.reports)
+
+    @property
+    def unfinished(self) -> tuple[Report, ...]:
+        """Exercises that have points left to earn."""
+        return tuple(report for report in self.reports if report.earned < report.points)
+
+    @property
+    def next_step(self) -> str:
+        """What comes next, as the end of a sentence; empty if nothing does."""
+        if not self.unfinished:
+            return ""
+        core = self.reports[: self.num_core]
+        is_core = self.num_core is None or self.unfinished[0] in core
+        points = None if is_core else sum(report.points for report in core)
+        return f"; {next_step(self.unfinished[0].title, points)}"
 
 
 def check_notebook(
@@ -80,12 +98,14 @@ def check_notebook(
             log=logging.Logger("notebook", logging.CRITICAL),  # the report says what it would
             resources={"metadata": {"path": str(path.resolve().parent)}},
         )
-        reports, errors = [], []
+        reports, errors, num_core = [], [], None
         # What the Jupyter kernel writes to stderr is not for the student.
         with client.setup_kernel(stderr=subprocess.DEVNULL):
             alive = True
             for index, cell in enumerate(notebook.cells):
                 progress(index, len(notebook.cells))
+                if is_line(cell):
+                    num_core = len(reports)
                 if cell.cell_type != "code":
                     continue
                 cell.outputs = []
@@ -94,7 +114,7 @@ def check_notebook(
                     errors.extend(f"{_name(cell, index)} {sentence}" for sentence in said)
                 reports.extend(_reports(cell))
             progress(len(notebook.cells), len(notebook.cells))
-        return NotebookReport(tuple(reports), tuple(errors))
+        return NotebookReport(tuple(reports), tuple(errors), num_core)
 
 
 class _Kernel(AsyncKernelManager):

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -225,9 +226,9 @@ def load_training(
     # A worker without a saved state keeps the seed that its caller set.
     if (before := parts["random"].get(f"cpu.{rank()}")) is not None:
         torch.set_rng_state(before)
-    before = parts["random"].get(f"cuda.{rank()}")
-    if before is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(before)
+    for name, gpu in _gpus():
+        if (before := parts["random"].get(f"{name}.{rank()}")) is not None:
+            gpu.set_rng_state(before)
     return int(metadata["step"])
 
 
@@ -291,10 +292,16 @@ def _random_states(generator: torch.Generator) -> dict[str, Tensor]:
     states = {"generator": generator.get_state()}
     for number, state in enumerate(collected(torch.get_rng_state())):
         states[f"cpu.{number}"] = state
-    if torch.cuda.is_available():
-        for number, state in enumerate(collected(torch.cuda.get_rng_state())):
-            states[f"cuda.{number}"] = state
+    for name, gpu in _gpus():
+        for number, state in enumerate(collected(gpu.get_rng_state())):
+            states[f"{name}.{number}"] = state
     return states
+
+
+def _gpus() -> list[tuple[str, ModuleType]]:
+    """Return torch's modules of the kinds of GPU that are here, which keep a random state each."""
+    kinds = (("cuda", torch.cuda), ("mps", torch.mps))
+    return [(name, gpu) for name, gpu in kinds if gpu.is_available()]
 
 
 def _averages(

@@ -214,6 +214,8 @@ def _wait(device: torch.device) -> None:
     """Wait until a GPU has finished; its operations are asynchronous."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    if device.type == "mps":
+        torch.mps.synchronize()
 
 
 def _require_rounds(rounds: int) -> None:

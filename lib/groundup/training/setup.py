@@ -81,10 +81,10 @@ def choose_setup(
 ) -> Setup:
     """Find the setup in which a model trains fastest, by timing updates of a copy.
 
-    On a GPU, `auto` measures nothing: it means bfloat16 where supported, compiled, with fused
-    attention. On a CPU, bfloat16 is tried if there are instructions for it. A run too short to
-    spend a tenth of it on measuring uses the first setup, float32 in eager mode unless specified;
-    compiled setups are skipped if compiling would exceed that tenth.
+    On a GPU, `auto` measures nothing: it means fused attention, on CUDA also compiled and
+    bfloat16 where supported. On a CPU, bfloat16 is tried if there are instructions for it. A run
+    too short to spend a tenth of it on measuring uses the first setup, float32 in eager mode
+    unless specified; compiled setups are skipped if compiling would exceed that tenth.
 
     Args:
         model: On the device to train on. Neither it nor torch's global random state changes.
@@ -96,13 +96,14 @@ def choose_setup(
 
     """
     device = next(model.parameters()).device
-    if device.type == "cuda":
-        precisions: list[Precision] = ["bfloat16" if multiplies_bfloat16(device) else "float32"]
-        kinds: list[bool] = [True]
-        attentions: list[Attention] = ["fused"]
+    if device.type == "cpu":
+        precisions: list[Precision] = ["float32", "bfloat16"]
+        precisions = precisions if multiplies_bfloat16(device) else ["float32"]
+        kinds: list[bool] = [False, True]
+        attentions: list[Attention] = ["fused", "explicit"]
     else:
-        precisions = ["float32", "bfloat16"] if multiplies_bfloat16(device) else ["float32"]
-        kinds, attentions = [False, True], ["fused", "explicit"]
+        precisions = ["bfloat16" if multiplies_bfloat16(device) else "float32"]
+        kinds, attentions = [device.type == "cuda"], ["fused"]
     precisions = precisions if precision == "auto" else [precision]
     kinds = kinds if compiled == "auto" else [compiled]
     attentions = attentions if attention == "auto" else [attention]

@@ -150,7 +150,7 @@ ERRORS = {
         "### END SOLUTION: what is between them is removed",
     ),
     "a file to submit is missing": (
-        *("checks.py", "    optional=True,\n", '    files=("model.pt",),\n'),
+        *("checks.py", "    deeper=True,\n", '    files=("model.pt",),\n'),
         "checks.py: twice: students submit model.pt, which handed_in/ does not hold",
     ),
     "a hint is empty": (

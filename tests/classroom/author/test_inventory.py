@@ -17,6 +17,7 @@ def test_a_course_is_listed_by_hand(course):
         "notebook": "averages.ipynb",
         "points": 5,
         "minutes": 15,
+        "core": {"points": 3, "minutes": 10},
     }
     assert [exercise["name"] for exercise in exercises] == ["centre", "twice"]
     assert exercises[0] == {
@@ -28,7 +29,7 @@ def test_a_course_is_listed_by_hand(course):
         "minutes": 10,
         "difficulty": 2,
         "importance": 3,
-        "optional": False,
+        "deeper": False,
         "checks": [
             {"name": "rows are moved by their mean", "points": 1},
             {"name": "the mean is zero", "points": 2},
@@ -46,7 +47,7 @@ def test_a_course_is_listed_by_hand(course):
         ],
         "variants": ["loop", "divided", "as matrix"],
     }
-    assert exercises[1]["optional"] and len(exercises[1]["variants"]) == 3
+    assert exercises[1]["deeper"] and len(exercises[1]["variants"]) == 3
 
 
 def test_the_numbers_agree_with_the_files(request):

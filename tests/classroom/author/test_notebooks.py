@@ -1,8 +1,10 @@
+import re
+
 import nbformat
 import pytest
 
 from classroom.author.notebooks import build_notebook, cell_of, header_of, write_notebook
-from classroom.course import assignments, text_file
+from classroom.course import assignments, is_line, text_file
 from classroom.exercise.expect import Exercise
 
 
@@ -53,15 +55,37 @@ def test_a_notebook_is_its_text_with_the_headers_filled_in(assignment):
     assert [cell.cell_type for cell in notebook.cells] == [
         *("markdown", "code"),
         *("markdown", "code", "code", "code"),
+        "markdown",
         *("markdown", "code", "code"),
     ]
     assert notebook.cells[0].source == "# Averages\n\nTwo exercises."
     assert notebook.cells[2].source.startswith("## Exercise 7.1 · Centre the rows\n\nDifficulty")
     assert "· about 10 minutes · 3 points\n\nMove the rows" in notebook.cells[2].source
-    assert notebook.cells[6].source.endswith("· about 5 minutes · 2 points · optional")
+    assert notebook.cells[7].source.endswith("· about 5 minutes · 2 points · goes deeper")
     assert cell_of(notebook, "centre").source.startswith("def centre(x: torch.Tensor)")
     assert cell_of(notebook, "twice-check").source == 'check("twice")'
     assert cell_of(notebook, "centre-check").metadata.nbgrader.points == 3
+
+
+def test_the_line_says_what_lies_above_and_below_it(assignment):
+    (line,) = filter(is_line, build_notebook(assignment).cells)
+    assert "## Deeper" in line.source
+    assert "is the core**: 1 exercise, about 10 minutes, 3 points." in line.source
+    assert line.source.endswith("left for later: 1 exercise, about 5 minutes, 2 points.")
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (("{{deeper}}", "No line."), "twice"),
+        (("    deeper=True,\n", "", "checks.py"), "twice"),
+        (("    minutes=10,\n", "    minutes=10,\n    deeper=True,\n", "checks.py"), "centre"),
+    ],
+)
+def test_an_exercise_on_the_wrong_side_of_the_line_is_refused(edit, change, name):
+    message = "exercises with deeper=True stand below a cell {{deeper}}, and all others above it"
+    with pytest.raises(ValueError, match=f"{re.escape(message)}, got '{name}'"):
+        build_notebook(edit(*change))
 
 
 def test_points_are_written_in_the_checks_alone(edit):
@@ -69,13 +93,13 @@ def test_points_are_written_in_the_checks_alone(edit):
     notebook = build_notebook(folder)
     worth = [cell_of(notebook, f"{n}-check").metadata.nbgrader.points for n in ("centre", "twice")]
     assert worth == [6, 5]
-    assert "· 6 points" in notebook.cells[2].source and "· 5 points" in notebook.cells[6].source
+    assert "· 6 points" in notebook.cells[2].source and "· 5 points" in notebook.cells[7].source
 
 
 def test_ids_are_the_grade_ids_or_short_hashes(assignment):
     ids = [cell.id for cell in build_notebook(assignment).cells]
-    assert ids[3:5] == ["centre", "centre-check"] and ids[7:9] == ["twice", "twice-check"]
-    assert all(len(ids[i]) == 8 and int(ids[i], 16) >= 0 for i in (0, 1, 2, 5, 6))
+    assert ids[3:5] == ["centre", "centre-check"] and ids[8:10] == ["twice", "twice-check"]
+    assert all(len(ids[i]) == 8 and int(ids[i], 16) >= 0 for i in (0, 1, 2, 5, 6, 7))
     assert len(set(ids)) == len(ids)
 
 
@@ -95,13 +119,13 @@ def test_the_same_text_always_gives_the_same_bytes(assignment, tmp_path):
 def test_only_the_cell_that_was_edited_gets_another_id(edit):
     before = [cell.id for cell in build_notebook(edit("Two exercises.", "Both exercises.")).cells]
     after = [cell.id for cell in build_notebook(edit("Both exercises.", "A pair.")).cells]
-    assert [a == b for a, b in zip(before, after, strict=True)] == [False] + [True] * 8
+    assert [a == b for a, b in zip(before, after, strict=True)] == [False] + [True] * 9
 
 
 def test_equal_cells_get_different_ids(edit):
     twin = "\n\n# %%\n".join(3 * ['print("one is done")'])
     ids = [cell.id for cell in build_notebook(edit('print("one is done")', twin)).cells]
-    assert len(set(ids)) == len(ids) == 11
+    assert len(set(ids)) == len(ids) == 12
     assert ids[6:8] == [f"{ids[5]}-2", f"{ids[5]}-3"]
 
 
@@ -109,7 +133,7 @@ def test_the_layout_of_the_text_leaves_no_trace(edit):
     """Blank lines between cells, and cells that hold several blank lines."""
     folder = edit("import torch\n", "import torch\n\n\n\ndef helper():\n    pass\n\n\n\n\n")
     for cell in build_notebook(folder).cells:
-        assert set(cell.metadata) <= {"nbgrader"}
+        assert set(cell.metadata) <= {"nbgrader", "tags"}
 
 
 def test_a_notebook_has_no_outputs_and_says_only_that_it_is_python(assignment):

@@ -1,6 +1,7 @@
 import linecache
 import signal
 import statistics
+import sys
 import threading
 import time
 
@@ -11,6 +12,7 @@ from classroom.calls.files import MAX_FILE_BYTES, File
 from classroom.calls.local import LocalSubject
 from classroom.calls.subject import (
     Crashed,
+    NotByHand,
     NotDefined,
     NotHandedIn,
     NotWritten,
@@ -351,6 +353,52 @@ def test_an_input_that_was_made_unreadable_is_the_student_s_doing():
         subject.call_and_return_inputs("f", tensor(2, 3).float())
 
 
+# What is to be done by hand
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y.backward(); return w.grad",
+        "return torch.autograd.grad(y, w)[0]",
+        "return torch.func.grad(lambda w: w * w)(x)",
+        "return torch.func.jacrev(lambda w: w * w)(x)",
+        "return torch.func.jvp(lambda w: w * w, (x,), (x / x,))[1]",
+        "return torch.autograd.functional.jacobian(lambda w: w * w, x)",
+        "return torch.optim.SGD([w], lr=1.0).step() or 2 * x",
+        "from torch.optim.sgd import sgd; sgd([w], [x], [None], lr=1, momentum=0, weight_decay=0, "
+        "dampening=0, nesterov=False, maximize=False); return 2 * x",
+        "try: y.backward()\n    except Exception: pass\n    return 2 * x",
+        "y.backward(); return 1 / 0",
+    ],
+)
+def test_what_is_to_be_done_by_hand_is_not_done_by_torch(body):
+    source = f"def f(x):\n    w = x.clone().requires_grad_()\n    y = w * w\n    {body}"
+    subject = student(source)
+    with pytest.raises(
+        NotByHand, match=r"`f` calls torch\.\S+: this exercise is to be done by hand"
+    ):
+        subject.call_by_hand("f", tensor(3)[0])
+
+
+def test_what_is_done_by_hand_may_use_all_the_rest_and_be_looked_on():
+    calls = []
+    subject = student(
+        "def f(x):\n"
+        "    with torch.no_grad(): return torch.vmap(lambda row: row.softmax(-1).sum())(x)"
+    )
+    sys.setprofile(lambda frame, event, arg: calls.append(event))
+    try:
+        assert subject.call_by_hand("f", tensor([1, 2], [3, 4])).tolist() == [1, 1]
+        before = len(calls)
+        subject.call("f", tensor([1, 2]))
+    finally:
+        sys.setprofile(None)
+    assert len(calls) > before
+    with pytest.raises(Crashed, match="ZeroDivisionError"):
+        student("def f(): 1 / 0").call_by_hand("f")
+
+
 # What stops a gradient
 
 
@@ -371,6 +419,20 @@ def gradient(source, shape=(2, 3)):
 def test_a_result_without_a_way_back_is_cut_off(body):
     with pytest.raises(WrongKind, match="the result of `f` is cut off from its inputs"):
         gradient(f"def f(x):\n    {body}")
+
+
+def test_a_gradient_may_be_asked_of_what_a_lent_function_returned():
+    """Of the square of a result it is twice the result; of two results, one after the other."""
+    subject = student("def f(g, xs): return sum((g(x) ** 2).sum() for x in xs) * 1.0")
+    triple = subject.lend(lambda x: 3 * x)
+    for xs, expected in (([tensor(1, 2)], [6, 12]), ([tensor(1, 2), tensor(5)], [6, 12, 30])):
+        (gradient,) = subject.gradients("f", [triple, xs], [0], [tensor(1)[0]])
+        assert gradient.tolist() == expected
+    subject = student("def f(g, x): return g(x).detach().sum() + (x * x).sum() / 2")
+    found = subject.gradients(
+        "f", [subject.lend(lambda x: 3 * x), tensor(1)], [0, 1], [tensor(1)[0]]
+    )
+    assert found[0] is None and found[1].tolist() == [1]
 
 
 def test_an_input_that_is_not_used_has_no_gradient():

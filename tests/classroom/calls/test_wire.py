@@ -25,6 +25,9 @@ def nested(levels):
     return value
 
 
+ONE_ROW = torch.tensor([[1.0, 2.0]])
+
+
 class AnswersForItself(torch.Tensor):
     """Claims another shape, and says yes to whatever torch asks it."""
 
@@ -233,7 +236,7 @@ class Wrapper(torch.Tensor):
         (lambda: 10**5000, "a whole number must fit into 64 bits"),
         (lambda: torch.ones(2, dtype=torch.complex64), "a tensor of dtype complex64"),
         (lambda: torch.ones(2, 3).to_sparse(), "layout torch.sparse_coo cannot be read"),
-        (lambda: torch.ones(2, device="meta"), "a tensor on meta cannot be read"),
+        (lambda: torch.ones(2**23, device="meta").double().repeat(2), "a value may hold at most"),
         (Wrapper, "Wrapper cannot be read: use a plain torch.Tensor"),
     ],
 )
@@ -355,6 +358,18 @@ def test_a_message_is_not_read_beyond_the_limits():
         unpack(message(deep))
     with pytest.raises(CannotCross, match="longer than the limit"):
         unpack(bytes(MAX_BYTES + 1))
+
+
+def test_a_tensor_without_numbers_crosses_with_its_shape_dtype_and_device():
+    found = unpack(pack([torch.ones(2, 3, dtype=torch.bfloat16, device="meta"), ONE_ROW]))
+    assert (found[0].shape, found[0].dtype) == ((2, 3), torch.bfloat16)
+    assert found[0].device.type == "meta" and found[1].equal(ONE_ROW)
+
+
+def test_a_tensor_without_numbers_is_held_to_the_same_size():
+    forged = message({"tensor": "float64", "shape": [2**30], "meta": True})
+    with pytest.raises(CannotCross, match="fewer bytes than the shapes need"):
+        unpack(forged)
 
 
 def test_eight_declared_gigabytes_are_never_allocated():

@@ -62,7 +62,7 @@ def test_a_class_and_its_tests_carry_what_is_known_about_them():
             pass
 
     about = TestF.exercise
-    assert (about.name, about.number, about.difficulty, about.optional) == ("f", "1.1", 2, False)
+    assert (about.name, about.number, about.difficulty, about.deeper) == ("f", "1.1", 2, False)
     assert TestF.test_it.points == 3
 
 
@@ -509,6 +509,30 @@ def test_a_false_alarm_earns_nothing_and_is_quoted():
         assert raised.value.problem == (
             "your test rejects a correct implementation (the mean). It said: I expected two"
         )
+
+
+def test_a_test_that_changes_its_mind_is_told_so():
+    calls = itertools.count()
+
+    def strict_now_and_then(mean):
+        good(mean)
+        assert next(calls) % 3 < 2, "not today"
+
+    def blind_now_and_then(mean):
+        value = float(mean(torch.tensor([2.0, 3.0, 7.0])))
+        assert abs(value - 4) < 1e-4 or (value == 2 and next(calls) % 2)
+
+    for test, bug in ((strict_now_and_then, "the sum"), (blind_now_and_then, "the first")):
+        with pytest.raises(CheckFailed, match="Your test changes its mind: called again, it says"):
+            judged(test, bug)
+
+
+def test_a_test_that_returns_its_verdict_is_told_to_assert_it():
+    with pytest.raises(CheckFailed) as raised:
+        judged(lambda mean: bool(mean(torch.tensor([2.0, 4.0])) == 3), "the sum")
+    assert "It returned bool False, which nobody reads: `assert` what has to hold" in str(
+        raised.value
+    )
 
 
 def test_a_test_that_breaks_is_no_verdict():

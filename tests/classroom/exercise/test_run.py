@@ -104,6 +104,159 @@ def test_a_check_that_another_one_needs_must_be_there(write_checks):
         list_checks(folder)
 
 
+@pytest.mark.parametrize(
+    ("middle", "said"),
+    [
+        ("x.mean(0).detach()", "not all of it reaches `x`"),
+        (
+            "torch.tensor([c.mean().item() for c in x.T], dtype=x.dtype)",
+            "not all of it reaches `x`",
+        ),
+        ("x.mean(0); x, middle = x.data, middle.detach()", "none flows back"),
+        ("torch.tensor(x.numpy().mean(0))", "Can't call numpy() on Tensor that requires grad"),
+    ],
+)
+def test_a_gradient_that_is_cut_costs_the_smallest_check_of_what_is_right(
+    assignment, student, middle, said
+):
+    code = f"import torch\ndef centre(x):\n    middle = {middle}\n    return x - middle"
+    report = run_checks(assignment, "centre", student(code))
+    assert [result.earned for result in report.results] == [0, 2]
+    assert "the gradient is cut: " in report.messages[0] and said in report.messages[0]
+
+
+@pytest.mark.parametrize(
+    "centre",
+    [
+        "return x - x.mean(0)",
+        "middle = x.new_zeros(x.shape[1])\n  middle += x.mean(0)\n  return x - middle",
+        "x -= x.mean(0)\n  return x",
+    ],
+    ids=["as asked", "in place, on a tensor of its own", "in place, which is another mistake"],
+)
+def test_a_gradient_that_flows_costs_nothing(assignment, student, centre, capfd):
+    report = run_checks(assignment, "centre", student(f"import torch\ndef centre(x):\n  {centre}"))
+    assert report.earned == report.points, report.to_text()
+    assert not any(capfd.readouterr())
+
+
+def test_of_wrong_numbers_nothing_is_said_about_gradients(write_checks, student):
+    """One check compares one of two results, another the other, which is wrong."""
+    body = """
+    @points(1)
+    def test_a(self, subject, case): self.compare(subject, case, "a")
+
+    @points(1)
+    def test_b(self, subject, case): self.compare(subject, case, "b")
+
+    def compare(self, subject, case, part):
+        inputs = lambda case: (case.normal(4),)
+        right = lambda x: (2 * x, 3 * x)
+        returns = {"a": "width", "b": "width"}
+        expect_agrees(subject, case, "f", inputs, right, returns, compare=[part])
+    """
+    report = run_checks(write_checks(body), "f", student("def f(x): return 2 * x, 4 * x"))
+    assert [result.earned for result in report.results] == [1, 0]
+    assert "gradient" not in report.to_text()
+
+
+FLOWING = """
+@points(1)
+def test_it(self, subject, case):
+    inputs = lambda case: (case.normal(4),)
+    expect_agrees(subject, case, "f", inputs, lambda x: x * x, {{"y": "width"}})
+    {more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("about", "more", "said"),
+    [
+        ("", "", ["`f` returns the right numbers, but the gradient is cut: none flows back"]),
+        ('may_cut=("f",)', "", []),
+        ("by_hand=True", "", []),
+        ("", 'expect_gradients(subject, case, "f", inputs, lambda x: x * x, ["x"])', ["cut off"]),
+    ],
+)
+def test_an_exercise_may_let_a_gradient_be_cut_or_check_it_itself(
+    write_checks, student, about, more, said
+):
+    folder = write_checks(FLOWING.format(more=more))
+    checks = folder / "checks.py"
+    checks.write_text(checks.read_text().replace("minutes=", f"{about and about + ', '}minutes="))
+    messages = run_checks(folder, "f", student("def f(x): return x.detach() ** 2")).messages
+    assert len(messages) == len(said)
+    assert all(words in message for words, message in zip(said, messages, strict=True))
+
+
+def test_what_is_to_be_done_by_hand_earns_nothing_by_autograd_and_the_mistake_is_named(
+    write_checks, student
+):
+    body = """
+    @points(1)
+    def test_it(self, subject, case):
+        inputs = lambda case: (case.normal(4),)
+        expect_agrees(subject, case, "f", inputs, lambda x: 2 * x, {"slope": "width"})
+    """
+    by_autograd = """
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad((x * x).sum(), x)[0]"""
+    mistakes = f"""
+    import torch
+
+    class ByAutograd(Mistake, exercise="f"):
+        'Autograd.'
+        def f(x):{by_autograd.replace(chr(10), chr(10) + "    ")}
+
+    class Half(Mistake, exercise="f"):
+        'Half.'
+        def f(x): return x
+    """
+    folder = write_checks(body, mistakes=mistakes)
+    checks = folder / "checks.py"
+    checks.write_text(checks.read_text().replace("minutes=", "by_hand=True, minutes="))
+    answer = student(f"import torch\ndef f(x):{by_autograd}")
+    report = run_checks(folder, "f", answer)
+    assert (report.earned, report.mistakes) == (0, ["ByAutograd"])
+    assert report.messages[0].startswith("`f` calls torch.autograd.grad: this exercise is to be ")
+    assert run_checks(folder, "f", student("def f(x): return 2 * x")).earned == 1
+
+
+def test_two_known_mistakes_at_once_are_named_as_two(write_checks, student):
+    """Each in a result of its own, of which a check compares one."""
+    body = """
+    @points(1)
+    def test_a(self, subject, case): self.compare(subject, case, "a")
+
+    @points(1)
+    def test_b(self, subject, case): self.compare(subject, case, "b")
+
+    def compare(self, subject, case, part):
+        expect_agrees(
+            subject,
+            case,
+            "f",
+            lambda case: (case.normal(4),),
+            lambda x: (2 * x, 3 * x),
+            {"a": "width", "b": "width"},
+            compare=[part],
+        )
+    """
+    mistakes = """
+    class WrongSign(Mistake, exercise="f"):
+        'A sign.'
+        def f(x): return -2 * x, 3 * x
+
+    class Doubled(Mistake, exercise="f"):
+        'Twice.'
+        def f(x): return 2 * x, 6 * x
+    """
+    folder = write_checks(body, mistakes=mistakes)
+    report = run_checks(folder, "f", student("def f(x): return -2 * x, 6 * x"))
+    assert report.mistakes == ["WrongSign", "Doubled"]
+    assert "“wrong sign”" in report.to_text() and "“doubled”" in report.to_text()
+
+
 def test_a_mistake_of_another_exercise_is_not_named(write_checks, student):
     body = """
     @points(1)
@@ -130,7 +283,7 @@ def test_an_assignment_lists_its_exercises_and_checks(assignment):
     exercises = load_checks(assignment)
     assert list(exercises) == ["centre", "twice"]
     about, test_class = exercises["twice"]
-    assert (about.number, about.optional, test_class) == ("7.2", True, "TestTwice")
+    assert (about.number, about.deeper, test_class) == ("7.2", True, "TestTwice")
     assert list_checks(assignment) == {
         "centre": [("rows are moved by their mean", 1), ("the mean is zero", 2)],
         "twice": [("two is four", 2)],

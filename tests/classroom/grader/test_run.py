@@ -102,20 +102,20 @@ def test_the_executed_notebook_shows_what_the_cells_showed(graded):
     assert [o.output_type for o in shown] == ["stream", "execute_result"]
     assert failed[0].ename == "ZeroDivisionError"
     assert cell_of(notebook, "centre-check").outputs == []
-    assert notebook.cells[-4].outputs[0].text == "one is done\n"
+    assert notebook.cells[-5].outputs[0].text == "one is done\n"
     assert execution.errors == {3: "stopped: ZeroDivisionError: division by zero"}
 
 
 def test_nothing_after_the_last_check_is_run(graded):
-    points, execution = graded(own={7: "print('seen')", 10: "while True: pass"})
+    points, execution = graded(own={8: "print('seen')", 11: "while True: pass"})
     assert points == {"centre": 3, "twice": 2}
-    assert execution.errors == {} and set(execution.outputs) == {1, 3, 5, 7, 8}
-    assert execution.notebook().cells[10].outputs == []
+    assert execution.errors == {} and set(execution.outputs) == {1, 3, 5, 8, 9}
+    assert execution.notebook().cells[11].outputs == []
 
 
 def test_a_file_beside_the_notebook_reaches_the_checks_and_not_the_code(launcher, handout, hand_in):
     path = handout.folder / "checks.py"
-    checks = path.read_text().replace("optional=True,", "optional=True, files=('number.txt',),")
+    checks = path.read_text().replace("deeper=True,", "deeper=True, files=('number.txt',),")
     path.write_text(checks.replace("case.integer(1, 1000)", "int(subject.file('number.txt'))"))
     assignment, reports = Assignment(handout.folder), []
     reads_it = "def twice(number):\n    return 2 * int(open('number.txt').read())"
@@ -279,7 +279,7 @@ def test_a_given_cell_that_stops_is_no_remark(judged, hand_in):
     verdict, notebook = judged()
     assert verdict.errors == ()
     notebook = nbformat.reads(notebook, as_version=4)
-    assert notebook.cells[-4].outputs[0].ename == "ValueError"
+    assert notebook.cells[-5].outputs[0].ename == "ValueError"
 
 
 def test_remarks_stand_at_the_top_of_the_notebook_as_plain_text(judged, hand_in):

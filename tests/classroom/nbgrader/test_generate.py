@@ -12,7 +12,7 @@ from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde
 from nbgrader.utils import determine_grade
 
-from classroom.author.notebooks import build_notebook, write_notebook
+from classroom.author.notebooks import build_notebook, cell_of, write_notebook
 from classroom.author.release import nbgrader_config
 from classroom.exercise.report import CheckResult, Report
 from classroom.grader.verdicts import Verdict
@@ -264,6 +264,32 @@ def test_the_handout_does_not_depend_on_what_counts(course):
     count(course, "7.2")
     by_nbgrader(course)
     assert handout.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_course_of_the_core_hands_out_and_grades_what_stands_above_the_line(course):
+    rebuild(course)
+    with (course / "nbgrader_config.py").open("a") as config:
+        config.write("\nc.UpdateCells.core = True\n")
+    by_nbgrader(course)
+    handout = course / "exercises" / NAME
+    released = nbformat.read(handout / "averages.ipynb", as_version=4)
+    names = [cell.metadata.get("nbgrader", {}).get("grade_id") for cell in released.cells]
+    assert names[-3:] == ["centre", "centre-check", None], "it ends above the line"
+    with opened(course) as gradebook:
+        assert gradebook.find_assignment(NAME).max_score == 3
+    # A notebook of the core, and one of a student who was given the whole of it.
+    whole = nbformat.read(course / "solutions" / NAME / "averages.ipynb", as_version=4)
+    for student, notebook in (("dan", released), ("eva", whole)):
+        shutil.copytree(handout, course / "submitted" / student / NAME)
+        cell_of(notebook, "centre").source = "def centre(x):\n    return x - x.mean(dim=0)"
+        nbformat.write(notebook, course / "submitted" / student / NAME / "averages.ipynb")
+    finished = nbgrader(course, "autograde")
+    assert finished.returncode == 0, finished.stderr[:9000]
+    with opened(course) as gradebook:
+        for student in ("dan", "eva"):
+            submission = gradebook.find_submission(NAME, student)
+            assert (submission.score, submission.max_score) == (3, 3)
 
 
 def test_open_grading_sets_the_score_of_what_does_not_count_before_nbgrader_saves_it(course):

@@ -5,7 +5,15 @@ import time
 import pytest
 import torch
 
-from classroom.calls.subject import Crashed, Died, NotDefined, StudentError, TooSlow, WrongKind
+from classroom.calls.subject import (
+    Crashed,
+    Died,
+    NotByHand,
+    NotDefined,
+    StudentError,
+    TooSlow,
+    WrongKind,
+)
 from classroom.limits import Limits
 from classroom.sandbox.job import JobDied, JobTooSlow, ProtocolError
 
@@ -217,6 +225,27 @@ def test_errors_are_those_of_a_notebook(job):
             subject.call("crahs")
 
 
+def test_what_is_to_be_done_by_hand_is_not_done_by_torch_there_either(job):
+    job.run(
+        "def by_hand(x): return 2 * x\n"
+        "def by_torch(x):\n  w = x.clone().requires_grad_()\n"
+        "  w.square().sum().backward()\n  return w.grad"
+    )
+    with job.serving("f") as subject:
+        assert subject.call_by_hand("by_hand", ONE).equal(2 * ONE)
+        assert subject.call("by_torch", ONE).equal(2 * ONE)
+        with pytest.raises(NotByHand, match="`by_torch` calls torch.autograd.backward"):
+            subject.call_by_hand("by_torch", ONE)
+
+
+def test_a_gradient_may_be_asked_there_of_what_a_lent_function_returned(job):
+    job.run("def f(g, x): return g(x).square().sum()")
+    with job.serving("f") as subject:
+        triple = subject.lend(lambda x: 3 * x)
+        (gradient,) = subject.gradients("f", [triple, ONE], [0], [torch.ones(())])
+    assert gradient.equal(6 * ONE)
+
+
 def test_a_function_that_ends_its_process_costs_that_call_only(job):
     job.run("import os\ndef die(): os._exit(3)\ndef live(): return 5")
     with job.serving("die") as subject:
@@ -414,6 +443,9 @@ def test_text_that_no_file_takes_becomes_text(job):
 
 def test_a_function_of_ours_is_not_computed_for_inputs_of_any_size(job):
     job.run("import torch\ndef use(f): return f(torch.zeros(2**20))")
+    with job.serving("use") as subject, pytest.raises(Crashed, match="at most"):
+        subject.call("use", subject.lend(lambda x: x))
+    job.run("def use(f): return f(torch.zeros(200, 200, 200, device='meta'))")
     with job.serving("use") as subject, pytest.raises(Crashed, match="at most"):
         subject.call("use", subject.lend(lambda x: x))
 

@@ -82,7 +82,7 @@ def test_a_course_from_blank_to_solved_to_mistaken_is_what_the_library_says(
     said = capsys.readouterr().out
     assert f"0 of {len(PIECES)} exercises are yours" in said
     assert said.endswith("next: solve an exercise, then `classroom mine`: no piece is yours yet\n")
-    assert "04_blocks 4.1         borrowed  layer_norm\n" in said
+    assert "04_blocks 4.1          borrowed  layer_norm\n" in said
     assert said.count("is not written yet") == len(PIECES)
     library = imported(tmp_path)
     assert library.DecoderOnly.parts == Parts()

@@ -1,3 +1,4 @@
+import json
 import linecache
 import re
 
@@ -62,6 +63,24 @@ def test_what_has_been_earned_so_far_and_what_comes_next_stand_below_the_report(
     )
     run_cell("second = check('centre')", namespace)
     assert namespace["second"]._repr_html_() == "5 of 5 points of this notebook so far"
+
+
+def test_that_the_core_is_done_is_said_while_deeper_exercises_are_left(assignment, monkeypatch):
+    monkeypatch.chdir(assignment)
+    namespace = run_cell(RIGHT + "score = check('centre')", {"check": check})
+    assert namespace["score"]._repr_html_() == (
+        "3 of 5 points of this notebook so far; the core is done: all 3 points; "
+        "what follows goes deeper, next is 7.2 Twice"
+    )
+
+
+def test_what_comes_next_is_in_the_notebook(assignment, monkeypatch):
+    """A handout of the core alone has none of the deeper exercises."""
+    check_cell = {"cells": [{"metadata": {"nbgrader": {"grade_id": "centre-check"}}}]}
+    (assignment / "averages.ipynb").write_text(json.dumps(check_cell))
+    monkeypatch.chdir(assignment)
+    namespace = run_cell(RIGHT + "score = check('centre')", {"check": check})
+    assert namespace["score"]._repr_html_() == "3 of 3 points of this notebook so far"
 
 
 def test_validate_raises_what_was_found(assignment, monkeypatch, capsys):

@@ -33,13 +33,13 @@ def test_a_notebook_is_run_from_top_to_bottom_and_left_as_it_is(assignment, writ
     found = check_notebook(path, progress=lambda done, cells: seen.append((done, cells)))
     assert found.errors == ()
     assert told(found) == {"centre": (3, 3), "twice": (2, 2)}
-    assert (found.earned, found.points) == (5, 5)
+    assert (found.earned, found.points, found.num_core) == (5, 5, 1)
     assert [r.name for r in found.reports[0].results] == [
         "rows are moved by their mean",
         "the mean is zero",
     ]
     assert path.read_bytes() == before
-    assert seen == [(done, 9) for done in range(10)]
+    assert seen == [(done, 10) for done in range(11)]
 
 
 def test_a_kernel_needs_no_port_that_another_program_may_take_first(assignment, write):
@@ -69,7 +69,7 @@ def test_cells_that_fail_stop_themselves_and_not_the_rest(assignment, write):
     found = check_notebook(path)
     assert len(found.errors) == 2
     assert found.errors[0].startswith("cell 4 (centre) stopped: SyntaxError: expected ':'")
-    assert found.errors[1] == "cell 10 stopped: ValueError: first line"
+    assert found.errors[1] == "cell 11 stopped: ValueError: first line"
     centre, blank, written = found.reports
     assert (centre.earned, centre.points) == (0, 3)
     assert "`centre` is not defined: its cell has not run to the end" in centre.results[0].message
@@ -83,7 +83,7 @@ def test_a_kernel_that_ends_keeps_what_was_earned_before(assignment, write):
     cell_of(notebook, "twice").source = "import os\nos._exit(3)"
     found = check_notebook(write(notebook))
     assert found.errors == (
-        "cell 8 (twice) ended the Jupyter kernel: the cells below it did not run",
+        "cell 9 (twice) ended the Jupyter kernel: the cells below it did not run",
     )
     assert told(found) == {"centre": (3, 3), "twice": (0, 2)}
     assert found.reports[1].results == (CheckResult("the check ran to its end", 2, 0),)
@@ -108,6 +108,18 @@ def test_points_are_those_of_the_reports():
     results = CheckResult("one", 2, 2), CheckResult("two", 3, 0)
     found = NotebookReport((Report("f", "F", results), Report("g", "G", results[:1])), ())
     assert (found.points, found.earned) == (7, 4)
+
+
+def test_what_comes_next_says_when_the_core_is_done():
+    done, left = CheckResult("one", 2, 2), CheckResult("two", 3, 0)
+    reports = tuple(Report(result.name, result.name.upper(), (result,)) for result in (done, left))
+    for num_core, said in [
+        (None, "; next is TWO"),
+        (2, "; next is TWO"),
+        (1, "; the core is done: all 2 points; what follows goes deeper, next is TWO"),
+    ]:
+        assert NotebookReport(reports, (), num_core).next_step == said
+    assert NotebookReport(reports[:1], (), 1).next_step == ""
 
 
 def test_what_is_no_notebook_is_refused(tmp_path):

@@ -1,12 +1,16 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from groundup import presets
 from groundup.core.models import DecoderOnly
 from groundup.core.multihead import MultiHeadAttention
 from groundup.data.batches import Batch
-from groundup.training.loop import TrainingConfig
+from groundup.training.loop import TrainingConfig, train_step
 from groundup.training.setup import Setup, choose_setup, set_up
 
 # Sizes: vocabulary 11, d_model 12, 3 heads, d_ff 13, context 7, batches of 5.
@@ -76,6 +80,37 @@ def test_what_is_asked_for_is_not_measured(model, batch, times):
     )
     assert setup == Setup(precision="bfloat16", compiled=True, attention="explicit")
     assert times["asked"] == []
+
+
+def test_a_gpu_that_is_not_nvidias_computes_in_float32_and_compiles_nothing(model, batch, times):
+    """The meta device stands for it; both are neither `cpu` nor `cuda`."""
+    setup = choose_setup(model.to("meta"), batch, settings(steps=10**6))
+    assert setup == Setup(precision="float32", compiled=False, attention="fused")
+    assert times["asked"] == []
+
+
+class WithoutFloat64(TorchDispatchMode):
+    """Refuse what Apple's GPUs cannot hold, wherever a tensor is on the meta device."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **kwargs or {})
+        for x in tree_leaves((args, result)):
+            if isinstance(x, torch.Tensor) and x.device.type == "meta":
+                assert x.dtype not in (torch.float64, torch.complex128), str(operation)
+        return result
+
+
+@pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "rotary", "alibi"])
+def test_a_step_needs_no_float64_on_a_gpu(positions, batch, monkeypatch):
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # meta has none
+    sizes = {"vocab_size": 11, "max_len": 7, "d_model": 12, "num_heads": 3, "d_ff": 13}
+    config = presets.decoder_only("tiny", **sizes, num_layers=2, positions=positions)
+    model = DecoderOnly(config, torch.Generator().manual_seed(0))
+    with WithoutFloat64():
+        model = set_up(model.to("meta"), choose_setup(model.to("meta"), batch, settings(10)))
+        optimizer = torch.optim.AdamW(model.parameters())  # meta has no fused one
+        loss, _ = train_step(model, batch.to("meta"), optimizer)
+    assert loss.device.type == "meta"
 
 
 @pytest.mark.usefixtures("without_bfloat16")

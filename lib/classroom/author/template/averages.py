@@ -28,6 +28,11 @@ print(rows.mean(dim=0))
 # *Before you code:* what is the first row of the result? And which row of it is the
 # mean of all?
 #
+# <details><summary>Answers, after you have tried</summary>
+#
+# The first row of `x`, since nothing stands before it. The last row, which may use all.
+# </details>
+#
 # <details><summary>Hint: no loop</summary>
 #
 # `cumsum` adds up what came before. How many rows have been added up at each position?

@@ -43,9 +43,9 @@ class _BorrowingSubject(LocalSubject):
     def answer(self, kind: str, seconds_left: float, request: list[Any]) -> list[Any]:
         self._seconds_left = seconds_left
         try:
-            if kind == "call":
+            if kind in ("call", "call_by_hand"):
                 name, args, kwargs = request
-                return ["returned", self.call(name, *args, **kwargs)]
+                return ["returned", getattr(self, kind)(name, *args, **kwargs)]
             if kind == "call_and_return_inputs":
                 name, args = request
                 return ["returned", self.call_and_return_inputs(name, *args)]
