@@ -206,6 +206,12 @@ class FeedForward(Correct, exercise="feed_forward"):
         return math.ceil(2 * d_ff / (3 * multiple)) * multiple
 
 
+RoundedDownFirst = FeedForward.but(
+    "math.ceil(2 * d_ff / (3 * multiple)) * multiple", "-(-(2 * d_ff // 3) // multiple) * multiple"
+)
+"""Two thirds of d_ff are rounded down before the multiple is taken, so that the gated network can
+have fewer weights than the plain one: round once, and up."""
+
 SingleLayer = FeedForward.but("hidden @ w_down + b_down", "hidden")
 """There is one map with an activation behind it, and it leaves a token d_ff wide with no negative
 features; a second map brings it back to d_model."""
@@ -902,6 +908,10 @@ do."""
 EpsilonForgotten = Swapped.but("variance + 1e-5", "variance")
 """Epsilon is missing under the root of the norm, or far too small; the model was trained with 1e-5.
 The loss does not show it, the logits do."""
+
+EpsilonOfAnotherModel = Swapped.but("variance + 1e-5", "variance + 1e-3")
+"""Epsilon is larger than 1e-5, with which the model was trained: a norm divides by a little too
+much, and what stands behind it is a little too small."""
 
 MeanNotSubtracted = Swapped.but(
     "mean = …\nread = …",
