@@ -206,12 +206,6 @@ class FeedForward(Correct, exercise="feed_forward"):
         return math.ceil(2 * d_ff / (3 * multiple)) * multiple
 
 
-RoundedDownFirst = FeedForward.but(
-    "math.ceil(2 * d_ff / (3 * multiple)) * multiple", "-(-(2 * d_ff // 3) // multiple) * multiple"
-)
-"""Two thirds of d_ff are rounded down before the multiple is taken, so that the gated network can
-have fewer weights than the plain one: round once, and up."""
-
 SingleLayer = FeedForward.but("hidden @ w_down + b_down", "hidden")
 """There is one map with an activation behind it, and it leaves a token d_ff wide with no negative
 features; a second map brings it back to d_model."""
