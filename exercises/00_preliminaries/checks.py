@@ -104,6 +104,11 @@ def block_along(dim):
     return inputs
 
 
+def one_column(case):
+    """Draw a block of scores whose last axis has size 1."""
+    return case.normal(case.size("batch", 2), case.size("rows", 5), 1), 1
+
+
 def far_inputs(case):
     """Rows around 0, around 1000, around -1000, and so on."""
     rows, columns = case.size("rows", 3), case.size("columns", 7)
@@ -167,6 +172,7 @@ class TestStableSoftmax:
         returns = {"totals": "batch columns"}
         expect_agrees(subject, case, "logsumexp", block_along(1), logsumexp_oracle, returns)
         expect_agrees(subject, case, "logsumexp", far_inputs, logsumexp_oracle, ROW_TOTALS)
+        expect_agrees(subject, case, "logsumexp", one_column, logsumexp_oracle, returns)
 
     @points(2)
     def test_a_row_of_minus_infinity_gives_no_weight_to_anything(self, subject, case):

@@ -124,7 +124,9 @@ def draw_inputs(case):
     for row, logit in enumerate(logits):
         logit[0 if row % 2 else -1] = -math.inf
         logit[case.integer(1, logits.shape[1] - 2)] = -math.inf
-    return logits, case.uniform(len(logits))
+    u = case.uniform(len(logits))
+    u[1:2] = 0.0  # whose first token is ruled out
+    return logits, u
 
 
 @handed_out
@@ -495,7 +497,7 @@ class TestCacheBytes:
 
     @points(1)
     def test_narrower_numbers_take_less(self, subject, case):
-        for bits in (16, 8):
+        for bits in (16, 8, 4):
             self.count(subject, case, partial(bytes_inputs, bits=bits))
 
     @points(1)

@@ -48,6 +48,16 @@ NoShift = Softmax.but("(scores - scores.amax(dim=dim, keepdim=True))", "scores")
 """exp() of 1000 is infinite and exp() of -1000 is 0, and neither inf/inf nor 0/0 is a number:
 subtract the largest score of the row first."""
 
+AllAxesSqueezed = Softmax.but(
+    "logsumexp = torch.logsumexp",
+    "def logsumexp(scores, dim):\n"
+    "    shift = scores.amax(dim=dim, keepdim=True)\n"
+    "    shift = torch.where(shift == -math.inf, 0.0, shift)\n"
+    "    return (scores - shift).exp().sum(dim=dim).log() + shift.squeeze()",
+)
+"""`squeeze()` without an axis drops every axis of size 1, also those that belong to the scores: say
+which one, `squeeze(dim)`."""
+
 LargestOfAll = Softmax.but("amax(dim=dim, keepdim=True)", "max()")
 """One shift for all rows, by the largest score of all: rows that lie far below it underflow to 0/0.
 Every row needs its own shift."""
@@ -242,8 +252,8 @@ number of targets that count."""
 OnlyMinusHundred = CrossEntropy.but(
     "return loss_of(…", "return loss_of(logits, targets, -100)"
 ).but("return losses_of(…", "return losses_of(logits, targets, -100)")
-"""Only -100 is ignored, whatever ignore_index says; it is an argument because others ignore, for
-instance, the number of their padding token."""
+"""`ignore_index` is not used: it is an argument, because not everybody marks targets that do not count
+by -100; it may be the padding token, whose id is not negative."""
 
 ZeroOverZero = CrossEntropy.but(
     "counted = …\nreturn …",
@@ -460,7 +470,7 @@ class Activations(Correct, exercise="activations"):
 
 
 HalfTheArgument = Activations.but("torch.tanh(x)", "2 * torch.sigmoid(x) - 1")
-"""2σ(x) - 1 is tanh(x/2), although it has been printed as tanh(x): double x inside the sigmoid."""
+"""2σ(x) - 1 is tanh(x/2): double x inside the sigmoid."""
 
 TanhByExponentials = Activations.but(
     "torch.tanh(x)", "(x.exp() - (-x).exp()) / (x.exp() + (-x).exp())"
@@ -485,7 +495,7 @@ RootOfTwoForgotten = Activations.but("F.gelu(x)", "x * (1 + torch.erf(x)) / 2")
 """The normal distribution function is (1 + erf(x/√2)) / 2: the root is missing."""
 
 ApproximationForTheExact = Activations.but("F.gelu(x)", 'F.gelu(x, approximate="tanh")')
-"""gelu uses an approximation; it differs in the third digit from the one with erf."""
+"""gelu uses an approximation; it differs from the one with erf in the third digit after the point."""
 
 ExactForTheApproximation = Activations.but(', approximate="tanh"', "")
 """gelu_tanh is the exact function; models that were trained with the approximation want the
@@ -716,8 +726,8 @@ RoundingForbidden = (
     .but("assert alike", "assert torch.equal")
     .but("randn(3, 4", "randn(50, 7")
 )
-"""Floats are compared with ==, which condemns right answers for their rounding: leave a
-tolerance."""
+"""Floats are compared exactly (`==` or `torch.equal`), so correct answers fail for their rounding:
+leave a tolerance."""
 
 SumsExactlyOne = CheckSoftmax.but("randn(3, 4", "randn(100, 7").but(
     "scores = torch.cat(…\n    assert …", "assert (softmax(scores, -1).sum(-1) == 1).all()"

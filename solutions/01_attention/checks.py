@@ -144,7 +144,12 @@ class TestSoftLookup:
         def inputs(case):
             return *some_queries_short(case), 0.0
 
-        expect_agrees(subject, case, "soft_lookup", inputs, lookup_oracle, OUTPUT)
+        def the_same_twice(case):
+            query, key, value, _ = inputs(case)
+            return query, torch.cat([key, key], dim=1), torch.cat([value, value], dim=1), 0.0
+
+        for draw in (inputs, the_same_twice):
+            expect_agrees(subject, case, "soft_lookup", draw, lookup_oracle, OUTPUT)
 
 
 # 1.3 ------------------------------------------------------------------------------------------

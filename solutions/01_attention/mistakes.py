@@ -60,6 +60,12 @@ class Lookup(Correct, exercise="soft_lookup"):
 TimesTemperature = Lookup.but("scores / temperature", "scores * temperature")
 """The scores are multiplied by the temperature; a hot lookup then gets sharper."""
 
+WinnersAddedUp = Lookup.but(
+    "return torch.stack(…", "return (scores == scores.amax(dim=-1, keepdim=True)).double() @ value"
+)
+"""At temperature 0 the values of all keys that match equally well are added up, so that their weights
+sum to more than 1: take one of them, or share."""
+
 TemperatureAfterSoftmax = Lookup.but(
     "scores / temperature).softmax(dim=-1", "scores.softmax(dim=-1) / temperature"
 )
@@ -370,7 +376,7 @@ ExactComparison = (
     .but("5, 4, generator", "50, 4, generator")
     .but("assert torch.allclose(before, …", "assert torch.equal(before, after @ matrix)")
 )
-"""Floating-point numbers are compared with ==: rounding makes the test reject right
+"""Floats are compared exactly (`==` or `torch.equal`): rounding makes the test reject correct
 implementations, so leave a tolerance."""
 
 

@@ -218,6 +218,10 @@ class Masked(Correct, exercise="masked_softmax"):
         return weights.masked_fill(~mask, 0.0)
 
 
+TenThousandLess = Masked.but("weights = …", "weights = (scores + -1e4 * ~mask).softmax(dim=-1)")
+"""Hidden scores become smaller by 10,000, and one that is larger than that keeps its share of the
+softmax: no finite number is enough, so replace the score instead of adding to it."""
+
 MultipliedBefore = Masked.but(
     "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)", "(scores * mask)"
 ).but("weights.masked_fill(~mask, 0.0)", "weights * mask.any(dim=-1, keepdim=True)")

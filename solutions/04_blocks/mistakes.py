@@ -903,6 +903,10 @@ EpsilonForgotten = Swapped.but("variance + 1e-5", "variance")
 """Epsilon is missing under the root of the norm, or far too small; the model was trained with 1e-5.
 The loss does not show it, the logits do."""
 
+EpsilonOfAnotherModel = Swapped.but("variance + 1e-5", "variance + 1e-3")
+"""Epsilon is larger than 1e-5, with which the model was trained: a norm divides by a little too
+much, and what stands behind it is a little too small."""
+
 MeanNotSubtracted = Swapped.but(
     "mean = …\nread = …",
     "variance = x.square().mean(dim=-1, keepdim=True)\n"

@@ -40,8 +40,8 @@ weights are one tensor that is used twice."""
 EmbeddingCutOff = Logits.but(
     "table[tokens]", "nn.Embedding.from_pretrained(table.detach())(tokens)"
 )
-"""The tokens are looked up in a copy of the table, so its rows do not learn from being read; tied
-weights are one tensor that is used twice."""
+"""The tokens are looked up in a table that is cut off from the gradient, so its rows do not learn
+from being read; tied weights are one tensor that is used twice."""
 
 LogitsSoftmaxed = Logits.but("x @ table.T", "torch.softmax(x @ table.T, dim=-1)")
 """A softmax is taken at the end: return the logits, the loss takes the softmax itself."""

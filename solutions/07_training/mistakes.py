@@ -48,6 +48,16 @@ OverlapsCountedTwice = BytePairs.but(
 """In “aaa” the pair (a, a) is counted twice, although its middle letter can be used once: count a
 pair as often as it can be merged."""
 
+MergedAsText = BytePairs.but(
+    "pieces = list(word)\nfor pair in merges:\n    pieces = joined(pieces, tuple(pair))\nreturn pieces",
+    'text = " ".join(word)\n'
+    "for first, second in merges:\n"
+    '    text = text.replace(f"{first} {second}", first + second)\n'
+    'return text.split(" ")',
+)
+"""`encode` replaces text, and “b g” is found in “ab g” too: a pair is two whole pieces, not the end of
+one and the beginning of the next."""
+
 TiesGoToTheFirstSeen = BytePairs.but("pair in set", "pair in dict.fromkeys").but(
     "min(counts, key=lambda pair: (-counts[pair], pair))", "max(counts, key=counts.get)"
 )
@@ -220,6 +230,12 @@ there, their targets do not."""
 StartsRounded = Batch.but("long()", "round().long()")
 """The draws are rounded to the nearest place instead of down, so one place too many may come out,
 and both ends are drawn half as often."""
+
+RoundedToTheNearestStart = Batch.but(
+    "(draws * (num_tokens - length)).long()", "(draws * (num_tokens - length - 1)).round().long()"
+)
+"""The draws are rounded to the nearest start, so the first and the last come half as often as the
+others: multiply by the number of starts and round down."""
 
 MinusNothing = Batch.but(
     "num_train = …\nreturn …", "return tokens[:-num_held_out], tokens[-num_held_out:]"
@@ -668,7 +684,7 @@ class CheckSame(Correct, exercise="check_same_attention"):
 
 
 ForwardOnly = CheckSame.but("slope = …\nassert …", "assert (seen - expected).abs().max() < 1e-4")
-"""The results are compared and the gradients are not: an attention may be right forward and wrong
+"""The results are compared and not all gradients are: an attention may be right forward and wrong
 backward, and training needs both."""
 
 WithoutAMask = CheckSame.but("(False, True)", "(False,)")
@@ -738,7 +754,8 @@ AttentionForgotten = Cost.but("matrices + 12 * num_layers * d_model * length", "
 and cost more the longer the text."""
 
 ScoresWithoutAverages = Cost.but("matrices + 12", "matrices + 6")
-"""Of attention only the scores are counted; the average of the values costs as much again."""
+"""Half of attention is missing: the average of the values costs as much as the scores, and a causal
+mask saves neither, since all scores are computed before it hides some."""
 
 LookUpCountedAsAProduct = Cost.but("+ d_model", "+ 2 * d_model")
 """The table of token vectors is counted as if it were multiplied; a row of it is looked up, which

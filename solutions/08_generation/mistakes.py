@@ -144,6 +144,10 @@ OneTokenTooEarly = NextToken.but(
 """`draw` returns the token before the one in whose share u falls: count the shares that end at u or
 before it, that is the id."""
 
+EdgeOfTheTokenBefore = NextToken.but("right=True", "right=False")
+"""`draw` gives a u on an edge to the token before it; a share begins at its lower edge. With u = 0
+a first token comes out that has no share at all: count the shares that end at u, too (`<=`)."""
+
 BestTokenFirst = NextToken.but(
     "edges = …\nreturn …",
     "share, order = logits.softmax(dim=1).sort(dim=1, descending=True)\n"
@@ -312,6 +316,9 @@ QueryHeadsCounted = CacheBytes.but("* num_kv_heads", "* num_heads")
 
 KeysOnly = CacheBytes.but("2 * num_layers", "num_layers")
 """`cache_bytes` counts the keys and forgets the values: twice as many numbers."""
+
+WholeBytesPerNumber = CacheBytes.but("one_token * bits // 8", "one_token * (bits // 8)")
+"""`cache_bytes` takes a number of 4 bits for 0 bytes: multiply first, divide by 8 last."""
 
 BitsForBytes = CacheBytes.but("bits // 8", "bits")
 """`cache_bytes` returns bits; eight of them are a byte."""
@@ -574,8 +581,8 @@ ColumnOfRightPadding = LeftPadded.but(
     "lengths = torch.tensor([len(prompt) for prompt in prompts])\n"
     "return model(*left_padded(prompts, pad))[torch.arange(len(prompts)), lengths - 1]",
 )
-"""`next_logits` looks in the column of each prompt's length, as if the padding were on the right;
-on the left all prompts end in the last column."""
+"""`next_logits` looks where each prompt would end if the padding were on the right; on the left all
+prompts end in the last column."""
 
 
 # 8.7 ---------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def induction_weights(vocab_size: int, max_len: int) -> dict[str, torch.Tensor]:
     """Write down the weights of two layers that repeat what followed the last time.
 
     Returns query1, key1, value1, output1, query2, key2, value2 and output2 for `attention_only`,
-    of whatever d_head you choose, in float64.
+    of whatever d_head you choose, in float32 or float64.
     """
     ### BEGIN SOLUTION
     d_model = 3 * vocab_size + max_len

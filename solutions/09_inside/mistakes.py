@@ -364,6 +364,9 @@ class Model(Correct, exercise="language_model"):
 NoMask = Model.but("later = …\nscores = …", "")
 """Every token sees the tokens behind it; a token sees itself and what came before."""
 
+BaseOfThePaper = Model.but('config["rotary_base"] **', "10_000.0 **")
+"""The base of the rotary positions is 10,000, whatever `config["rotary_base"]` says."""
+
 NotEvenItself = Model.but("past + 1", "past")
 """A token does not see itself, and the first one sees nothing, whose softmax is NaN; a token sees
 all up to itself."""

@@ -1,13 +1,14 @@
 """The built book as a reader meets it: in a browser, light, dark and on a phone, without a network.
 
-Each page is opened once per look; what was seen is kept, and the tests ask about it.
+Each page is opened once on a desk, where light turns to dark, and once on a phone; what was seen is
+kept, and the tests ask about it.
 """
 
 import functools
 import http.server
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -125,28 +126,35 @@ def watch(page: Page, address: str) -> Visit:
 
 
 def settle(page: Page) -> None:
-    """Wait until formulas are set and figures have come."""
+    """Wait until formulas are set, figures have come and colours have faded into others."""
     page.wait_for_load_state("networkidle")
     page.evaluate("() => window.MathJax?.startup?.promise")
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
+    page.wait_for_function("document.getAnimations().every((one) => one.playState != 'running')")
 
 
 @pytest.fixture(scope="module")
 def visits(browser: Browser, address: str) -> Callable[[str, str], Visit]:
     @functools.cache
-    def visit(name: str, look: str) -> Visit:
-        with browser.new_context(**LOOKS[look]) as context:
+    def opened(name: str, looks: tuple[str, ...]) -> dict[str, Visit]:
+        with browser.new_context(**LOOKS[looks[0]]) as context:
             page = context.new_page()
             result = watch(page, address)
             page.goto(f"{address}{name}.html")
-            settle(page)
-            result.seen = page.evaluate(LOOK_AT_THE_PAGE)
-            page.evaluate(LEAVE_ONE_OF_A_KIND)
-            found = Axe().run(page, options=AXE | RULES[look]).response["violations"]
-            result.violations = [
-                f"{rule['id']}: {node['html']}" for rule in found for node in rule["nodes"]
-            ]
-            return result
+            return {look: replace(result, **looked_at(page, look)) for look in looks}
+
+    def looked_at(page: Page, look: str) -> dict:
+        page.emulate_media(color_scheme=LOOKS[look]["color_scheme"])
+        settle(page)
+        seen = page.evaluate(LOOK_AT_THE_PAGE)
+        page.evaluate(LEAVE_ONE_OF_A_KIND)
+        found = Axe().run(page, options=AXE | RULES[look]).response["violations"]
+        nodes = [f"{rule['id']}: {node['html']}" for rule in found for node in rule["nodes"]]
+        return {"seen": seen, "violations": nodes}
+
+    def visit(name: str, look: str) -> Visit:
+        on_a_desk = tuple(each for each in looks_at(name) if each != "phone")
+        return opened(name, ("phone",) if look == "phone" else on_a_desk)[look]
 
     return visit
 

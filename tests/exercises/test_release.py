@@ -47,7 +47,7 @@ def test_every_exercise_says_how_hard_it_is_and_folds_its_hints(exercise):
         text = cell.source + text
         if "Difficulty" in cell.source:
             break
-    for word in ("Difficulty", "importance", "minutes", "points", "Before you code"):
+    for word in ("Difficulty", "importance", "minutes", "point", "Before you code"):
         assert word in text
     assert text.count("<details>") == text.count("</details>")
     below = text.split("*Before you code:*")[1]

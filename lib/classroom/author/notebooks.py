@@ -19,6 +19,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from classroom.calls.subject import count
 from classroom.course import CHECK_SUFFIX, DEEPER, text_file
 from classroom.exercise.expect import Exercise
 from classroom.exercise.run import list_checks, load_checks
@@ -131,7 +132,7 @@ def header_of(about: Exercise, points: int) -> str:
     return (
         f"## Exercise {about.number} · {about.title}\n\n"
         f"Difficulty {_dots(about.difficulty)} · importance {_dots(about.importance)} · "
-        f"about {about.minutes} minutes · {points} points{deeper}"
+        f"about {about.minutes} minutes · {count(points, 'point')}{deeper}"
     )
 
 
@@ -184,8 +185,7 @@ def _draw_line(
     def together(part: list[Exercise]) -> str:
         minutes = sum(about.minutes for about in part)
         worth = sum(points[about.name] for about in part)
-        plural = "s" if len(part) > 1 else ""
-        return f"{len(part)} exercise{plural}, about {minutes} minutes, {worth} points"
+        return f"{count(len(part), 'exercise')}, about {minutes} minutes, {count(worth, 'point')}"
 
     for cell in notebook.cells:
         if cell.source == _LINE:

@@ -234,10 +234,11 @@ def _index_of_first(flags: Tensor) -> list[int]:
 
 
 def number(value: Tensor | float) -> str:
-    """Return a number with four significant digits, an integer with all of them."""
+    """Return a number with four significant digits, a whole one below 1e15 with all of them."""
     if isinstance(value, int):
         return str(value)
-    return f"{float(value):.4g}"
+    value = float(value)
+    return f"{value:.0f}" if value.is_integer() and 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def _distinguished(seen: Tensor, expected: Tensor) -> tuple[str, str]:

@@ -211,13 +211,16 @@ def smallest_example(
     judge: Judge,
     oracle: Callable[..., Any] | None,
 ) -> str:
-    """Reduce the sizes one by one as long as the check fails; describe the smallest case."""
+    """Reduce the sizes one by one as long as the check fails; describe the smallest case.
+
+    If no smaller case fails, say what the one that did was called with.
+    """
     for rounded in (True, False):
         smallest = case.smaller(case.sizes, rounded)
         if _shows_a_problem(subject, smallest, name, inputs, judge):
             break
     else:
-        return ""
+        return shown_shapes(case, inputs, judge, oracle)
     for axis, sizes in smallest.shrinkable().items():
         for size in sizes:
             candidate = case.smaller({**smallest.asked, axis: size}, rounded)

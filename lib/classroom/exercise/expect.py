@@ -549,7 +549,7 @@ def _unsteadiness(subject: Subject, case: Case, name: str, inputs: Inputs) -> st
         return ""
     if not same(first, again):
         return "; called again with the same inputs, it returns something else"
-    return "; whatever the inputs, it returns the same" if same(first, other) else ""
+    return "; called with other numbers, it returned the same" if same(first, other) else ""
 
 
 def _expect_any_sizes(

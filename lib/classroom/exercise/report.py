@@ -27,6 +27,7 @@ class CheckResult:
         message: Why it failed; empty if it passed.
         mistakes: Names of the known mistakes that behave exactly like this code.
         is_blank: Whether it failed because something is not written yet.
+        is_waiting: Whether it found nothing, and counts only with another check that failed.
 
     """
 
@@ -36,6 +37,18 @@ class CheckResult:
     message: str = ""
     mistakes: tuple[str, ...] = ()
     is_blank: bool = False
+    is_waiting: bool = False
+
+    @property
+    def mark(self) -> str:
+        """What stands before it: earned, waiting, or failed."""
+        return "✓" if self.earned else "–" if self.is_waiting else "✗"
+
+    @property
+    def score(self) -> str:
+        """The points earned and those it is worth."""
+        waits = ", waits for another check" if self.is_waiting else ""
+        return f"{self.earned}/{self.points}{waits}"
 
 
 def next_step(title: str, core: int | None = None) -> str:
@@ -123,8 +136,7 @@ class Report:
         """
         lines = [self.summary]
         for result in self.results:
-            mark = "✓" if result.earned else "✗"
-            lines.append(f"  {mark} {result.name} ({result.earned}/{result.points})")
+            lines.append(f"  {result.mark} {result.name} ({result.score})")
         for number, message in enumerate(self.messages):
             wrapped = ["", *_wrap(message)]
             if number > 0 and len(lines) + len(wrapped) > MAX_MESSAGE_LINES:
@@ -138,9 +150,9 @@ class Report:
     def to_html(self) -> str:
         """Return the report as HTML, with all text escaped."""
         rows = "".join(
-            f"<tr><td>{'✓' if r.earned else '✗'}</td>"
+            f"<tr><td>{r.mark}</td>"
             f'<td style="text-align:left">{html.escape(r.name)}</td>'
-            f"<td>{r.earned}/{r.points}</td></tr>"
+            f"<td>{r.score}</td></tr>"
             for r in self.results
         )
         messages = "".join(message_html(message) for message in self.messages)

@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -80,7 +80,8 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
     for test, value in found.checks.items():
         first = next((p for t in (test, *found.only_with[test]) if (p := problems[t])), None)
         is_said = any(result.is_blank for result in results)
-        results.append(_result(found.exercise, test, value, first, is_said))
+        result = _result(found.exercise, test, value, first, is_said)
+        results.append(replace(result, is_waiting=bool(first and not problems[test])))
     return Report(name, f"{found.exercise.number} {found.exercise.title}", tuple(results))
 
 

@@ -5,11 +5,13 @@ as the code under test, shows a table with messages, and returns the points as a
 what nbgrader records.
 """
 
+import ast
 import html
 import inspect
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,9 @@ def check(name: str) -> Score:
     if os.environ.get("NBGRADER_EXECUTION") == "validate" and report.earned < report.points:
         raise CheckFailed(report.to_text())
     old = _older_than_their_cells(namespace, subject.called)
-    _show(report, [_OLD.format(name=each) for each in old], subject.heard)
+    empty = [each for each in sorted(subject.called) if _asserts_a_tuple(namespace.get(each))]
+    remarks = [*(_OLD.format(name=each) for each in old), *(_TUPLE.format(name=e) for e in empty)]
+    _show(report, remarks, subject.heard)
     _earned[folder, name] = report.earned
     score = Score(report.earned)
     score.so_far = _so_far(folder, notebook.parent)
@@ -76,6 +80,11 @@ def check(name: str) -> Score:
 _OLD = (
     "The last cell that defines `{name}` did not run to its end: what was checked is the "
     "definition before it."
+)
+
+_TUPLE = (
+    "`{name}` has `assert (condition, message)`, which never fails: the parentheses make a tuple, "
+    "and a tuple is true. Write `assert condition, message`."
 )
 
 
@@ -113,6 +122,14 @@ def _is_old(found: Any, name: str, cells: Any) -> bool:
     holding = [at for at, cell in enumerate(cells) if source in cell]
     defining = [at for at, cell in enumerate(cells) if defines.search(cell)]
     return bool(holding and defining) and holding[-1] < defining[-1]
+
+
+def _asserts_a_tuple(found: Any) -> bool:
+    try:
+        nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(found)))))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    return any(isinstance(n, ast.Assert) and isinstance(n.test, ast.Tuple) for n in nodes)
 
 
 def _so_far(folder: Path, place: Path) -> str:

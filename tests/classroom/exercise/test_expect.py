@@ -117,12 +117,12 @@ def test_a_function_that_counts_on_a_size_is_found():
 
 def test_a_result_that_is_the_same_for_all_inputs_or_another_for_the_same_says_so():
     stuck = failed(expect_agrees, lambda x, n: (torch.ones(5), n / 2), inputs, oracle, PAIR)
-    assert "; whatever the inputs, it returns the same" not in stuck.problem  # n differs
+    assert "; called with other numbers, it returned the same" not in stuck.problem  # n differs
     total = {"total": "rows"}
     args = lambda case: inputs(case)[:1]  # noqa: E731
     right = lambda x: x.sum(dim=1)  # noqa: E731
     stuck = failed(expect_agrees, lambda x: torch.ones(5).double(), args, right, total)
-    assert stuck.problem.endswith("; whatever the inputs, it returns the same")
+    assert stuck.problem.endswith("; called with other numbers, it returned the same")
     loose = failed(expect_agrees, lambda x: torch.rand(5).double(), args, right, total)
     assert loose.problem.endswith("; called again with the same inputs, it returns something else")
 

@@ -1,6 +1,7 @@
 import json
 import linecache
 import re
+import warnings
 
 import pytest
 
@@ -51,6 +52,19 @@ def test_a_function_that_a_later_cell_failed_to_define_anew_is_named(
         namespace["In"].append(later)
         run_cell("check('centre')", namespace)
         assert (said in capsys.readouterr().out) is is_old
+
+
+def test_an_assert_that_never_fails_is_named(assignment, monkeypatch, capsys):
+    monkeypatch.chdir(assignment)
+    source = RIGHT + "\ndef twice(n):\n    assert {}\n    return 2 * n\n"
+    for asserted, is_named in [("n == n, 'odd'", False), ("(n == n, 'odd')", True)]:
+        text = source.format(asserted)
+        linecache.cache["<cell>"] = (len(text), None, text.splitlines(True), "<cell>")
+        namespace = {"check": check}
+        with warnings.catch_warnings(action="ignore"):  # Python says it, too, above a cell
+            exec(compile(text, "<cell>", "exec"), namespace)
+        run_cell("check('twice')", namespace)
+        assert ("`twice` has `assert (condition, message)`" in capsys.readouterr().out) is is_named
 
 
 def test_what_has_been_earned_so_far_and_what_comes_next_stand_below_the_report(
