@@ -14,7 +14,7 @@ from multiprocessing.pool import RUN, Pool, ThreadPool
 from pathlib import Path
 from typing import Any
 
-_ROUNDS_AGAINST_FORKS = 200
+_ROUNDS_AGAINST_FORKS = 2000
 _POOLS = {
     ThreadPoolExecutor: ("_max_workers", "_thread_name_prefix", "_initializer", "_initargs"),
     ProcessPoolExecutor: ("_max_workers", "_mp_context", "_initializer", "_initargs"),
@@ -76,17 +76,17 @@ def end_all_but(spared: set[int]) -> None:
 def send_to_all_but(spared: set[int], number: int, done: str) -> None:
     """Send a signal to processes of this process namespace until all are in a state of `done`.
 
-    A process that ends after the list was made may have forked another, which is not in it. The
-    search is over only when a second list holds no new process.
+    A process may have forked another between the list and its end: a signal that meets a fork
+    waits until that is done. The search is over only when a list holds none but processes that
+    were in such a state before it was made.
     """
     before: set[int] = set()
     for _ in range(_ROUNDS_AGAINST_FORKS):
         found = listed() - spared
-        others = {process for process in found if _state(process) not in done}
-        if not others and found <= before:
+        if found <= before:
             return
-        before = found
-        for process in others:
+        before = {process for process in found if _state(process) in done}
+        for process in found - before:
             with contextlib.suppress(OSError):
                 os.kill(process, number)
 

@@ -7,21 +7,29 @@ from classroom.sandbox.control_groups import cpu_seconds_below
 from classroom.sandbox.inside import processes
 
 
-def test_a_process_that_forks_and_ends_while_it_is_looked_for_hides_nobody(monkeypatch):
-    """The first list holds one that has ended by the time that its state is asked for."""
-    lists = iter([{1, 5}, {1, 6}, {1, 6}, {1, 6}])
-    states = {5: "X", 6: "R"}
+@pytest.mark.parametrize(
+    ("lists", "states", "expected"),
+    [
+        ([{1, 5}, {1, 6}, {1, 6}, {1, 6}], {5: "X", 6: "R"}, [6]),
+        ([{1, 5}, {1, 5}, {1, 5, 6}, {1, 5, 6}, {1, 5, 6}], {5: "R", 6: "R"}, [5, 6]),
+    ],
+    ids=["it has ended before its state is asked for", "its fork ends after it was stopped"],
+)
+def test_a_process_that_forks_while_it_is_looked_for_hides_nobody(
+    monkeypatch, lists, states, expected
+):
+    made = iter(lists)
     stopped = []
 
     def stop(process, number):
         stopped.append((process, number))
         states[process] = "T"
 
-    monkeypatch.setattr(processes, "listed", lambda: next(lists))
+    monkeypatch.setattr(processes, "listed", lambda: next(made))
     monkeypatch.setattr(processes, "_state", states.get)
     monkeypatch.setattr(processes.os, "kill", stop)
     processes.send_to_all_but({1}, signal.SIGSTOP, "ZXT")
-    assert stopped == [(6, signal.SIGSTOP)]
+    assert stopped == [(process, signal.SIGSTOP) for process in expected]
 
 
 @pytest.mark.parametrize("look", [processes.weigh_as_one, lambda: cpu_seconds_below(os.getpid())])
