@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from glob import glob
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _ROUNDS_AGAINST_FORKS = 2000
+_SECONDS_TO_TAKE_NOTE = 2.0
 _POOLS = {
     ThreadPoolExecutor: ("_max_workers", "_thread_name_prefix", "_initializer", "_initargs"),
     ProcessPoolExecutor: ("_max_workers", "_mp_context", "_initializer", "_initargs"),
@@ -69,8 +71,17 @@ def listed() -> set[int]:
 
 
 def end_all_but(spared: set[int]) -> None:
-    """End processes of this process namespace, even while they multiply."""
+    """End processes of this process namespace, even while they multiply.
+
+    Until its parent has taken note of it, an ended process counts against the limit of processes.
+    """
     send_to_all_but(spared, signal.SIGKILL, "ZX")
+    until = time.monotonic() + _SECONDS_TO_TAKE_NOTE
+    while (ended := listed() - spared) and time.monotonic() < until:
+        for process in ended:
+            with contextlib.suppress(ChildProcessError):  # another one's child
+                os.waitpid(process, os.WNOHANG)
+        time.sleep(0.001)
 
 
 def send_to_all_but(spared: set[int], number: int, done: str) -> None:

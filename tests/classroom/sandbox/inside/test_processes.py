@@ -1,5 +1,7 @@
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,29 @@ def test_a_process_that_forks_while_it_is_looked_for_hides_nobody(
     monkeypatch.setattr(processes.os, "kill", stop)
     processes.send_to_all_but({1}, signal.SIGSTOP, "ZXT")
     assert stopped == [(process, signal.SIGSTOP) for process in expected]
+
+
+def test_what_was_ended_is_gone_before_anything_else_starts(monkeypatch):
+    """Linux counts an ended process against the limit until its parent has waited for it."""
+    receive, send = os.pipe()
+    own = processes.fork(signal.pause)
+
+    def be_slow_to_take_note():
+        child = processes.fork(signal.pause)
+        os.write(send, str(child).encode())
+        time.sleep(0.3)
+        os.waitpid(child, 0)
+
+    other = processes.fork(be_slow_to_take_note)
+    started = {own, int(os.read(receive, 20))}
+
+    def there():
+        return {process for process in started if Path(f"/proc/{process}").exists()}
+
+    monkeypatch.setattr(processes, "listed", there)
+    processes.end_all_but(set())
+    assert not there()
+    os.waitpid(other, 0)
 
 
 @pytest.mark.parametrize("look", [processes.weigh_as_one, lambda: cpu_seconds_below(os.getpid())])
