@@ -41,7 +41,7 @@ def bare_machine(tmp_path):
 
     def run(*options, ci=""):
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
-        env = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+        env = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST_")}
         env |= {"PATH": str(tmp_path), "CI": ci}
         return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
 
