@@ -544,7 +544,7 @@ def test_a_lent_function_is_held_to_the_time_of_the_exercise(launcher):
         job.run("def use(f): return f(2)")
         with job.serving("use") as subject:
             started = time.process_time()
-            with pytest.raises(TooSlow, match="compute for 0.3 seconds"):
+            with pytest.raises(TooSlow, match="compute for 0.3 seconds|may take 1.8 seconds"):
                 subject.call("use", subject.lend(endless))
             assert time.process_time() - started < 1.5
 
