@@ -1,6 +1,6 @@
 """The built book as a reader meets it: in a browser, light, dark and on a phone, without a network.
 
-Each page is opened once on a desk, where light turns to dark, and once on a phone; what was seen is
+Each page is opened once, and turns from light to dark and from a desk to a phone; what was seen is
 kept, and the tests ask about it.
 """
 
@@ -100,15 +100,12 @@ def address(site: Path) -> Iterator[str]:
 
 
 def watch(page: Page, address: str) -> Visit:
-    """Let a page reach nothing but the book, and write down what it tries and says."""
+    """Write down what a page asks for and says. This browser knows no other machine."""
     visit = Visit()
 
-    def route(route) -> None:
-        if route.request.url.startswith(address):
-            route.continue_()
-        else:
-            visit.elsewhere.append(route.request.url)
-            route.abort()
+    def asked(request) -> None:
+        if not request.url.startswith(address):
+            visit.elsewhere.append(request.url)
 
     def heard(message) -> None:
         if message.type in ("error", "warning"):
@@ -118,7 +115,7 @@ def watch(page: Page, address: str) -> Visit:
         if response.status >= 400:
             visit.missing.append(response.url)
 
-    page.route("**/*", route)
+    page.on("request", asked)
     page.on("console", heard)
     page.on("pageerror", lambda error: visit.complaints.append(str(error)))
     page.on("response", answered)
@@ -135,16 +132,23 @@ def settle(page: Page) -> None:
 
 @pytest.fixture(scope="module")
 def visits(browser: Browser, address: str) -> Callable[[str, str], Visit]:
+    context = browser.new_context()  # one for all, whose scripts and styles are fetched once
+
     @functools.cache
-    def opened(name: str, looks: tuple[str, ...]) -> dict[str, Visit]:
-        with browser.new_context(**LOOKS[looks[0]]) as context:
-            page = context.new_page()
+    def opened(name: str) -> dict[str, Visit]:
+        looks = looks_at(name)
+        with context.new_page() as page:
+            turn_to(page, looks[0])
             result = watch(page, address)
             page.goto(f"{address}{name}.html")
             return {look: replace(result, **looked_at(page, look)) for look in looks}
 
-    def looked_at(page: Page, look: str) -> dict:
+    def turn_to(page: Page, look: str) -> None:
         page.emulate_media(color_scheme=LOOKS[look]["color_scheme"])
+        page.set_viewport_size(LOOKS[look]["viewport"])
+
+    def looked_at(page: Page, look: str) -> dict:
+        turn_to(page, look)
         settle(page)
         seen = page.evaluate(LOOK_AT_THE_PAGE)
         page.evaluate(LEAVE_ONE_OF_A_KIND)
@@ -152,11 +156,7 @@ def visits(browser: Browser, address: str) -> Callable[[str, str], Visit]:
         nodes = [f"{rule['id']}: {node['html']}" for rule in found for node in rule["nodes"]]
         return {"seen": seen, "violations": nodes}
 
-    def visit(name: str, look: str) -> Visit:
-        on_a_desk = tuple(each for each in looks_at(name) if each != "phone")
-        return opened(name, ("phone",) if look == "phone" else on_a_desk)[look]
-
-    return visit
+    return lambda name, look: opened(name)[look]
 
 
 OPENED = [(page, look) for look in LOOKS for page in PAGES if look in looks_at(page)]
@@ -305,8 +305,8 @@ def quizzes(page: Page) -> list:
 @pytest.mark.parametrize("name", [page for page in WRITTEN if page != "search"])
 def test_every_quiz_explains_every_answer_by_keyboard_alone(context, address, name):
     page = context().new_page()
+    page.route("**/mathjax/**", lambda route: route.abort())  # formulas are set elsewhere
     page.goto(f"{address}{name}.html")
-    settle(page)
     for quiz in quizzes(page):
         status = quiz.get_by_role("status")
         options = quiz.get_by_role("radio").all()
