@@ -26,7 +26,7 @@ mystmd:  ## read the pages with the tools of Jupyter Book 2 (needs npm)
 test:  ## run all tests
 	pytest
 
-quick:  ## run the tests that take no browser, no built book, no class of students
+quick:  ## run the tests that take no browser, no sandbox, no built book, no class of students
 	pytest -m "not slow"
 
 check:  ## format, lint, types, who imports whom, exercises against solutions

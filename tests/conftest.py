@@ -78,7 +78,7 @@ PARTS = {
     "gpu": why_no_gpu,
 }
 MARKED_BY_FIXTURE = {
-    "sealed": ["sandbox"],
+    "sealed": ["sandbox", "slow"],
     "browser": ["browser", "slow"],
     "site": ["slow"],  # the built book
 }

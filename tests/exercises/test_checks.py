@@ -138,6 +138,7 @@ def form_of(args):
     return str([tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args])
 
 
+@pytest.mark.slow
 def test_a_mistake_is_caught_and_named_and_no_other_is(mistake, self_check):
     assignment, answer = mistake
     report = self_check(assignment, answer)

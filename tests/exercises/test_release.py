@@ -6,12 +6,15 @@ import re
 
 import nbformat
 
+import pytest
+
 from classroom.author.notebooks import cell_of, is_written
 from classroom.course import CHECK_SUFFIX, is_line
 from classroom.exercise.run import load_checks
 from classroom.author.release import differences
 
 
+@pytest.mark.slow
 def test_the_exercises_are_exactly_what_the_solutions_give(root):
     assert differences(root) == []
 

@@ -5,8 +5,11 @@ No tensor is allocated and nothing is measured. A multiplication and an addition
 arithmetic is the bottleneck.
 """
 
+import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -28,11 +31,12 @@ Pairs = Literal["all", "allowed"]
 # --- parameters ----------------------------------------------------------------------------
 
 
-def parameter_shapes(config: AnyConfig) -> dict[str, Shape]:
+@functools.lru_cache(maxsize=64)  # the costs of many lengths ask for one model's again and again
+def parameter_shapes(config: AnyConfig) -> Mapping[str, Shape]:
     """Return the shape of every parameter by its name in the model; a shared table appears once."""
     with torch.device("meta"):  # tensors with a shape but no memory
         model = MODELS[type(config)](config)
-    return {name: tuple(values.shape) for name, values in model.named_parameters()}
+    return MappingProxyType({name: tuple(v.shape) for name, v in model.named_parameters()})
 
 
 def parameters(config: AnyConfig) -> dict[str, int]:

@@ -192,6 +192,7 @@ def test_results_that_differ_by_rounding_stay_as_they_are(released):
     }
 
 
+@pytest.mark.slow
 def test_stock_nbgrader_hands_out_the_same(released):
     before = snapshot(released / "exercises")
     command = [sys.executable, "-m", "nbgrader", "generate_assignment", "07_averages"]

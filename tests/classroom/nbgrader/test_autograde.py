@@ -24,6 +24,8 @@ from classroom.grader.verdicts import read_lines
 from classroom.nbgrader.autograde import SayOpen, SealedAutograde, switch_on
 from classroom.nbgrader.gradebook import GradebookWriter
 
+pytestmark = pytest.mark.slow
+
 NAME = "07_averages"
 CENTRE = "def centre(x):\n    return x - x.mean(dim=0)"
 TWICE = "def twice(number):\n    return number + number"

@@ -14,6 +14,8 @@ from classroom.__main__ import main
 from classroom.author.notebooks import cell_of
 from classroom.nbgrader.gradebook import GradebookWriter
 
+pytestmark = pytest.mark.slow
+
 NAME = "07_averages"
 ME = getpass.getuser()
 PAGE = f"{NAME}/averages.ipynb"

@@ -19,6 +19,8 @@ from classroom.grader.verdicts import Verdict
 from classroom.nbgrader.autograde import OnlyCounted
 from classroom.nbgrader.gradebook import GradebookWriter
 
+pytestmark = pytest.mark.slow
+
 NAME = "07_averages"
 NOON = datetime(2026, 3, 5, 12, tzinfo=UTC)
 

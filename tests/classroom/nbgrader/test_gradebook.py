@@ -18,6 +18,8 @@ from classroom.exercise.report import CheckResult, Report
 from classroom.grader.verdicts import Verdict
 from classroom.nbgrader.gradebook import GradebookWriter, with_scores
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2026, 3, 5, 12, tzinfo=UTC)
 
 

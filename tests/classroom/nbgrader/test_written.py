@@ -11,6 +11,8 @@ from classroom.__main__ import main
 from classroom.author.notebooks import cell_of
 from classroom.author.release import ReleaseError, release
 
+pytestmark = pytest.mark.slow
+
 NAME = "07_averages"
 QUESTION = """
 # %% [markdown]

@@ -199,6 +199,7 @@ def test_an_unknown_norm_is_refused(unchecked):
         new_norm("batch", 5)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_with_relus_learns_the_same_and_keeps_no_booleans():
     """In a process of its own: the compiler and the checker of shapes do not go together."""
     program = """

@@ -247,6 +247,7 @@ DecoderOnly = assemble(Parts(layer_norm=layer_norm))
 """
 
 
+@pytest.mark.slow
 def test_the_commands_compute_by_a_library_and_give_the_same(library, tmp_path, capfd):
     (tmp_path / "words.txt").write_text("the cat sat on the mat and the dog on the log " * 40)
     own = str(library(OWN))
