@@ -628,7 +628,7 @@ GROUPS: dict[str, list[Part]] = {
             },
         ),
         Part(
-            "Whether a forecast depends on where the prompt was split",
+            "Whether a prediction depends on where the prompt was split",
             "r----",
             "ch-architectures",
             "core.models.DecoderOnly",

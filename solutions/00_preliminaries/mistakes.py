@@ -141,7 +141,7 @@ ShiftedInPlace = Softmax.but(
     "exponentials = scores.exp()\n"
     "return exponentials / exponentials.sum(dim=dim, keepdim=True).clamp(min=1e-300)",
 )
-"""The shift is written into the scores of whoever called: `scores -= …` changes their tensor,
+"""The shift is written into the scores of the caller: `scores -= …` changes their tensor,
 `scores - …` makes a new one."""
 
 
@@ -206,7 +206,7 @@ class TimesCompete(CrossEntropy):
 
 
 class TargetsOverwritten(CrossEntropy):
-    """The targets that do not count are overwritten for whoever called (`targets[...] = 0`): use
+    """The targets that do not count are overwritten for the caller (`targets[...] = 0`): use
     `masked_fill`, which makes a new tensor."""
 
     def cross_entropy(logits, targets, ignore_index):
@@ -380,7 +380,7 @@ CountsTransposed = Bigram.but(
     "(documents, vocab_size) + smoothing", "(documents, vocab_size).T + smoothing"
 )
 """A row belongs to the token that follows; it should belong to the token before, so that each row
-is one forecast."""
+is one prediction."""
 
 NormalisedOverThePrevious = Bigram.but("dim=1", "dim=0")
 """The columns sum to 1: that says which token came before. Given the token before, the
@@ -444,7 +444,7 @@ pairs."""
 
 LogarithmOfTheMean = Bigram.but("documents).mean()", "documents).exp().mean().log()")
 """The probabilities are averaged and the logarithm taken of that; the loss is the mean of the
-logarithms, and one bad forecast then shows."""
+logarithms, and one bad prediction then shows."""
 
 ProbabilityForLoss = Bigram.but("math.log\n", "lambda vocab_size: 1 / vocab_size\n")
 """This is the probability of the right token for a model that knows nothing, 1/V; the loss is minus
@@ -598,7 +598,7 @@ UpdatedInPlace = Step.but(
     "bias -= learning_rate * error.sum() / n\n"
     "return weights, bias",
 )
-"""The parameters of whoever called are changed (`weights -= …`): return new ones."""
+"""The parameters of the caller are changed (`weights -= …`): return new ones."""
 
 
 class StepByAutograd(Step):
@@ -641,7 +641,7 @@ NotRescaled = Dropout.but("return …", "return x * (noise >= rate) if training 
 the share that is kept."""
 
 ActiveInEvaluation = Dropout.but("(1 - rate) if training else x", "(1 - rate)")
-"""Features are dropped in evaluation too, and a forecast becomes a matter of luck: there x is
+"""Features are dropped in evaluation too, and a prediction becomes a matter of luck: there x is
 returned as it is."""
 
 ScaledInEvaluationToo = Dropout.but(
@@ -667,7 +667,7 @@ DroppedAtTheRateToo = Dropout.but("noise >= rate", "noise > rate")
 DroppedInPlace = Dropout.but(
     "return …", "if training:\n    x[noise < rate] = 0\n    x /= 1 - rate\nreturn x"
 )
-"""The features of whoever called are overwritten (`x[...] = 0`, `x /= …`): return a new tensor."""
+"""The features of the caller are overwritten (`x[...] = 0`, `x /= …`): return a new tensor."""
 
 
 # 0.8 ------------------------------------------------------------------------------------------

@@ -265,7 +265,7 @@ def head_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise bigram}}
 #
-# The smallest language model looks at one token and forecasts the next, by counting what followed it in a text. To every count you add a `smoothing`, such as 1, because a pair that you have not seen is not impossible; then each row of counts is divided by its sum. Return the logarithms.
+# The smallest language model looks at one token and predicts the next, by counting what followed it in a text. To every count you add a `smoothing`, such as 1, because a pair that you have not seen is not impossible; then each row of counts is divided by its sum. Return the logarithms.
 #
 # A text comes as a list of documents, each a tensor of token numbers. A pair is a token and the one after it *in the same document*. Measure the model on documents that it was not counted on: the loss is the mean of $-\ln p(\text{next} \mid \text{previous})$ over all their pairs, in nats.
 #

@@ -19,7 +19,7 @@ from classroom import check
 # %% [markdown]
 # {{exercise causal_mask}}
 #
-# A model that forecasts the next token may not see it. So each position attends to itself and to what came before.
+# A model that predicts the next token may not see it. So each position attends to itself and to what came before.
 #
 # While it writes, a model keeps the keys of earlier tokens and asks with the newest queries only. Then there are fewer queries than keys, and the queries are the *last* `q_len` of the `k_len` positions: the last query sees every key. `k_len` is never smaller than `q_len`.
 #

@@ -18,7 +18,7 @@ TriangleFlipped = Causal.but(").tril(", ").triu(")
 """The triangle is the wrong one: each query sees itself and the future, not the past."""
 
 OneStepAhead = Causal.but("- q_len", "- q_len + 1")
-"""The diagonal is one too far: each query sees the token that it is supposed to forecast."""
+"""The diagonal is one too far: each query sees the token that it is supposed to predict."""
 
 ItselfHidden = Causal.but("- q_len", "- q_len - 1")
 """The diagonal is one too short: a query may see itself. The first one would see nothing at all,
@@ -801,7 +801,7 @@ MapsOneLayerLate = Maps.but(
 """Each map is taken after its layer has changed x: the layer looked at what came in."""
 
 StreamChangedInPlace = Maps.but("x = x + maps", "x += maps")
-"""`x += …` writes into the x of whoever called: `x = x + …` makes a new one."""
+"""`x += …` writes into the x of the caller: `x = x + …` makes a new one."""
 
 ResidualDropped = Maps.but("x + maps", "maps")
 """What a layer computes is added to x; here it replaces x."""
