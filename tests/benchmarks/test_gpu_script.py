@@ -151,7 +151,7 @@ def test_a_measurement_that_takes_too_long_is_stopped(gpu, run, results, tmp_pat
     start = time.monotonic()
     num_failed, _ = measure(gpu, run, results, {"slow": (slow, 0.2), "good": (good, 5.0)})
     rows = {row["metric"]: row for row in read(tmp_path)}
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 4
     assert num_failed == 1
     assert "more than the 0 seconds" in rows["slow"]["error"]
     assert {"slow, first part", "good"} <= rows.keys()

@@ -308,8 +308,8 @@ def quizzes(page: Page) -> list:
 @pytest.mark.parametrize("name", [page for page in WRITTEN if page != "search"])
 def test_every_quiz_explains_every_answer_by_keyboard_alone(context, address, name):
     page = context().new_page()
-    page.route("**/mathjax/**", lambda route: route.abort())  # formulas are set elsewhere
     page.goto(f"{address}{name}.html")
+    settle(page)
     for quiz in quizzes(page):
         status = quiz.get_by_role("status")
         options = quiz.get_by_role("radio").all()

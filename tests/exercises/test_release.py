@@ -5,7 +5,6 @@ import json
 import re
 
 import nbformat
-
 import pytest
 
 from classroom.author.notebooks import cell_of, is_written

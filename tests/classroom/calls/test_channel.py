@@ -95,7 +95,7 @@ def test_a_deadline_holds_for_the_whole_message(ends):
     started = time.monotonic()
     with pytest.raises(Late):
         ours.receive(soon(0.3))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 1
     stop.set()
     thread.join()
 

@@ -500,7 +500,7 @@ def test_what_does_not_end_is_stopped(body):
     started = time.monotonic()
     with pytest.raises(TooSlow) as raised:
         subject.call("f")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 3
     said = "compute for 0.1 seconds. Is there a loop that does not end?"
     if "sleep" in body:
         said = "take 0.6 seconds, however little it computes. Does it wait for something?"

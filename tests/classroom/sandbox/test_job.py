@@ -120,7 +120,7 @@ def test_a_cell_that_heeds_no_interrupt_ends_the_job_in_time(launcher):
         started = time.monotonic()
         with pytest.raises(JobTooSlow):
             job.run(stubborn)
-        assert time.monotonic() - started < 10  # its limit, the time to heed, a busy machine
+        assert time.monotonic() - started < 0.3 + 2 + 1  # its limit, the time to heed, the machine
         with pytest.raises(JobDied):
             job.run("1")
 
@@ -132,7 +132,7 @@ def test_cells_share_one_wall_budget(launcher):
             for _ in range(10):
                 job.run("import time; time.sleep(0.2)")
                 job.run("try:\n  time.sleep(5)\nexcept KeyboardInterrupt: pass")
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 0.8 + 1
 
 
 def test_a_cell_that_ends_its_process_says_how(job):
@@ -273,7 +273,7 @@ def test_an_exercise_that_does_not_end_is_stopped_in_time(launcher, loop):
                 subject.call("endless")
             with pytest.raises(TooSlow):
                 subject.call("live")
-        assert time.monotonic() - started < 10  # its limit, the time to heed, a busy machine
+        assert time.monotonic() - started < 0.3 + 2 + 1  # its limit, the time to heed, the machine
         with job.serving("live") as subject:
             assert subject.call("live") == 5
 
