@@ -1,8 +1,9 @@
 """Plans for a class: what is read and written in how many weeks, from what the assignments say.
 
 An exercise says itself how long it takes, what it is worth, how important it is and whether it may
-be left out. How long a chapter takes to read is estimated from its source. A plan keeps what fits
-its time, in the order of the course, and cuts it into weeks.
+be left out. How long a page takes to read is estimated from its source. A chapter is its core page
+and the deeper pages below it, whose names begin with the same number. A plan keeps what fits its
+time, in the order of the course, and cuts it into weeks.
 """
 
 import itertools
@@ -25,13 +26,13 @@ _FORMULA = re.compile(r"\$\$.*?\$\$", re.DOTALL)
 
 @dataclass(frozen=True)
 class Piece:
-    """Something to do in one go: read a chapter, or write an exercise."""
+    """Something to do in one go: read a page, or write an exercise."""
 
     chapter: str
     """Name of its page and of its assignment, such as `01_attention`."""
     minutes: int
     exercise: str = ""
-    """Its number, such as `1.4`; empty for the chapter itself."""
+    """Its number, such as `1.4`; empty for a page."""
     points: int = 0
     importance: int = 5
     deeper: bool = False
@@ -80,13 +81,16 @@ def course(assignments: Iterable[dict[str, Any]], pages: dict[str, str]) -> list
 
     Args:
         assignments: As `classroom.author.inventory.inventory` lists them.
-        pages: Source of each chapter, by the name of its assignment.
+        pages: Sources of all pages, by name; a core page has the name of its assignment.
 
     """
     pieces = []
     for assignment in assignments:
         chapter = assignment["name"]
         pieces.append(Piece(chapter, reading_minutes(pages[chapter])))
+        for page, text in pages.items():
+            if page != chapter and page[:3] == chapter[:3]:
+                pieces.append(Piece(chapter, reading_minutes(text), importance=1, deeper=True))
         for exercise in assignment["exercises"]:
             about = (exercise[key] for key in ("number", "points", "importance", "deeper"))
             pieces.append(Piece(chapter, exercise["minutes"], *about))
@@ -96,15 +100,14 @@ def course(assignments: Iterable[dict[str, Any]], pages: dict[str, str]) -> list
 def keep(pieces: Sequence[Piece], minutes: int) -> list[Piece]:
     """Leave out what matters least until the rest fits.
 
-    Exercises that go deeper go first, and those of little importance before others; of equals the
-    longest, and of those the last. All chapters are read, and what is most important stays.
+    What goes deeper goes first, and what is of little importance before other things; of equals the
+    longest, and of those the last. All core pages are read, and what is most important stays.
 
     Raises:
         ValueError: If the rest does not fit.
 
     """
-    may_go = [piece for piece in pieces if piece.exercise]
-    may_go = [piece for piece in may_go if piece.deeper or piece.importance < 5]
+    may_go = [piece for piece in pieces if piece.deeper or piece.exercise and piece.importance < 5]
     may_go.reverse()
     may_go.sort(key=lambda piece: (not piece.deeper, piece.importance, -piece.minutes))
     kept = list(pieces)
@@ -114,7 +117,7 @@ def keep(pieces: Sequence[Piece], minutes: int) -> list[Piece]:
         kept.remove(piece)
     if time(kept) > minutes:
         raise ValueError(
-            f"the chapters and the most important exercises must fit, got minutes={minutes} "
+            f"the core pages and the most important exercises must fit, got minutes={minutes} "
             f"for {time(kept)} minutes of work"
         )
     return kept

@@ -100,6 +100,27 @@ def read_page(text: str) -> Page:
     return page
 
 
+def pages_of(book: Path, chapter: str) -> list[Path]:
+    """List the files of a chapter, its core page first: deeper pages begin with the same number."""
+    core = book / f"{chapter}.md"
+    return [core, *sorted(set(book.glob(f"{chapter[:3]}*.md")) - {core})]
+
+
+def read_chapter(files: Iterable[Path]) -> Page:
+    """Read all pages of a chapter as one; to refer to a deeper page is to refer to its chapter.
+
+    Raises:
+        OSError: If a page is not there.
+        ValueError: If the core page has no heading.
+
+    """
+    core, *deeper = files
+    texts = [file.read_text(encoding="utf-8") for file in (core, *deeper)]
+    page = read_page("\n".join(texts))
+    page.labels |= {file.stem for file in deeper}
+    return page
+
+
 def names_imported(code: str, package: str = "groundup") -> set[Name]:
     """List what code takes from modules of a package, `("", name)` if from the package itself."""
     found = set()
@@ -224,9 +245,10 @@ class ChapterMap(SphinxDirective):
             gains = read_lines(self.content)
             pages = {}
             for name in gains:
-                file = source / f"{name}.md"
-                self.env.note_dependency(str(file))
-                pages[name] = read_page(file.read_text(encoding="utf-8"))
+                files = pages_of(source, name)
+                for file in files:
+                    self.env.note_dependency(str(file))
+                pages[name] = read_chapter(files)
         except (OSError, ValueError) as error:
             raise self.error(str(error)) from error
         has_exercises = (root / "solutions").is_dir()

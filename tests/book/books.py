@@ -27,8 +27,17 @@ AXE = {
 def pages() -> list[str]:
     """Name every page of the table of contents, without its ending."""
     contents = yaml.safe_load((BOOK / "_toc.yml").read_text(encoding="utf-8"))
-    chapters = [chapter["file"] for part in contents["parts"] for chapter in part["chapters"]]
-    return [contents["root"], *chapters]
+    return [contents["root"], *(page for pages in chapters().values() for page in pages)]
+
+
+def chapters() -> dict[str, list[str]]:
+    """Name the pages of each chapter, its core page first."""
+    contents = yaml.safe_load((BOOK / "_toc.yml").read_text(encoding="utf-8"))
+    return {
+        chapter["file"]: [chapter["file"], *(page["file"] for page in chapter.get("sections", []))]
+        for part in contents["parts"]
+        for chapter in part["chapters"]
+    }
 
 
 def looks_at(page: str) -> list[str]:

@@ -7,15 +7,26 @@ import matplotlib.pyplot as plt
 import plotstyle
 import pytest
 import torch
-from books import BOOK, ROOT
+from books import BOOK, ROOT, chapters
 from bs4 import BeautifulSoup
-from chapter_map import Link, Page, draw, exercises, links, names_imported, read_lines, read_page
+from chapter_map import (
+    Link,
+    Page,
+    draw,
+    exercises,
+    links,
+    names_imported,
+    pages_of,
+    read_chapter,
+    read_lines,
+    read_page,
+)
 
 from groundup.core.blocks import Block, DecoderBlock
 from groundup.core.layers import FeedForward
 from groundup.core.multihead import MultiHeadAttention
 
-CHAPTERS = sorted(BOOK.glob("[0-9][0-9]_*.md"))
+CHAPTERS = [BOOK / f"{page}.md" for page in chapters() if page[:2].isdigit()]
 
 # The map -------------------------------------------------------------------------------------
 
@@ -114,7 +125,7 @@ def test_strong_lines_are_drawn_over_weak_ones_and_each_once():
 
 
 def test_the_map_of_the_course_says_what_its_files_say():
-    pages = {page.stem: read_page(page.read_text("utf-8")) for page in CHAPTERS}
+    pages = {page.stem: read_chapter(pages_of(BOOK, page.stem)) for page in CHAPTERS}
     found = {(link.base, link.user): link for link in links(pages, *exercises(ROOT))}
     assert "causal_mask" in found["02_masking", "06_architectures"].names
     assert "TransformerBlock" in found["04_blocks", "07_training"].names  # its notebook's import
@@ -122,7 +133,7 @@ def test_the_map_of_the_course_says_what_its_files_say():
     for (base, user), link in found.items():
         assert base < user
         for name in link.names:
-            sources = [ROOT / "book" / f"{user}.md", *(ROOT / "solutions" / user).glob("*.py")]
+            sources = [*pages_of(BOOK, user), *(ROOT / "solutions" / user).glob("*.py")]
             text = "".join(source.read_text("utf-8") for source in sources)
             assert re.search(rf"import [^\n]*\b{name}\b|^ +{name},$|^ *import mine\b", text, re.M)
 
@@ -238,11 +249,11 @@ def test_every_box_is_of_a_kind_that_has_a_look(page):
 
 @pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
 def test_a_chapter_asks_one_question_and_shows_what_the_wild_gets_wrong(page):
-    found = boxes(page.read_text(encoding="utf-8"))
-    assert [title for kind, title in found if kind == "question"] == [
-        "The question of this chapter"
-    ]
-    assert [title for kind, title in found if kind == "wild"] == ["What the wild gets wrong"]
+    core, *deeper = [boxes(file.read_text("utf-8")) for file in pages_of(BOOK, page.stem)]
+    questions = [title for kind, title in core if kind == "question"]
+    assert questions == ["The question of this chapter"]
+    wild = [title for found in (core, *deeper) for kind, title in found if kind == "wild"]
+    assert wild == ["What the wild gets wrong"]
 
 
 def test_the_style_sheet_has_the_colours_of_the_figures():

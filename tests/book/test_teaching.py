@@ -45,8 +45,9 @@ def test_of_a_chapter_the_page_sees_only_what_it_says_it_sees():
     chapter = "---\n---\n(sec-any)=\n# Any\n\n" + "word " * 1200
     assignments = [{"name": "01_one", "exercises": []}]
     minutes, label = syllabus.what_plans_see(chapter)
-    expected = [piece(minutes=minutes, importance=5)]
-    assert syllabus.course(assignments, {"01_one": chapter}) == expected
+    core, below = piece(minutes=minutes, importance=5), piece(minutes=5, importance=1, deeper=True)
+    texts = {"01_one": chapter, "01_below": "word " * 600, "02_other": chapter}
+    assert syllabus.course(assignments, texts) == [core, below]
     assert (minutes, label) == (10, "sec-any")
 
 
@@ -77,6 +78,11 @@ COURSE = [
 def test_what_goes_deeper_goes_first_and_then_what_matters_least(minutes, gone):
     kept = syllabus.keep(COURSE, minutes)
     assert kept == [each for each in COURSE if each.exercise not in gone]
+
+
+def test_deeper_pages_go_before_exercises():
+    below = piece(minutes=2, importance=1, deeper=True)
+    assert syllabus.keep([COURSE[0], below, *COURSE[1:]], 116) == COURSE
 
 
 def test_of_equals_the_last_goes_first():
