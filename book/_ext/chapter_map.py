@@ -25,6 +25,7 @@ from functools import cache
 from html import escape
 from pathlib import Path
 
+import syllabus
 from docutils import nodes
 from remembered import remembered
 from sphinx.application import Sphinx
@@ -119,6 +120,13 @@ def read_chapter(files: Iterable[Path]) -> Page:
     page = read_page("\n".join(texts))
     page.labels |= {file.stem for file in deeper}
     return page
+
+
+def time_to_read(files: Iterable[Path]) -> str:
+    """Say how long a core page takes to read, and how many deeper pages there are below it."""
+    core, *deeper = files
+    time = syllabus.said(syllabus.reading_minutes(core.read_text(encoding="utf-8")))
+    return f"{time} and {len(deeper)} deeper page{'s' * (len(deeper) != 1)}" if deeper else time
 
 
 def names_imported(code: str, package: str = "groundup") -> set[Name]:
@@ -244,11 +252,13 @@ class ChapterMap(SphinxDirective):
         try:
             gains = read_lines(self.content)
             pages = {}
+            times = {}
             for name in gains:
                 files = pages_of(source, name)
                 for file in files:
                     self.env.note_dependency(str(file))
                 pages[name] = read_chapter(files)
+                times[name] = time_to_read(files)
         except (OSError, ValueError) as error:
             raise self.error(str(error)) from error
         has_exercises = (root / "solutions").is_dir()
@@ -257,13 +267,14 @@ class ChapterMap(SphinxDirective):
         whole = nodes.container(classes=["chapter-map"])
         rows = nodes.enumerated_list(classes=["map-rows"], start=0, enumtype="arabic")
         for name, gain in gains.items():
-            rows += self._row(name, gain, pages, [link for link in found if link.user == name])
+            bases = [link for link in found if link.user == name]
+            rows += self._row(name, gain, pages, bases, times[name])
         whole += nodes.raw("", draw(list(gains), found), format="html")
         whole += rows
         return [whole, *self._names(found, pages)]
 
     def _row(
-        self, name: str, gain: str, pages: dict[str, Page], bases: list[Link]
+        self, name: str, gain: str, pages: dict[str, Page], bases: list[Link], time: str
     ) -> nodes.list_item:
         title = nodes.paragraph(classes=["map-title"])
         number = nodes.inline(str(_number(name)), str(_number(name)), classes=["map-number"])
@@ -271,7 +282,7 @@ class ChapterMap(SphinxDirective):
         title += page_link("", "", number, nodes.Text(" "), words, page=name)
         gained, messages = self.state.inline_text(gain, self.lineno)
         builds = nodes.paragraph(classes=["map-bases"])
-        builds += nodes.Text("builds on " if bases else "builds on no other")
+        builds += nodes.Text(f"{time} · builds on " if bases else f"{time} · builds on no other")
         for position, link in enumerate(bases):
             builds += nodes.Text(", " if position else "")
             number = str(_number(link.base))

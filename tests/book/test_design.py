@@ -149,8 +149,8 @@ def test_the_map_is_a_list_that_says_in_words_what_is_drawn(small_book):
     whole = BeautifulSoup(book.html("map"), "html.parser").select_one(".chapter-map")
     rows = whole.select("ol.map-rows > li")
     assert [row.get_text(" ", strip=True) for row in rows] == [
-        "1 Beginnings a start builds on no other",
-        "2 Ends an end builds on 1",
+        "1 Beginnings a start 0 min · builds on no other",
+        "2 Ends an end 0 min · builds on 1",
     ]
     assert [link["href"] for link in rows[1].find_all("a")] == ["02_b.html", "01_a.html"]
     assert whole.svg["aria-hidden"] == "true" and len(whole.svg.find_all("path")) == 1
