@@ -35,6 +35,12 @@ def is_within(node: nodes.Node, kinds: tuple[type, ...]) -> bool:
     return False
 
 
+def put_in_place_of(old: nodes.Node, new: list[nodes.Node]) -> None:
+    """Replace this very node: `replace` of docutils takes the first text with the same letters."""
+    place = next(at for at, child in enumerate(old.parent.children) if child is old)
+    old.parent[place : place + 1] = new
+
+
 def mend(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Mend all texts of a page; tie short code, and each formula to the sign behind it."""
     for text in list(doctree.findall(nodes.Text)):
@@ -43,7 +49,7 @@ def mend(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         is_computed = "pasted-text" in text.parent.get("classes", [])
         mended = as_in_print(text.astext(), is_computed)
         if mended != text.astext() and not is_within(text, CODE):
-            text.parent.replace(text, nodes.Text(mended))
+            put_in_place_of(text, [nodes.Text(mended)])
     for code in doctree.findall(nodes.literal):
         if len(code.astext()) <= SHORT:
             code["classes"].append("tied")
@@ -54,9 +60,9 @@ def mend(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         if signs is None:
             continue
         rest = after.astext()[signs.end() :]
-        formula.parent.replace(after, [nodes.Text(rest)] if rest else [])
+        put_in_place_of(after, [nodes.Text(rest)] if rest else [])
         tied = nodes.inline(classes=["tied"])
-        formula.parent.replace(formula, tied)
+        put_in_place_of(formula, [tied])
         tied += [formula, nodes.Text(signs[0])]
 
 

@@ -56,3 +56,8 @@ def test_short_code_is_not_broken_and_long_code_may_be():
     short, long = nodes.literal("", "num_heads"), nodes.literal("", "a_name_of_more_than_20")
     paragraph(short, nodes.Text(" "), long)
     assert (short["classes"], long["classes"]) == (["tied"], [])
+
+
+def test_of_two_equal_texts_the_one_behind_the_formula_moves():
+    parts = [nodes.Text("."), nodes.emphasis("", " So "), nodes.math("", "v"), nodes.Text(".")]
+    assert [child.astext() for child in paragraph(*parts)] == [".", " So ", "v."]

@@ -120,10 +120,23 @@ def scaled_dot_product_attention(
     """
     require_dropout(dropout=dropout)
     is_causal = is_causal and query.shape[-2] > 1  # a single query is the last: it sees every key
-    if backend == "explicit":
-        weights = attention_weights(query, key, mask, scale, score_bias, is_causal)
-        return F.dropout(weights, dropout) @ value
+    if backend == "fused":
+        return _fused_attention(query, key, value, mask, scale, score_bias, dropout, is_causal)
+    weights = attention_weights(query, key, mask, scale, score_bias, is_causal)
+    return F.dropout(weights, dropout) @ value
 
+
+def _fused_attention(
+    query: Float[Tensor, "*batch q_len d_head"],
+    key: Float[Tensor, "*kv_batch k_len d_head"],
+    value: Float[Tensor, "*kv_batch k_len d_value"],
+    mask: Bool[Tensor, "..."] | None,
+    scale: float | None,
+    score_bias: Float[Tensor, "..."] | None,
+    dropout: float,
+    is_causal: bool,
+) -> Float[Tensor, "*batch q_len d_value"]:
+    """Give the same numbers with torch's kernel."""
     # The kernel takes one of three: is_causal (which aligns the first query with the first key, so
     # it serves only where the scores are square), a boolean mask, or numbers to add.
     q_len, k_len = query.shape[-2], key.shape[-2]
