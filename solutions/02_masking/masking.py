@@ -312,7 +312,7 @@ def mended_masks(
 #
 # A mask says one thing. A model needs several things said at once:
 #
-# - **window**: a key may not lie too far back. The query itself counts, so with a window of 3 a query sees itself and the two places before it. The window says *nothing* about keys that come later.
+# - **look-back limit** (`window_mask`): a key may not lie too far back. The query itself counts, so with a window of 3 a query sees itself and the two positions before it. The limit says *nothing* about keys that come later. (What the book calls a *sliding window* is this limit and the causal mask together.)
 # - **document**: several texts are packed into one sequence, and none may see another. `documents` holds for each token the number of its text. Numbers are names: their order means nothing, and the same number is the same text, even if another text stands in between.
 # - **prefix**: the first tokens are given, such as a question, and may be read both ways. A key is visible if it is not later than the query *or* if it belongs to the prefix.
 #
