@@ -127,10 +127,8 @@ def queries_and_keys(model: DecoderOnly, tokens: torch.Tensor) -> tuple[torch.Te
     for block in model.blocks:
         attention = block.attention
         read = block.attention_norm(x) if block.norm_order == "pre" else x
-        query = split_heads(attention.query(read), attention.num_heads)
-        key = split_heads(attention.key(read), attention.num_kv_heads)
-        if attention.query_norm is not None:
-            query, key = attention.query_norm(query), attention.key_norm(key)
+        query = attention.query_norm(split_heads(attention.query(read), attention.num_heads))
+        key = attention.key_norm(split_heads(attention.key(read), attention.num_kv_heads))
         if attention.rotary is not None:
             query, key = attention.rotary(query, positions), attention.rotary(key, positions)
         key = key.repeat_interleave(attention.num_heads // attention.num_kv_heads, dim=1)

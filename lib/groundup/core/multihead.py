@@ -118,42 +118,51 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(d_model, num_kv_heads * self.d_head, bias=bias)
         self.value = nn.Linear(d_model, num_kv_heads * self.d_head, bias=bias)
         self.output = nn.Linear(d_model, d_model, bias=bias)
-        self.query_norm = RMSNorm(self.d_head) if qk_norm else None
-        self.key_norm = RMSNorm(self.d_head) if qk_norm else None
+        self.query_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
 
     def _project(
-        self, x: Tensor, context: Tensor | None, cache: LayerCache | None, positions: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Make queries, keys and values, head by head, and the bias of their scores.
+        self, x: Tensor, context: Tensor | None, cache: LayerCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Make queries, keys and values, head by head.
 
-        With a `cache`, keys and values are appended to it and include those of earlier calls. In
-        cross-attention only the first call appends; later calls ignore the `context`.
+        In cross-attention with a filled `cache`, its keys and values are returned: an earlier call
+        made them from the context.
         """
+        query = self.query_norm(split_heads(self.query(x), self.num_heads))
+        if context is not None and cache is not None and cache.length > 0:
+            return query, cache.keys, cache.values
+        source = x if context is None else context
+        key = self.key_norm(split_heads(self.key(source), self.num_kv_heads))
+        value = split_heads(self.value(source), self.num_kv_heads)
+        return query, key, value
+
+    def _place(
+        self,
+        projected: tuple[Tensor, Tensor, Tensor],
+        context: Tensor | None,
+        cache: LayerCache | None,
+        positions: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Rotate by position, add keys and values of earlier calls, and make the scores' bias.
+
+        Keys and values are appended to a `cache`, except in cross-attention to one that is filled.
+        """
+        query, key, value = projected
         if context is not None and (self.rotary is not None or self.alibi):
             raise ValueError(
                 "rotary attention and ALiBi take no context: they need positions in one sequence"
             )
-        query = split_heads(self.query(x), self.num_heads)
-        if self.query_norm is not None:
-            query = self.query_norm(query)
-        if context is not None and cache is not None and cache.length > 0:
-            return query, cache.keys, cache.values, None  # an earlier call projected the context
-
-        source = x if context is None else context
-        key = split_heads(self.key(source), self.num_kv_heads)
-        value = split_heads(self.value(source), self.num_kv_heads)
-        if self.key_norm is not None:
-            key = self.key_norm(key)
         if self.rotary is not None:
             if positions is None:
                 if cache is not None:
                     raise ValueError("rotary attention with a cache needs positions, got none")
-                positions = torch.arange(x.shape[1], device=x.device)
+                positions = torch.arange(query.shape[2], device=query.device)
             positions = positions.unsqueeze(-2)  # (*batch, 1, q_len): the same for all heads
             query, key = self.rotary(query, positions), self.rotary(key, positions)
 
         first = 0  # index of the first query among the keys, for ALiBi
-        if cache is not None:
+        if cache is not None and (context is None or cache.length == 0):
             first = cache.num_kept  # read before `append` changes it
             key, value = cache.append(key, value)
         score_bias = None
@@ -189,7 +198,8 @@ class MultiHeadAttention(nn.Module):
 
         """
         _require_valid_mask(mask)
-        query, key, value, score_bias = self._project(x, context, cache, positions)
+        projected = self._project(x, context, cache)
+        query, key, value, score_bias = self._place(projected, context, cache, positions)
         if self.backend == "explicit":  # the fused kernel needs no copies
             key, value = (repeat_kv_heads(heads, self.num_heads) for heads in (key, value))
         options = {"backend": self.backend, "is_causal": self.is_causal, "score_bias": score_bias}
@@ -206,7 +216,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "batch heads q_len k_len"]:
         """Give the weights of each head, before any dropout; arguments as in `forward`."""
         _require_valid_mask(mask)
-        query, key, _, score_bias = self._project(x, context, None, positions)
+        projected = self._project(x, context, None)
+        query, key, _, score_bias = self._place(projected, context, None, positions)
         key = repeat_kv_heads(key, self.num_heads)
         return attention_weights(query, key, mask, score_bias=score_bias, is_causal=self.is_causal)
 

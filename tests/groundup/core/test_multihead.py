@@ -56,8 +56,8 @@ def test_two_heads_by_hand():
     """Identity maps. Head one asks nothing and averages; head two picks the token that fits."""
     attention = MultiHeadAttention(4, 2, bias=False)
     with torch.no_grad():
-        for linear in attention.children():
-            linear.weight.copy_(torch.eye(4))
+        for weights in attention.parameters():
+            weights.copy_(torch.eye(4))
         attention.query.weight[:2] = 0
     x = torch.tensor([[[2.0, 0.0, 90.0, 0.0], [0.0, 4.0, 0.0, 90.0]]])
     expected = torch.tensor([[[1.0, 2.0, 90.0, 0.0], [1.0, 2.0, 0.0, 90.0]]])
