@@ -325,7 +325,7 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "A head as a matrix of low rank",
             "----w",
-            "sec-04-stream",
+            "sec-03-sum",
             "core.multihead.MultiHeadAttention",
             "3.6",
             notes={
