@@ -85,7 +85,7 @@ def recurrent_linear_attention(
 
     """
     fade = _log(decay, query).exp()[..., None, None]
-    state = _empty(key, value) if state is None else state
+    state = _first(state, key, value)
     outputs = []
     for q, k, v in zip(query.unbind(-2), key.unbind(-2), value.unbind(-2), strict=True):
         state = fade * state + k[..., :, None] * v[..., None, :]  # (d_head, d_value)
@@ -123,15 +123,17 @@ def chunked_linear_attention(
     """
     require(chunk_size >= 1, "chunk_size must be at least 1", chunk_size=chunk_size)
     log_decay = _log(decay, query)[..., None, None]
-    state = _empty(key, value) if state is None else state
+    past = _first(state, key, value)
     outputs = []
-    for q, k, v in zip(*(x.split(chunk_size, dim=-2) for x in (query, key, value)), strict=True):
+    parts = (x.split(chunk_size, dim=-2) for x in (query, key, value))
+    for q, k, v in zip(*parts, strict=True):
         within = parallel_linear_attention(q, k, v, decay)
         step = torch.arange(1, q.shape[-2] + 1, device=q.device)[:, None]  # (chunk, 1)
-        outputs.append(within + ((log_decay * step).exp() * q) @ state)
+        outputs.append(within + ((log_decay * step).exp() * q) @ past)
         until_end = (log_decay * (len(step) - step)).exp()  # how far each token fades in its chunk
-        state = (log_decay * len(step)).exp() * state + (until_end * k).transpose(-2, -1) @ v
-    return torch.cat(outputs, dim=-2), state
+        added = (until_end * k).transpose(-2, -1) @ v
+        past = (log_decay * len(step)).exp() * past + added
+    return torch.cat(outputs, dim=-2), past
 
 
 def _log(decay: Decay, like: Tensor) -> Tensor:
@@ -141,5 +143,7 @@ def _log(decay: Decay, like: Tensor) -> Tensor:
     return decay.log()
 
 
-def _empty(key: Tensor, value: Tensor) -> Tensor:
-    return key.new_zeros(*key.shape[:-2], key.shape[-1], value.shape[-1])
+def _first(state: Tensor | None, key: Tensor, value: Tensor) -> Tensor:
+    """Begin with nothing where there is no state."""
+    empty = key.new_zeros(*key.shape[:-2], key.shape[-1], value.shape[-1])
+    return empty if state is None else state
