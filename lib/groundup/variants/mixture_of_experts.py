@@ -105,13 +105,8 @@ def balance_loss(
 def balance_losses(model: nn.Module) -> Iterator[list[Tensor]]:
     """Collect the balance loss of each `MixtureOfExperts` that runs while the context is open.
 
-    The layers keep nothing themselves, so a training step adds the collected losses to its own:
-
-    ```
-    with balance_losses(model) as losses:
-        logits = model(tokens)
-    loss = cross_entropy(logits, targets) + 0.01 * sum(losses)
-    ```
+    The layers keep nothing themselves: a training step runs the model inside the context and adds
+    `0.01 * sum(losses)`, say, to its own loss.
 
     Args:
         model: Contains the layers, at any depth.
