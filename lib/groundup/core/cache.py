@@ -52,7 +52,7 @@ class LayerCache:
         return self._keys[:, :, : self.length]
 
     @property
-    def values(self) -> Float[Tensor, "batch kv_heads length d_head"]:
+    def values(self) -> Float[Tensor, "batch kv_heads length d_value"]:
         """The values so far, oldest first."""
         return self._values[:, :, : self.length]
 
@@ -79,7 +79,7 @@ class LayerCache:
     def append(
         self,
         key: Float[Tensor, "batch kv_heads new d_head"],
-        value: Float[Tensor, "batch kv_heads new d_head"],
+        value: Float[Tensor, "batch kv_heads new d_value"],
     ) -> tuple[Tensor, Tensor]:
         """Store the keys and values of the next tokens.
 
