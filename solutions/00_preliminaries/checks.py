@@ -530,7 +530,7 @@ class TestActivations:
 
     @points(1)
     def test_softplus_survives_1000_and_minus_1000(self, subject, case):
-        expect_agrees(subject, case, "softplus", extreme_features, softplus_oracle, {"y": "width"})
+        self.survives(subject, case, "softplus", softplus_oracle)
 
     @points(1)
     def test_so_do_the_others(self, subject, case):
@@ -541,7 +541,11 @@ class TestActivations:
             "gelu_tanh": gelu_tanh_oracle,
         }
         for name, right in functions.items():
-            expect_agrees(subject, case, name, extreme_features, right, {"y": "width"})
+            self.survives(subject, case, name, right)
+
+    def survives(self, subject, case, name, right):
+        expect_agrees(subject, case, name, extreme_features, right, {"y": "width"})
+        expect_gradients(subject, case, name, extreme_features, right, ["x"])
 
 
 # 0.6 ------------------------------------------------------------------------------------------
