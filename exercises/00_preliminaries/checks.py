@@ -514,7 +514,9 @@ class TestActivations:
 
     @points(1)
     def test_softplus_survives_1000_and_minus_1000(self, subject, case):
-        expect_agrees(subject, case, "softplus", extreme_features, softplus_oracle, {"y": "width"})
+        args = subject, case, "softplus", extreme_features, softplus_oracle
+        expect_agrees(*args, {"y": "width"})
+        expect_gradients(*args, ["x"])
 
     @points(1)
     def test_so_do_the_others(self, subject, case):

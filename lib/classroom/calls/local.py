@@ -135,7 +135,7 @@ _HINTS = (
     (
         r"expected .*Long|tensors used as indices must be|must be .*int.* not float"
         r"|'float' object cannot be interpreted as an integer|int64 for index"
-        r"|slice indices must be|must be tuple of ints",
+        r"|slice indices must be|must be tuple of ints, but found element of type float",
         "A whole number is needed here: `//` instead of `/`, or .long()",
     ),
 )

@@ -128,7 +128,7 @@ def wrong_form(
             if s.shape != e.shape:
                 axes = f" = ({', '.join(returns[label].split())})" if returns[label] else ""
                 said = f"{label} has shape {tuple(s.shape)}, expected {tuple(e.shape)}{axes}"
-                return said + _shapes_apart(s, e, returns[label].split())
+                return said + (_reduced(s, e) or _shapes_apart(s, e, returns[label].split()))
             if s.device != e.device:
                 return f"{label} is on the device {s.device}, expected {e.device}"
             if _family(s.dtype) != _family(e.dtype):
@@ -149,6 +149,33 @@ def _another_order(seen: Any, expected: Sequence[Any]) -> tuple[int, ...] | None
             is_in_order = all(same(s, e) for s, e in zip(seen, expected, strict=True))
             return None if is_in_order else order
     return None
+
+
+def _reduced(seen: Tensor, expected: Tensor) -> str:
+    """Say that numbers are the right ones in another shape, or summed or averaged over an axis."""
+    if not seen.is_floating_point() or not expected.is_floating_point():
+        return ""
+    seen, expected = seen.detach().double(), expected.detach().double()
+    if len(expected.unique()) < _FEW:
+        return ""
+    if seen.numel() == expected.numel() and seen.dim() != expected.dim():
+        is_same = close(seen.flatten(), expected.flatten())
+        is_stretched = seen.squeeze().shape != expected.squeeze().shape
+        return ": the numbers are right, in another shape" if is_same and is_stretched else ""
+    for axis in range(expected.dim()):
+        made = {
+            "summed": expected.sum(axis),
+            "averaged": expected.mean(axis),
+            "cut to its first entry": expected.select(axis, 0),
+            "cut to its last entry": expected.select(axis, -1),
+        }
+        for said, wrong in made.items():
+            if seen.shape == wrong.shape and close(seen, wrong):
+                return f": the numbers are right, but {said} along axis {axis}"
+    for said, wrong in {"summed": expected.sum(), "averaged": expected.mean()}.items():
+        if not seen.dim() and close(seen, wrong):
+            return f": the numbers are right, but {said} over everything"
+    return ""
 
 
 def _shapes_apart(seen: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
@@ -193,6 +220,7 @@ def differs(
     tolerance: float | None = None,
     axes: Sequence[str] = (),
     sizes: Mapping[str, int] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> str | None:
     """Describe how the numbers of two results of the same shape differ; None if they do not.
 
@@ -205,6 +233,7 @@ def differs(
         tolerance: As in `same`.
         axes: The names of the axes.
         sizes: Sizes of the inputs by name: a factor may be one of them.
+        given: The inputs by name: one may be added or multiplied once too often, or not at all.
 
     """
     is_mask = isinstance(expected, Tensor) and expected.dtype is torch.bool
@@ -228,9 +257,15 @@ def differs(
     shown, wanted = _distinguished(seen[where], expected[where])
     said = f"{label}: wrong in {_count(off)}; furthest at {list(where)}: "
     said += f"seen {shown}, expected {wanted}"
-    relation = _flags_apart(seen, expected) if is_mask else ""
-    relation = relation or _relation(seen, expected, tolerance, sizes)
-    return said + (relation or _place(off, axes))
+    relation = (
+        (is_mask and _flags_apart(seen, expected))
+        or _relation(seen, expected, tolerance, sizes)
+        or _with_an_input(seen, expected, given or {})
+        or _nearly(seen, expected)
+        or _moved(seen, expected, tolerance)
+        or _by_row(seen, expected)
+    )
+    return said + (relation or _as_a_whole(seen, expected) + _place(off, axes))
 
 
 def loses_precision(label: str, seen: Any, args: Sequence[Any]) -> str | None:
@@ -276,9 +311,11 @@ def _relation(
     for said, right in mended.items():
         if right.shape == expected.shape and close(right, expected, tolerance):
             return f"; {said}"
-    if lost := _lost_sum(seen) if _sums_to_one(expected, -1) else "":
-        return lost
-    return _moved(seen, expected, tolerance) or _by_row(seen, expected) or _nearly(seen, expected)
+    made = {said: make(expected) for said, make in _MADE.items()}
+    for said, wrong in made.items():
+        if close(seen, wrong, tolerance) and not close(expected, wrong, tolerance):
+            return f"; it is {said} of what is expected"
+    return _lost_sum(seen) if _sums_to_one(expected, -1) else ""
 
 
 _UNDONE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -288,6 +325,22 @@ _UNDONE: dict[str, Callable[[Tensor], Tensor]] = {
     "it is the square root of": torch.square,
     "it is 1 divided by": torch.reciprocal,
     "it is 1 minus": lambda seen: 1 - seen,
+}
+
+
+_MADE: dict[str, Callable[[Tensor], Tensor]] = {
+    "the softmax along the last axis": lambda right: right.softmax(-1),
+    "the softmax along the axis before the last": lambda right: (
+        right.softmax(-2) if right.dim() > 1 else right
+    ),
+    "the logarithm of the softmax": lambda right: right.log_softmax(-1),
+    "the positive part (all below 0 is cut off)": torch.relu,
+    "the absolute value": torch.abs,
+    "the nearest whole number": torch.round,
+    "the running sum along the last axis": lambda right: right.cumsum(-1),
+    "the part scaled to length 1 along the last axis": lambda right: (
+        right / right.norm(dim=-1, keepdim=True)
+    ),
 }
 
 
@@ -368,6 +421,64 @@ def _nearly(seen: Tensor, expected: Tensor) -> str:
             "; nearly right: is a small number added that should not be (an epsilon), something "
             "rounded, computed in float32, or approximated?"
         )
+    return ""
+
+
+def _with_an_input(seen: Tensor, expected: Tensor, given: Mapping[str, Any]) -> str:
+    """Say that an input is returned, or added or multiplied too often or not at all."""
+    parts = {}
+    for name, value in given.items():
+        parts |= value if isinstance(value, dict) else {name: value}
+    extra = seen - expected
+    if len(expected.unique()) < _FEW or not bool(extra.isfinite().all()):
+        return ""
+    for name, value in parts.items():
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            continue
+        try:
+            part = value.detach().double().expand_as(expected)
+        except RuntimeError:
+            continue
+        if len(part.unique()) < _FEW or not bool(part.isfinite().all()):
+            continue
+        wrong = {
+            f"it is `{name}` itself": part,
+            f"`{name}` is added, and should not be": expected + part,
+            f"`{name}` is not added, and should be": expected - part,
+            f"`{name}` is multiplied once too often": expected * part,
+            f"it is not multiplied by `{name}`, and should be": expected / part,
+        }
+        for said, numbers in wrong.items():
+            if close(seen, numbers):
+                return f"; {said}"
+    return ""
+
+
+def _as_a_whole(seen: Tensor, expected: Tensor) -> str:
+    """Say what is striking about wrong numbers as a whole."""
+    if len(expected.unique()) < _FEW:
+        return ""
+    if len(seen.unique()) == 1:
+        return f"; every entry is {number(seen.flatten()[0])}"
+    if close(seen.flatten().sort().values, expected.flatten().sort().values):
+        return "; the numbers are the right ones, and stand in other places"
+    zeros = (seen == 0) & (expected != 0)
+    if bool(zeros.any()):
+        above = torch.ones_like(zeros).triu(1) if seen.dim() > 1 else ~zeros
+        where = " above the diagonal" if bool((zeros == above & (expected != 0)).all()) else ""
+        return (
+            f"; {_count(zeros)} are exactly 0{where}, and should not be: masked, cut off, or never "
+            "written?"
+        )
+    infinite = seen.isinf() & expected.isfinite()
+    if bool(infinite.any()):
+        return f"; {_count(infinite)} are infinite, and should not be"
+    forgotten = (seen != 0) & (expected == 0)
+    if int(forgotten.sum()) > 1:
+        return f"; {_count(forgotten)} should be exactly 0, and are not"
+    order = seen.flatten().argsort()
+    if len(order) > 2 * _FEW and bool(expected.flatten()[order].diff().ge(0).all()):
+        return "; the order of all entries is right, their sizes are not"
     return ""
 
 

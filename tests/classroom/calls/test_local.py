@@ -240,7 +240,7 @@ def test_a_blank_s_last_line_that_was_left_beside_an_answer_is_pointed_out(body)
         ("return x.mean(dim=2)", "count from the right"),
         ("return x[2]", "counted from 1"),
         ("return x[x]", "`//` instead of `/`"),
-        ("return x.reshape(10 / 5, -1)", "`//` instead of `/`"),
+        ("return x[: 2 / 1]", "`//` instead of `/`"),
         ("raise ValueError('so it is')", None),
     ],
 )

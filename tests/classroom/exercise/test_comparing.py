@@ -127,7 +127,7 @@ def test_wrong_numbers_say_what_would_make_them_right_if_it_is_simple(seen, said
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (WEIGHTS.roll(1, 0).roll(1, 1), WEIGHTS),
+        (WEIGHTS.roll(1, 0).roll(1, 1) + 0.05 * WEIGHTS.log().sin(), WEIGHTS.sin()),
         (f64(-1, -2, -3), f64(1, 2, 3)),  # so few are alike by chance
     ],
 )
@@ -338,6 +338,70 @@ def test_a_wrong_mask_says_how_it_is_wrong():
     assert differs("mask", mask.mT, mask).endswith("with its last two axes exchanged, it is right")
     told = differs("mask", torch.ones(4, 4, dtype=torch.bool).tril(1), mask)
     assert told.endswith("; 3 times True where False is right, 0 times False where True is right")
+
+
+RIGHT = torch.arange(1, 21, dtype=torch.float64).reshape(4, 5).sin() * 3
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (RIGHT.softmax(-1), "it is the softmax along the last axis of what is expected"),
+        (RIGHT.relu(), "it is the positive part (all below 0 is cut off) of what is expected"),
+        (RIGHT.abs(), "it is the absolute value of what is expected"),
+        (RIGHT.cumsum(-1), "it is the running sum along the last axis of what is expected"),
+        (RIGHT * 0 + 2, "every entry is 2"),
+        (
+            RIGHT.flatten().roll(7).reshape(4, 5).flip(1),
+            "the numbers are the right ones, and stand in other places",
+        ),
+        (
+            (RIGHT + 0.5).tril(),
+            "10 of 20 entries are exactly 0 above the diagonal, and should not be: masked, cut "
+            "off, or never written?",
+        ),
+        (RIGHT**3, "the order of all entries is right, their sizes are not"),
+        (RIGHT.sin() / (RIGHT - RIGHT[0, 0]), "1 of 20 entries are infinite, and should not be"),
+    ],
+)
+def test_wrong_numbers_say_what_is_striking_about_them(seen, said):
+    assert f"; {said}" in differs("output", seen, RIGHT)
+
+
+def test_entries_that_should_be_zero_are_counted():
+    told = differs("output", RIGHT + 0.1 * RIGHT.cos(), RIGHT.tril())
+    assert "; 10 of 20 entries should be exactly 0, and are not" in told
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (lambda x, w: x, "it is `x` itself"),
+        (lambda x, w: RIGHT + x, "`x` is added, and should not be"),
+        (lambda x, w: RIGHT - x, "`x` is not added, and should be"),
+        (lambda x, w: RIGHT * w, "`gain` is multiplied once too often"),
+        (lambda x, w: RIGHT / w, "it is not multiplied by `gain`, and should be"),
+    ],
+)
+def test_an_input_that_is_one_too_many_or_missing_is_named(seen, said):
+    x, gain = RIGHT.cos() + 1, f64(2, 3, 5, 7, 11)
+    given = {"x": x, "n": 3, "weights": {"gain": gain}}
+    assert differs("output", seen(x, gain), RIGHT, given=given).endswith(f"; {said}")
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (RIGHT.sum(0), "the numbers are right, but summed along axis 0"),
+        (RIGHT.mean(1), "the numbers are right, but averaged along axis 1"),
+        (RIGHT[0], "the numbers are right, but cut to its first entry along axis 0"),
+        (RIGHT[:, -1], "the numbers are right, but cut to its last entry along axis 1"),
+        (RIGHT.mean(), "the numbers are right, but averaged over everything"),
+        (RIGHT.flatten(), "the numbers are right, in another shape"),
+    ],
+)
+def test_right_numbers_in_a_wrong_shape_say_what_was_done_to_them(seen, said):
+    assert form((seen,), [RIGHT], {"output": "batch width"}).endswith(f": {said}")
 
 
 # Words
