@@ -249,6 +249,8 @@ class TestCrossEntropy:
     @points(2)
     def test_ignored_targets_neither_add_nor_divide(self, subject, case):
         expect_agrees(subject, case, "cross_entropy", padded_inputs, loss_oracle, LOSS)
+        inputs = with_an_empty_sequence
+        expect_agrees(subject, case, "cross_entropy", inputs, loss_oracle, LOSS)
 
     @points(1)
     def test_a_token_can_be_the_one_to_ignore(self, subject, case):

@@ -133,8 +133,6 @@ def wrong_form(
                 return f"{label} is on the device {s.device}, expected {e.device}"
             if _family(s.dtype) != _family(e.dtype):
                 return f"{label} has dtype {s.dtype}, expected {e.dtype}{_kinds_apart(s, e)}"
-        elif type(e) is int and type(s) is float:
-            return f"{label} should be a whole number, an int, it is the float {s!r}"
         elif not isinstance(s, (int, float)) and not (isinstance(s, Tensor) and s.numel() == 1):
             return f"{label} should be a number, it is {describe(s)}"
     return None

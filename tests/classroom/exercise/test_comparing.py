@@ -277,13 +277,6 @@ def test_right_results_in_another_order_are_told_apart():
     assert form((output, output), [output, output], returns) is None
 
 
-def test_a_whole_number_is_no_float():
-    assert form((8.0,), [8], {"width": ""}) == (
-        "width should be a whole number, an int, it is the float 8.0"
-    )
-    assert form((8,), [8.0], {"loss": ""}) is None
-
-
 def test_a_factor_that_is_a_size_is_told_as_one():
     expected = f64(0.1, 0.7, 3, -2)
     for factor, said in {
