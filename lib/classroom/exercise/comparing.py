@@ -369,20 +369,15 @@ def _is_plain(seen: Tensor, expected: Tensor) -> bool:
 
 
 def _in_sizes(factor: Tensor, sizes: Mapping[str, int] | None) -> str:
-    """Say which size of the inputs a factor is, or the root of which."""
+    """Say which sizes of the inputs a factor is, or the roots of which."""
+    powers = {}
     for name, size in (sizes or {}).items():
-        if size < 2:
-            continue
-        powers = {
-            name: size,
-            f"the root of {name}": size**0.5,
-            f"1 / {name}": 1 / size,
-            f"1 / the root of {name}": size**-0.5,
-        }
-        for said, power in powers.items():
-            if close(factor, torch.tensor(power, dtype=torch.float64)):
-                return f" ({said} is as much)"
-    return ""
+        if size > 1:
+            powers[name], powers[f"1 / {name}"] = size, 1 / size
+            powers[f"the root of {name}"] = size**0.5
+            powers[f"1 / the root of {name}"] = size**-0.5
+    alike = [said for said, p in powers.items() if close(factor, torch.tensor(p).double())]
+    return f" ({', or '.join(alike)} is as much)" if alike else ""
 
 
 def _moved(seen: Tensor, expected: Tensor, tolerance: float | None) -> str:
@@ -414,7 +409,8 @@ def _by_row(seen: Tensor, expected: Tensor) -> str:
 
 def _nearly(seen: Tensor, expected: Tensor) -> str:
     """Say that wrong numbers are nearly right."""
-    if bool(((seen - expected).abs() <= _NEARLY * expected.abs().amax()).all()):
+    off = (seen - expected).abs()
+    if bool(off.isfinite().all() & (off <= _NEARLY * expected.abs().amax()).all()):
         return (
             "; nearly right: is a small number added that should not be (an epsilon), something "
             "rounded, computed in float32, or approximated?"

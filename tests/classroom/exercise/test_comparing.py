@@ -288,6 +288,8 @@ def test_a_factor_that_is_a_size_is_told_as_one():
             told = differs("output", seen, right, sizes={"d_head": 4, "batch": 7})
             assert told.endswith(f"({said})")
     assert "as much" not in differs("output", 5 * expected, expected, sizes={"batch": 7})
+    told = differs("output", expected / 2, expected, sizes={"d_head": 4, "batch": 2})
+    assert told.endswith("(1 / the root of d_head, or 1 / batch is as much)")
 
 
 def test_a_single_number_says_what_it_is_to_the_right_one():
@@ -323,6 +325,8 @@ def test_nearly_right_numbers_are_called_so():
     expected = torch.arange(1, 21, dtype=torch.float64).sin()
     assert "nearly right" in differs("output", expected + 1e-4 * expected.cos(), expected)
     assert "nearly right" not in differs("output", expected + 0.1 * expected.cos(), expected)
+    hidden = torch.cat((expected, f64(-math.inf)))
+    assert "nearly right" not in differs("output", torch.cat((expected, f64(3))), hidden)
 
 
 def test_a_wrong_mask_says_how_it_is_wrong():
