@@ -321,6 +321,14 @@ def test_rows_with_a_factor_of_their_own_are_recognised():
     assert told.endswith("it is right but for a summand for each line along axis 1")
 
 
+def test_rows_that_hold_infinity_have_no_summand_of_their_own():
+    hidden = torch.ones(4, 5).triu(1).bool()
+    expected = (
+        torch.arange(20, dtype=torch.float64).reshape(4, 5).sin().masked_fill(hidden, -math.inf)
+    )
+    assert "summand" not in differs("bias", torch.zeros(4, 5), expected)
+
+
 def test_nearly_right_numbers_are_called_so():
     expected = torch.arange(1, 21, dtype=torch.float64).sin()
     assert "nearly right" in differs("output", expected + 1e-4 * expected.cos(), expected)
