@@ -234,7 +234,8 @@ def differs(
         given: The inputs by name: one may be added or multiplied once too often, or not at all.
 
     """
-    is_mask = isinstance(expected, Tensor) and expected.dtype is torch.bool
+    dtype = expected.dtype if isinstance(expected, Tensor) else torch.float64
+    is_mask = dtype is torch.bool
     seen = torch.as_tensor(seen, dtype=torch.float64)
     expected = torch.as_tensor(expected, dtype=torch.float64)
     if seen.numel() == expected.numel() == 1:
@@ -263,7 +264,8 @@ def differs(
         or _moved(seen, expected, tolerance)
         or _by_row(seen, expected)
     )
-    return said + (relation or _as_a_whole(seen, expected) + _place(off, axes))
+    striking = _as_a_whole(seen, expected) if dtype.is_floating_point else ""
+    return said + (relation or striking + _place(off, axes))
 
 
 def loses_precision(label: str, seen: Any, args: Sequence[Any]) -> str | None:

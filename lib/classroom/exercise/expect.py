@@ -201,8 +201,9 @@ def expect_agrees(
             return problem
         for label, s, e in zip(labels, seen, expected, strict=True):
             shapes.setdefault(label, tuple(getattr(e, "shape", ())))
-            axes = returns[label].split()
-            if label in compared and (problem := differs(label, s, e, tolerance, axes, case.asked)):
+            given = dict(zip(names_of(judge, oracle, len(args)), args, strict=True))
+            more = returns[label].split(), case.asked, given
+            if label in compared and (problem := differs(label, s, e, tolerance, *more)):
                 return problem
             if tolerance is None and (problem := loses_precision(label, s, args)):
                 return problem

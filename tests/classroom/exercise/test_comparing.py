@@ -373,6 +373,11 @@ def test_wrong_numbers_say_what_is_striking_about_them(seen, said):
     assert f"; {said}" in differs("output", seen, RIGHT)
 
 
+def test_of_numbers_that_stand_for_something_no_zeros_are_counted():
+    tokens = torch.arange(12).reshape(3, 4)
+    assert "exactly 0" not in differs("tokens", tokens * (tokens % 2), tokens)
+
+
 def test_entries_that_should_be_zero_are_counted():
     told = differs("output", RIGHT + 0.1 * RIGHT.cos(), RIGHT.tril())
     assert "; 10 of 20 entries should be exactly 0, and are not" in told

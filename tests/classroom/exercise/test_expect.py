@@ -106,6 +106,12 @@ def test_an_input_that_is_not_used_or_should_not_be_is_named(wrong, said):
     assert failure.problem.endswith(f"; {said}")
 
 
+def test_an_input_that_is_added_is_named():
+    wrong = lambda x, y, w: both(x, y, w) + x  # noqa: E731
+    failure = failed(expect_agrees, wrong, both_inputs, both, {"output": "width"})
+    assert failure.problem.endswith("; `x` is added, and should not be")
+
+
 def test_of_a_result_that_depends_on_what_it_should_nothing_is_said_about_inputs():
     wrong = lambda x, y, w: (x + 2 * y).sin() * w["gain"]  # noqa: E731
     failure = failed(expect_agrees, wrong, both_inputs, both, {"output": "width"})
