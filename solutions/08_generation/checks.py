@@ -549,12 +549,6 @@ class TestCacheBytes:
         for bits in (16, 8, 4):
             self.count(subject, case, partial(bytes_inputs, bits=bits))
 
-        def is_whole(number, *args):
-            said = f"bytes is the float {number!r}: they are counted in whole numbers (`//`)"
-            return said if isinstance(number, float) else None
-
-        expect_law(subject, case, "cache_bytes", partial(bytes_inputs, bits=16), is_whole)
-
     @points(1)
     def test_a_window_takes_what_it_can_fill(self, subject, case):
         for window in ("shorter", "longer"):
