@@ -329,7 +329,7 @@ def expect_gradients(
                 f"no gradient reaches `{label}`: part of the computation is cut off from it"
             )
         if problem := differs(f"the gradient with respect to {label}", s, e):
-            if bool(s.isnan().any()) and not bool(e.isnan().any()):
+            if bool(s.isnan().any()) and (e is None or not bool(e.isnan().any())):
                 problem += _NAN_GRADIENT
             raise CheckFailed(problem)
 
@@ -596,7 +596,7 @@ def _influence(
         does = influences(lambda *given: subject.call(name, *given), args, others)
     except StudentError:
         return ""
-    labels = names_of(judge, oracle, len(args))
+    labels = list(names_of(judge, oracle, len(args)))
     for place in should:
         index, key = place
         said = f"`{key}`" if key else f"`{labels[index]}`"
