@@ -249,6 +249,8 @@ class TestCrossEntropy:
     @points(2)
     def test_ignored_targets_neither_add_nor_divide(self, subject, case):
         expect_agrees(subject, case, "cross_entropy", padded_inputs, loss_oracle, LOSS)
+        inputs = with_an_empty_sequence
+        expect_agrees(subject, case, "cross_entropy", inputs, loss_oracle, LOSS)
 
     @points(1)
     def test_a_token_can_be_the_one_to_ignore(self, subject, case):
@@ -514,7 +516,9 @@ class TestActivations:
 
     @points(1)
     def test_softplus_survives_1000_and_minus_1000(self, subject, case):
-        expect_agrees(subject, case, "softplus", extreme_features, softplus_oracle, {"y": "width"})
+        args = subject, case, "softplus", extreme_features, softplus_oracle
+        expect_agrees(*args, {"y": "width"})
+        expect_gradients(*args, ["x"])
 
     @points(1)
     def test_so_do_the_others(self, subject, case):

@@ -659,7 +659,8 @@ class TestMendedAttention:
             return (
                 case.normal(1, q_len, d_head),
                 case.normal(1, k_len, d_head),
-                torch.eye(k_len, dtype=torch.float64)[None],
+                # wider than there are keys: neither number may be taken for the other
+                F.pad(torch.eye(k_len, dtype=torch.float64), (0, 3))[None],
             )
 
         def law(output, query, key, value):

@@ -680,6 +680,10 @@ PaddingMaskLost = Masks.but(
 )
 """The mask is causal now and no longer hides padding that stands before a query."""
 
+PaddingOfTheLongest = Masks.but("lengths[:, None, None]", "lengths.max()")
+"""Every sequence is masked like the longest of the batch, so the padding of the shorter ones is
+heard: each sequence has a length of its own."""
+
 PaddedQueriesSilenced = Masks.but(
     "hidden = …\nreturn weights @ value",
     "real = place < lengths[:, None]\n"

@@ -264,6 +264,12 @@ class TestFeedForward:
         for inputs in (width_between_multiples, width_at_a_multiple, width_just_above_a_multiple):
             expect_agrees(subject, case, "gated_width", inputs, width_oracle, {"width": ""})
 
+        def is_whole(width, d_ff, multiple):
+            said = f"width is the float {width!r}: a layer takes a whole number (`//`, or int())"
+            return said if isinstance(width, float) else None
+
+        expect_law(subject, case, "gated_width", width_at_a_multiple, is_whole)
+
     def compare(self, subject, case, activation):
         inputs = partial(network_inputs, activation=activation)
         expect_agrees(subject, case, "feed_forward", inputs, network_oracle, TOKENS)

@@ -528,6 +528,13 @@ AllOtherHeads = Ablation.but(
 )
 """All heads but one are taken away; take away one, and leave all others."""
 
+HeadsStayAway = Ablation.but("best = None", "best, gone, before = None, [], whole").but(
+    "cost = bits_without([(layer, head)]) - whole",
+    "gone.append((layer, head))\nnow = bits_without(gone)\ncost, before = now - before, now",
+)
+"""The heads that were taken away before stay away, so the later ones are missed in a model that is
+broken already: take one away at a time, from the whole model."""
+
 LastHeadForgotten = Ablation.but("(num_heads)", "(num_heads - 1)")
 """The last head of each layer is never taken away."""
 

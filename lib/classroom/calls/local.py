@@ -70,6 +70,74 @@ _HINTS = (
         r"call numpy\(\) on Tensor that requires grad|numpy\.ndarray",
         "NumPy knows no gradients: stay with torch's functions and tensors all the way",
     ),
+    (
+        r"torch\.return_types",
+        "With a dim, max, min, sort and topk return values and indices: take .values or .indices, "
+        "or amax and amin",
+    ),
+    (
+        r"unsupported operand.*(tuple|'list')|'(tuple|list)' object has no attribute",
+        "Something that you call returns several results in a tuple or a list: take the one that "
+        "you need, such as the first by [0]",
+    ),
+    (
+        r"NoneType",
+        "Something is None here: a function that lacks its return, an argument that was left out, "
+        "or the result of a method that returns nothing",
+    ),
+    (
+        r"mat1 and mat2 shapes cannot be multiplied|first two dimensions of batch2",
+        "A product `a @ b` needs as many columns of `a` as `b` has rows: is one of them transposed "
+        "(nn.Linear keeps its weight as (d_out, d_in)), or joined along another axis?",
+    ),
+    (
+        r"size of tensor a \(\d+\) must match|shape mismatch|shape '.*' is invalid"
+        r"|not broadcastable|Sizes of tensors must match|expanded size of the tensor",
+        "Shapes are lined up from the right: print the shapes in that line. Is an axis missing, "
+        "exchanged, or summed away?",
+    ),
+    (
+        r"[Vv]alue of Tensor with more than one value is ambiguous",
+        "An `if`, `and`, `or` or `not` needs one truth value: choose entry by entry with "
+        "torch.where, &, | and ~, or ask for .any() or .all()",
+    ),
+    (
+        r"cannot be converted to (Python )?[Ss]calar|can be converted to Python scalars",
+        "Only a tensor of one number can become a number: reduce it first (sum, mean, amax), or "
+        "compute with tensors",
+    ),
+    (
+        r"view size is not compatible",
+        "After transpose or permute the numbers do not lie in order: use reshape or flatten",
+    ),
+    (
+        r"before Module\.__init__\(\) call",
+        "`super().__init__()` has to be the first line of `__init__`",
+    ),
+    (
+        r"maximum recursion depth exceeded",
+        "A function calls itself, or two call each other, without an end",
+    ),
+    (
+        r"too many values to unpack|not enough values to unpack",
+        "A tensor is unpacked along its first axis: `a, b = x.shape` is for two axes",
+    ),
+    (
+        r"Dimension out of range",
+        "That axis does not exist for this number of axes: count from the right (-1, -2), so that "
+        "any number of axes in front is fine",
+    ),
+    (
+        r"index -?\d+ is out of (bounds|range)|index out of (bounds|range)|Index tensor",
+        "An index lies beyond its axis: is it counted from 1, one too large, or a number such as "
+        "-100 that stands for nothing?",
+    ),
+    (
+        r"expected .*Long|tensors used as indices must be|must be .*int.* not float"
+        r"|'float' object cannot be interpreted as an integer|int64 for index"
+        r"|slice indices must be|must be tuple of ints, but found element of type float",
+        "A whole number is needed here: `//` instead of `/`, or .long()",
+    ),
 )
 
 

@@ -1,6 +1,8 @@
 """Compares results, and describes in a sentence how they differ."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,8 @@ ABSOLUTE_TOLERANCE = 1e-8
 _BUCKETS = 32
 # Of so few different numbers, some relation holds by chance.
 _FEW = 4
+# Relative to the largest number: what looks like rounding, and is too large for it.
+_NEARLY = 2e-3
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,9 @@ def wrong_form(
     labels = list(returns)
     if len(labels) > 1 and not (isinstance(seen, (tuple, list)) and len(seen) == len(labels)):
         return f"`{name}` should return ({', '.join(labels)}), it returned {describe(seen)}"
+    if order := _another_order(seen, expected):
+        returned = ", ".join(labels[i] for i in order)
+        return f"`{name}` should return ({', '.join(labels)}), and returns them as ({returned})"
     for label, s, e in zip(labels, seen, expected, strict=True):
         if isinstance(e, Tensor):
             if isinstance(s, (int, float)) and e.dim() == 0:
@@ -120,21 +127,115 @@ def wrong_form(
                 return f"{label} should be a tensor, it is {describe(s)}"
             if s.shape != e.shape:
                 axes = f" = ({', '.join(returns[label].split())})" if returns[label] else ""
-                return f"{label} has shape {tuple(s.shape)}, expected {tuple(e.shape)}{axes}"
+                said = f"{label} has shape {tuple(s.shape)}, expected {tuple(e.shape)}{axes}"
+                return said + (_reduced(s, e) or _shapes_apart(s, e, returns[label].split()))
             if s.device != e.device:
                 return f"{label} is on the device {s.device}, expected {e.device}"
             if _family(s.dtype) != _family(e.dtype):
-                return f"{label} has dtype {s.dtype}, expected {e.dtype}"
+                return f"{label} has dtype {s.dtype}, expected {e.dtype}{_kinds_apart(s, e)}"
         elif not isinstance(s, (int, float)) and not (isinstance(s, Tensor) and s.numel() == 1):
             return f"{label} should be a number, it is {describe(s)}"
     return None
 
 
-def differs(label: str, seen: Any, expected: Any, tolerance: float | None = None) -> str | None:
+def _another_order(seen: Any, expected: Sequence[Any]) -> tuple[int, ...] | None:
+    """Return which of several right results stands in each place, if they stand in others."""
+    if not 1 < len(expected) <= _FEW:
+        return None
+    for order in itertools.permutations(range(len(expected))):
+        if all(same(s, expected[i]) for s, i in zip(seen, order, strict=True)):
+            is_in_order = all(same(s, e) for s, e in zip(seen, expected, strict=True))
+            return None if is_in_order else order
+    return None
+
+
+def _reduced(seen: Tensor, expected: Tensor) -> str:
+    """Say that numbers are the right ones in another shape, or summed or averaged over an axis."""
+    if not seen.is_floating_point() or not expected.is_floating_point():
+        return ""
+    seen, expected = seen.detach().double(), expected.detach().double()
+    if len(expected.unique()) < _FEW:
+        return ""
+    if seen.numel() == expected.numel() and seen.dim() != expected.dim():
+        is_same = close(seen.flatten(), expected.flatten())
+        is_stretched = seen.squeeze().shape != expected.squeeze().shape
+        return ": the numbers are right, in another shape" if is_same and is_stretched else ""
+    for axis in range(expected.dim()):
+        made = {
+            "summed": expected.sum(axis),
+            "averaged": expected.mean(axis),
+            "cut to its first entry": expected.select(axis, 0),
+            "cut to its last entry": expected.select(axis, -1),
+        }
+        for said, wrong in made.items():
+            if seen.shape == wrong.shape and close(seen, wrong):
+                return f": the numbers are right, but {said} along axis {axis}"
+    for said, wrong in {"summed": expected.sum(), "averaged": expected.mean()}.items():
+        if not seen.dim() and close(seen, wrong):
+            return f": the numbers are right, but {said} over everything"
+    return ""
+
+
+def _shapes_apart(seen: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
+    """Say what is simple about the difference of two shapes."""
+    if seen.squeeze().shape == expected.squeeze().shape and seen.dim() != expected.dim():
+        if seen.dim() > expected.dim():
+            return (
+                ": an axis of size 1 is left over (is keepdim=True, or None in an index, needed?)"
+            )
+        return ": an axis of size 1 is missing (keepdim=True, or unsqueeze)"
+    if sorted(seen.shape) == sorted(expected.shape):
+        return ": the axes stand in another order"
+    names = axes if len(axes) == expected.dim() else [str(n) for n in range(expected.dim())]
+    if not seen.dim():
+        return f": one number, and one for each {' and '.join(names)} is asked for"
+    if seen.dim() + 1 == expected.dim():
+        for n, axis in enumerate(names):
+            if seen.shape == expected.shape[:n] + expected.shape[n + 1 :]:
+                return (
+                    f": there is no axis for {axis} (was it summed or averaged away, or indexed?)"
+                )
+    if seen.dim() == expected.dim():
+        off = [n for n, (s, e) in enumerate(zip(seen.shape, expected.shape, strict=True)) if s != e]
+        if len(off) == 1 and abs(by := seen.shape[off[0]] - expected.shape[off[0]]) == 1:
+            return f": one too {'many' if by > 0 else 'few'} along {names[off[0]]}"
+    return ""
+
+
+def _kinds_apart(seen: Tensor, expected: Tensor) -> str:
+    """Say what the dtypes of two results tell."""
+    if expected.dtype is torch.bool:
+        return ": True and False are asked for, not numbers"
+    if not expected.dtype.is_floating_point and seen.dtype.is_floating_point:
+        return ": whole numbers are asked for, such as indices or counts"
+    return ""
+
+
+def differs(
+    label: str,
+    seen: Any,
+    expected: Any,
+    tolerance: float | None = None,
+    axes: Sequence[str] = (),
+    sizes: Mapping[str, int] | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> str | None:
     """Describe how the numbers of two results of the same shape differ; None if they do not.
 
     NaN equals only NaN. For `tolerance` see `same`.
+
+    Args:
+        label: The name of the result.
+        seen: What was returned.
+        expected: What is right.
+        tolerance: As in `same`.
+        axes: The names of the axes.
+        sizes: Sizes of the inputs by name: a factor may be one of them.
+        given: The inputs by name: one may be added or multiplied once too often, or not at all.
+
     """
+    dtype = expected.dtype if isinstance(expected, Tensor) else torch.float64
+    is_mask = dtype is torch.bool
     seen = torch.as_tensor(seen, dtype=torch.float64)
     expected = torch.as_tensor(expected, dtype=torch.float64)
     if seen.numel() == expected.numel() == 1:
@@ -143,7 +244,7 @@ def differs(label: str, seen: Any, expected: Any, tolerance: float | None = None
         return None
     if seen.dim() == 0:
         shown, wanted = _distinguished(seen, expected)
-        return f"{label} is {shown}, expected {wanted}"
+        return f"{label} is {shown}, expected {wanted}{_relation_of_one(seen, expected, sizes)}"
     nan = seen.isnan() & ~expected.isnan()
     if nan.any():
         where = _index_of_first(nan)
@@ -153,10 +254,18 @@ def differs(label: str, seen: Any, expected: Any, tolerance: float | None = None
     distance = (seen - expected).abs().nan_to_num(float("inf")).where(off, -1.0)
     where = _index(distance, int(distance.argmax()))
     shown, wanted = _distinguished(seen[where], expected[where])
-    return (
-        f"{label}: wrong in {_count(off)}; furthest at {list(where)}: "
-        f"seen {shown}, expected {wanted}{_relation(seen, expected, tolerance)}"
+    said = f"{label}: wrong in {_count(off)}; furthest at {list(where)}: "
+    said += f"seen {shown}, expected {wanted}"
+    relation = (
+        (is_mask and _flags_apart(seen, expected))
+        or _relation(seen, expected, tolerance, sizes)
+        or _with_an_input(seen, expected, given or {})
+        or _nearly(seen, expected)
+        or _moved(seen, expected, tolerance)
+        or _by_row(seen, expected)
     )
+    striking = _as_a_whole(seen, expected) if dtype.is_floating_point else ""
+    return said + (relation or striking + _place(off, axes))
 
 
 def loses_precision(label: str, seen: Any, args: Sequence[Any]) -> str | None:
@@ -175,7 +284,9 @@ def loses_precision(label: str, seen: Any, args: Sequence[Any]) -> str | None:
     return f"{label} has dtype {seen.dtype}, and the inputs have {narrowest}: keep it"
 
 
-def _relation(seen: Tensor, expected: Tensor, tolerance: float | None) -> str:
+def _relation(
+    seen: Tensor, expected: Tensor, tolerance: float | None, sizes: Mapping[str, int] | None
+) -> str:
     """Say what would make wrong numbers right, or what they lack, if it is simple."""
     if len(expected.unique()) < _FEW:
         return ""
@@ -184,17 +295,221 @@ def _relation(seen: Tensor, expected: Tensor, tolerance: float | None) -> str:
     shift = (seen - expected).mean()
     mended = {
         "every sign is the wrong one": -seen,
-        f"every entry is {number(factor)} times what is expected": seen / factor,
+        f"every entry is {number(factor)} times what is expected{_in_sizes(factor, sizes)}": (
+            seen / factor
+        ),
         f"every entry is {number(shift)} more than what is expected": seen - shift,
         **{
             f"in reverse order along axis {n}, it is right": seen.flip(n) for n in range(seen.dim())
         },
         "with its last two axes exchanged, it is right": seen.mT if seen.dim() > 1 else seen,
+        **{f"{relation} what is expected": undo(seen) for relation, undo in _UNDONE.items()},
+        "a softmax along the last axis makes it right": seen.softmax(-1),
+        "the logarithm of its softmax is right": seen.log_softmax(-1),
+        "divided by its sum along the last axis, it is right": seen / seen.sum(-1, keepdim=True),
     }
     for said, right in mended.items():
         if right.shape == expected.shape and close(right, expected, tolerance):
             return f"; {said}"
+    made = {said: make(expected) for said, make in _MADE.items()}
+    for said, wrong in made.items():
+        if close(seen, wrong, tolerance) and not close(expected, wrong, tolerance):
+            return f"; it is {said} of what is expected"
     return _lost_sum(seen) if _sums_to_one(expected, -1) else ""
+
+
+_UNDONE: dict[str, Callable[[Tensor], Tensor]] = {
+    "it is the logarithm of": torch.exp,
+    "it is the exponential of": torch.log,
+    "it is the square of": torch.sqrt,
+    "it is the square root of": torch.square,
+    "it is 1 divided by": torch.reciprocal,
+    "it is 1 minus": lambda seen: 1 - seen,
+}
+
+
+_MADE: dict[str, Callable[[Tensor], Tensor]] = {
+    "the softmax along the last axis": lambda right: right.softmax(-1),
+    "the softmax along the axis before the last": lambda right: (
+        right.softmax(-2) if right.dim() > 1 else right
+    ),
+    "the logarithm of the softmax": lambda right: right.log_softmax(-1),
+    "the positive part (all below 0 is cut off)": torch.relu,
+    "the absolute value": torch.abs,
+    "the nearest whole number": torch.round,
+    "the running sum along the last axis": lambda right: right.cumsum(-1),
+    "the part scaled to length 1 along the last axis": lambda right: (
+        right / right.norm(dim=-1, keepdim=True)
+    ),
+}
+
+
+def _relation_of_one(seen: Tensor, expected: Tensor, sizes: Mapping[str, int] | None) -> str:
+    """Say what a wrong number is to the right one, if it is simple."""
+    if not bool(seen.isfinite() & expected.isfinite()) or not seen or not expected:
+        return ""
+    if close(-seen, expected):
+        return "; the sign is the wrong one"
+    factor = seen / expected
+    for said, bits in (
+        ("it is counted in bits", 1 / math.log(2)),
+        ("ln 2 is on the wrong side of the fraction", math.log(2) ** 2),
+    ):
+        if close(factor, torch.tensor(bits, dtype=torch.float64)):
+            return f"; {said}"
+    if said := _in_sizes(factor, sizes):
+        return f"; {number(factor)} times as much{said}"
+    for relation, undo in _UNDONE.items():
+        if close(undo(seen), expected) and not _is_plain(seen, expected):
+            return f"; {relation} what is expected"
+    return _nearly(seen, expected)
+
+
+def _is_plain(seen: Tensor, expected: Tensor) -> bool:
+    """Return whether two numbers are so small and round that they are related by chance."""
+    return all(float(n).is_integer() and abs(n) <= 10 for n in (seen, expected))
+
+
+def _in_sizes(factor: Tensor, sizes: Mapping[str, int] | None) -> str:
+    """Say which sizes of the inputs a factor is, or the roots of which."""
+    powers = {}
+    for name, size in (sizes or {}).items():
+        if size > 1:
+            powers[name], powers[f"1 / {name}"] = size, 1 / size
+            powers[f"the root of {name}"] = size**0.5
+            powers[f"1 / the root of {name}"] = size**-0.5
+    alike = [said for said, p in powers.items() if close(factor, torch.tensor(p).double())]
+    return f" ({', or '.join(alike)} is as much)" if alike else ""
+
+
+def _moved(seen: Tensor, expected: Tensor, tolerance: float | None) -> str:
+    """Say that all entries stand one place beside their own."""
+    for axis in range(seen.dim()):
+        size = seen.shape[axis] - 1
+        if size < _FEW // 2:
+            continue
+        for said, here, there in (("late", 1, 0), ("early", 0, 1)):
+            if close(seen.narrow(axis, here, size), expected.narrow(axis, there, size), tolerance):
+                return f"; everything stands one place too {said} along axis {axis}"
+    return ""
+
+
+def _by_row(seen: Tensor, expected: Tensor) -> str:
+    """Say that the numbers along an axis are right but for a factor or a shift of their own."""
+    if not bool(seen.isfinite().all() & expected.isfinite().all()):
+        return ""
+    for axis in reversed(range(seen.dim())):
+        if seen.shape[axis] < _FEW - 1 or seen.dim() < 2:
+            continue
+        largest = expected.abs().argmax(axis, keepdim=True)
+        factor = seen.gather(axis, largest) / expected.gather(axis, largest)
+        if close(seen / factor, expected):
+            return f"; it is right but for a factor for each line along axis {axis}"
+        shift = (seen - expected).mean(axis, keepdim=True)
+        if close(seen - shift, expected):
+            return f"; it is right but for a summand for each line along axis {axis}"
+    return ""
+
+
+def _nearly(seen: Tensor, expected: Tensor) -> str:
+    """Say that wrong numbers are nearly right."""
+    off = (seen - expected).abs()
+    if bool(off.isfinite().all() & (off <= _NEARLY * expected.abs().amax()).all()):
+        return (
+            "; nearly right: is a small number added that should not be (an epsilon), something "
+            "rounded, computed in float32, or approximated?"
+        )
+    return ""
+
+
+def _with_an_input(seen: Tensor, expected: Tensor, given: Mapping[str, Any]) -> str:
+    """Say that an input is returned, or added or multiplied too often or not at all."""
+    parts = {}
+    for name, value in given.items():
+        parts |= value if isinstance(value, dict) else {name: value}
+    extra = seen - expected
+    if len(expected.unique()) < _FEW or not bool(extra.isfinite().all()):
+        return ""
+    for name, value in parts.items():
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            continue
+        try:
+            part = value.detach().double().expand_as(expected)
+        except RuntimeError:
+            continue
+        if len(part.unique()) < _FEW or not bool(part.isfinite().all()):
+            continue
+        wrong = {
+            f"it is `{name}` itself": part,
+            f"`{name}` is added, and should not be": expected + part,
+            f"`{name}` is not added, and should be": expected - part,
+            f"`{name}` is multiplied once too often": expected * part,
+            f"it is not multiplied by `{name}`, and should be": expected / part,
+        }
+        for said, numbers in wrong.items():
+            if close(seen, numbers):
+                return f"; {said}"
+    return ""
+
+
+def _as_a_whole(seen: Tensor, expected: Tensor) -> str:
+    """Say what is striking about wrong numbers as a whole."""
+    if len(expected.unique()) < _FEW:
+        return ""
+    if len(seen.unique()) == 1:
+        return f"; every entry is {number(seen.flatten()[0])}"
+    if close(seen.flatten().sort().values, expected.flatten().sort().values):
+        return "; the numbers are the right ones, and stand in other places"
+    zeros = (seen == 0) & (expected != 0)
+    if bool(zeros.any()):
+        above = torch.ones_like(zeros).triu(1) if seen.dim() > 1 else ~zeros
+        where = " above the diagonal" if bool((zeros == above & (expected != 0)).all()) else ""
+        return (
+            f"; {_count(zeros)} are exactly 0{where}, and should not be: masked, cut off, or never "
+            "written?"
+        )
+    infinite = seen.isinf() & expected.isfinite()
+    if bool(infinite.any()):
+        return f"; {_count(infinite)} are infinite, and should not be"
+    forgotten = (seen != 0) & (expected == 0)
+    if int(forgotten.sum()) > 1:
+        return f"; {_count(forgotten)} should be exactly 0, and are not"
+    order = seen.flatten().argsort()
+    if len(order) > 2 * _FEW and bool(expected.flatten()[order].diff().ge(0).all()):
+        return "; the order of all entries is right, their sizes are not"
+    return ""
+
+
+def _flags_apart(seen: Tensor, expected: Tensor) -> str:
+    """Say how a mask is wrong as a whole."""
+    if bool((seen != expected).all()):
+        return "; True and False are exchanged"
+    if seen.dim() > 1 and seen.shape[-1] == seen.shape[-2] and bool((seen.mT == expected).all()):
+        return "; with its last two axes exchanged, it is right"
+    many, few = int((seen > expected).sum()), int((seen < expected).sum())
+    places = f"{many} times True where False is right, {few} times False where True is right"
+    return f"; {places}"
+
+
+def _place(off: Tensor, axes: Sequence[str]) -> str:
+    """Say along which axis the wrong entries lie together, if along any."""
+    for axis in range(off.dim() if off.dim() > 1 else 0):
+        wrong = off.movedim(axis, 0).flatten(1).any(1)
+        if bool(wrong.all()) or wrong.numel() < 2:
+            continue
+        along = axes[axis] if len(axes) == off.dim() else f"axis {axis}"
+        at = wrong.nonzero().flatten().tolist()
+        right = (~wrong).nonzero().flatten().tolist()
+        if len(right) <= len(at):
+            return f"; along {along}, all is right at {_listed(right)} alone"
+        return f"; along {along}, all that is wrong lies at {_listed(at)}"
+    return ""
+
+
+def _listed(places: Sequence[int]) -> str:
+    if len(places) > 2 and list(places) == list(range(places[0], places[-1] + 1)):
+        return f"{places[0]} to {places[-1]}"
+    return ", ".join(map(str, places[:6])) + (" …" if len(places) > 6 else "")
 
 
 def _lost_sum(seen: Tensor) -> str:

@@ -40,6 +40,8 @@ from classroom.exercise.prepared import (
     Oracle,
     RecordedSubject,
     as_oracle,
+    influences,
+    is_recording,
     known,
     require_words,
 )
@@ -199,7 +201,9 @@ def expect_agrees(
             return problem
         for label, s, e in zip(labels, seen, expected, strict=True):
             shapes.setdefault(label, tuple(getattr(e, "shape", ())))
-            if label in compared and (problem := differs(label, s, e, tolerance)):
+            given = dict(zip(names_of(judge, oracle, len(args)), args, strict=True))
+            more = returns[label].split(), case.asked, given
+            if label in compared and (problem := differs(label, s, e, tolerance, *more)):
                 return problem
             if tolerance is None and (problem := loses_precision(label, s, args)):
                 return problem
@@ -214,6 +218,8 @@ def expect_agrees(
         # At an edge, such as minus infinity, correct functions may differ in their gradients.
         tamest = min(earlier, flow, key=Flow.largest_entry)
         flows[name] = replace(tamest, seeds=(*earlier.seeds, case.seed))
+    if is_recording():
+        oracle.influences(inputs(case.fresh(0)), inputs(case.fresh(1)))
     for _ in range(draws):
         _expect(subject, case, name, inputs, judge, oracle, alike, places)
     is_quick = time.monotonic() - started < _QUICK
@@ -323,7 +329,31 @@ def expect_gradients(
                 f"no gradient reaches `{label}`: part of the computation is cut off from it"
             )
         if problem := differs(f"the gradient with respect to {label}", s, e):
+            if bool(s.isnan().any()) and (e is None or not bool(e.isnan().any())):
+                problem += _NAN_GRADIENT
             raise CheckFailed(problem)
+
+
+def changes_inputs(subject: Subject, flow: "Flow") -> str | None:
+    """Say which argument a function that passes all checks changes in place, if any."""
+    try:
+        changed = _changed(subject, flow.name, flow.args)
+    except StudentError:
+        return None
+    if changed is None:
+        return None
+    return f"{_IN_PLACE.format(flow.name, changed + 1)} (it is `{flow.labels[changed]}`)"
+
+
+_NAN_GRADIENT = (
+    ": 0 times infinity, from a number that overflows or is divided by 0 and is then replaced or "
+    "not chosen (torch.where, masked_fill, nan_to_num). Change what goes into the computation"
+)
+
+_IN_PLACE = (
+    "`{}` changes its argument number {} in place (an operation that ends in _, an assignment into "
+    "it, or +=): work on new tensors"
+)
 
 
 @dataclass(frozen=True)
@@ -414,11 +444,7 @@ def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inp
         with contextlib.suppress(StudentError):
             if _changed(known(mistake), name, args) == changed:
                 alike.append(mistake)
-    raise CheckFailed(
-        f"`{name}` changes its argument number {changed + 1} in place (an operation that ends in "
-        "_, an assignment into it, or +=): work on new tensors",
-        alike,
-    )
+    raise CheckFailed(_IN_PLACE.format(name, changed + 1), alike)
 
 
 def _changed(subject: Subject, name: str, args: tuple[Any, ...]) -> int | None:
@@ -531,8 +557,10 @@ def _expect(
         raise CheckFailed(problem) from error
     alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared)
     if error is None:
-        if oracle is not None and not alike:
-            problem += _unsteadiness(subject, case, name, inputs)
+        if isinstance(oracle, Oracle) and not alike:
+            problem += _unsteadiness(subject, case, name, inputs) or _influence(
+                subject, case, name, inputs, judge, oracle
+            )
         example = smallest_example(subject, case, name, inputs, judge, oracle)
     else:
         example = shown_shapes(case, inputs, judge, oracle)
@@ -550,6 +578,33 @@ def _unsteadiness(subject: Subject, case: Case, name: str, inputs: Inputs) -> st
     if not same(first, again):
         return "; called again with the same inputs, it returns something else"
     return "; called with other numbers, it returned the same" if same(first, other) else ""
+
+
+def _influence(
+    subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge, oracle: Oracle
+) -> str:
+    """Say on what a wrong result depends and should not, or should and does not.
+
+    One argument at a time, or one entry of a dict of them, is replaced by one of another draw.
+    """
+    args, others = inputs(case.fresh(0)), inputs(case.fresh(1))
+    try:
+        should, started = oracle.influences(args, others), time.monotonic()
+        subject.call(name, *args)
+        if (time.monotonic() - started) * len(should) > _QUICK:
+            return ""
+        does = influences(lambda *given: subject.call(name, *given), args, others)
+    except StudentError:
+        return ""
+    labels = list(names_of(judge, oracle, len(args)))
+    for place in should:
+        index, key = place
+        said = f"`{key}`" if key else f"`{labels[index]}`"
+        if should[place] and does.get(place) is False:
+            return f"; whatever {said} holds, it stays the same: is {said} used?"
+        if does.get(place) and not should[place]:
+            return f"; it changes with {said}, and should not"
+    return ""
 
 
 def _expect_any_sizes(

@@ -52,6 +52,9 @@ _NARROW, _SKETCH = "\0 float64", "\0 sketch"
 _WHOLE = 512
 _TIMES_COMPUTED = 2  # the second time shows that the answer depends on the arguments alone
 
+Place = tuple[int, str]
+WRONG = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+CALL_FAILED = (StudentError, *WRONG)
 Asked = tuple[Any, ...]
 Lent = Mapping[int, Callable[..., Any]]
 
@@ -90,6 +93,62 @@ class Oracle:
         asked = ("gradients", _name_of(self), args, wrt, cotangents)
         right = LocalSubject({"oracle": self._function})
         return _answered(asked, lambda: right.gradients("oracle", args, wrt, cotangents))
+
+    def influences(self, args: tuple[Any, ...], others: tuple[Any, ...]) -> dict[Place, bool]:
+        """Return which arguments the result changes with, as `influences` does."""
+        asked = ("influences", _name_of(self), args)
+        found = _answered(asked, lambda: _listed(influences(self._function, args, others)))
+        return {(index, key): changes for index, key, changes in found}
+
+
+def influences(
+    function: Callable[..., Any], args: tuple[Any, ...], others: tuple[Any, ...]
+) -> dict[Place, bool]:
+    """Return with which arguments a function's result changes.
+
+    Args:
+        function: Is called once for each argument, and for each entry of one that is a dict.
+        args: Its arguments.
+        others: Of the same shapes; each takes the place of one at a time.
+
+    Returns:
+        Whether the result is another one, by the argument's index and the entry's name, if the two
+        differ and the call succeeds.
+
+    """
+    found: dict[Place, bool] = {}
+    try:
+        first = function(*args)
+    except CALL_FAILED:
+        return found
+    for place, changed in _exchanged(args, others):
+        with contextlib.suppress(*CALL_FAILED):
+            found[place] = not same(function(*changed), first)
+    return found
+
+
+def _exchanged(
+    args: tuple[Any, ...], others: tuple[Any, ...]
+) -> Iterator[tuple[Place, tuple[Any, ...]]]:
+    for index, (one, other) in enumerate(zip(args, others, strict=True)):
+        before, after = args[:index], args[index + 1 :]
+        if isinstance(one, dict):
+            for key in one:
+                if key in other and _may_be_exchanged(one[key], other[key]):
+                    yield (index, key), (*before, {**one, key: other[key]}, *after)
+        elif _may_be_exchanged(one, other):
+            yield (index, ""), (*before, other, *after)
+
+
+def _may_be_exchanged(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        is_alike = one.shape == other.shape and one.dtype == other.dtype
+        return is_alike and one.numel() > 0 and not same(one, other)
+    return type(one) is float and type(other) is float and one != other
+
+
+def _listed(found: dict[Place, bool]) -> list[list[Any]]:
+    return [[index, key, changes] for (index, key), changes in found.items()]
 
 
 def as_oracle(function: Callable[..., Any]) -> Oracle:
@@ -469,6 +528,11 @@ class Reader:
 
 
 _source: ContextVar[Recorder | Reader | None] = ContextVar("source", default=None)
+
+
+def is_recording() -> bool:
+    """Return whether answers are being recorded, so that what may be asked for must be."""
+    return isinstance(_source.get(), Recorder)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from classroom.exercise import prepared
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import WRONG_FORM
-from classroom.exercise.expect import FLOWS, CheckFailed, Exercise
+from classroom.exercise.expect import FLOWS, CheckFailed, Exercise, changes_inputs
 from classroom.exercise.report import CheckResult, Report
 
 MAX_MESSAGE_LENGTH = 5000
@@ -75,7 +75,7 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
                 problem = _of_no_form(problem, found.exercise)
             problems[test] = problem
         with _silenced():
-            _fail_where_cut(found, subject, memory, problems, f"{seed}/{name}/")
+            _fail_what_passed(found, subject, memory, problems, f"{seed}/{name}/")
     results = []
     for test, value in found.checks.items():
         first = next((p for t in (test, *found.only_with[test]) if (p := problems[t])), None)
@@ -85,21 +85,26 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
     return Report(name, f"{found.exercise.number} {found.exercise.title}", tuple(results))
 
 
-def _fail_where_cut(
+def _fail_what_passed(
     found: _Found,
     subject: Subject,
     memory: Mapping[Any, Any],
     problems: dict[str, BaseException | None],
     seeds: str,
 ) -> None:
-    """Fail one check of each function that cuts a gradient: the one worth least.
+    """Fail one check of each function that cuts a gradient or changes its inputs in place.
 
-    Only if all passed: of wrong numbers the gradient is wrong as well.
+    It is the check that is worth least. Only if all passed: of wrong numbers the gradient is wrong
+    as well.
     """
-    if found.exercise.by_hand or any(problems.values()):
+    if any(problems.values()):
         return
+    may_cut = found.exercise.may_cut
     for name, flow in memory.get(FLOWS, {}).items():
-        if name not in found.exercise.may_cut and (problem := flow.problem(subject)):
+        problem = changes_inputs(subject, flow)
+        if not problem and not found.exercise.by_hand and name not in may_cut:
+            problem = flow.problem(subject)
+        if problem:
             calling = [test for test in found.checks if seeds + test in flow.seeds]
             problems[min(calling, key=found.checks.__getitem__)] = CheckFailed(problem)
 

@@ -220,13 +220,34 @@ def test_a_blank_s_last_line_that_was_left_beside_an_answer_is_pointed_out(body)
         ("x.requires_grad_()\n    x[0] = 1\n    return x", "in place"),
         ("return torch.tensor(x.requires_grad_().numpy())", "stay with torch"),
         ("import numpy as np\n    return torch.relu(np.ones(5))", "stay with torch"),
-        ("return x @ x", None),
+        ("return x - x.max(dim=-1)", ".values or .indices"),
+        ("return x + (x, x)", "by [0]"),
+        ("y = None\n    return y[0]", "lacks its return"),
+        ("return x @ x", "needs as many columns"),
+        ("return x + x.mT", "lined up from the right"),
+        ("return x.view(3, 3)", "lined up from the right"),
+        ("return x if x > 0 else -x", "torch.where"),
+        ("return x.item()", "reduce it first"),
+        ("return x.mT.view(10)", "reshape or flatten"),
+        (
+            "class M(torch.nn.Module):\n"
+            "        def __init__(self): self.a = torch.nn.Linear(2, 2)\n"
+            "    return M()",
+            "first line of `__init__`",
+        ),
+        ("return f(x)", "calls itself"),
+        ("a, b, c = x\n    return a", "along its first axis"),
+        ("return x.mean(dim=2)", "count from the right"),
+        ("return x[2]", "counted from 1"),
+        ("return x[x]", "`//` instead of `/`"),
+        ("return x[: 2 / 1]", "`//` instead of `/`"),
+        ("raise ValueError('so it is')", None),
     ],
 )
 def test_an_error_of_torch_s_that_leads_astray_is_translated(answer, hint):
     subject = student(f"def f(x):\n    {answer}")
     said = message(Crashed, subject, "f", torch.ones(2, 5, dtype=torch.float64))
-    assert (hint in said) if hint else said.endswith("return x @ x")
+    assert (hint in said) if hint else said.endswith("raise ValueError('so it is')")
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -26,6 +26,7 @@ def test_the_furthest_place_is_shown():
     seen[1, 2, 4], seen[0, 1, 3] = -0.75, 0.5
     assert differs("output", seen, expected) == (
         "output: wrong in 2 of 30 entries; furthest at [1, 2, 4]: seen -0.75, expected 0"
+        "; along axis 1, all is right at 0 alone"
     )
 
 
@@ -47,7 +48,8 @@ def test_nan_is_told_as_nan():
 
 
 def test_numbers_that_look_alike_get_more_digits():
-    assert differs("scale", 0.12345001, 0.12345602) == ("scale is 0.12345001, expected 0.12345602")
+    told = differs("scale", 0.12345001, 0.12345602)
+    assert told.startswith("scale is 0.12345001, expected 0.12345602; nearly right")
     assert "seen 1.00001, expected 1" in differs("output", f64(1.00001, 2), f64(1, 2))
 
 
@@ -106,7 +108,16 @@ WEIGHTS = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.25, 0.35, 0.4]], dt
         (WEIGHTS.flip(1), "in reverse order along axis 1, it is right"),
         (WEIGHTS.mT, "with its last two axes exchanged, it is right"),
         (WEIGHTS.roll(1, 0).mT, "it sums to 1 along axis 0, and should along the last one"),
-        (WEIGHTS.square(), "along the last axis it should sum to 1, and sums to 0.345"),
+        (WEIGHTS.square() / 2, "along the last axis it should sum to 1, and sums to 0.1725"),
+        (WEIGHTS.square(), "it is the square of what is expected"),
+        (WEIGHTS.sqrt(), "it is the square root of what is expected"),
+        (WEIGHTS.log(), "it is the logarithm of what is expected"),
+        (WEIGHTS.log() + 3, "a softmax along the last axis makes it right"),
+        (1 - WEIGHTS, "it is 1 minus what is expected"),
+        (1 / WEIGHTS, "it is 1 divided by what is expected"),
+        (WEIGHTS * f64(2, 3, 7)[:, None], "divided by its sum along the last axis, it is right"),
+        (WEIGHTS.roll(1, 0), "everything stands one place too late along axis 0"),
+        (WEIGHTS.roll(-1, 0), "everything stands one place too early along axis 0"),
     ],
 )
 def test_wrong_numbers_say_what_would_make_them_right_if_it_is_simple(seen, said):
@@ -116,7 +127,7 @@ def test_wrong_numbers_say_what_would_make_them_right_if_it_is_simple(seen, said
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (WEIGHTS.roll(1, 0), WEIGHTS),
+        (WEIGHTS.roll(1, 0).roll(1, 1) + 0.05 * WEIGHTS.log().sin(), WEIGHTS.sin()),
         (f64(-1, -2, -3), f64(1, 2, 3)),  # so few are alike by chance
     ],
 )
@@ -195,7 +206,8 @@ def test_results_of_the_right_form_pass():
         ((2.0, 2), "output should be a tensor, it is float 2.0"),
         (
             (torch.zeros(3, 2), 2),
-            "output has shape (3, 2), expected (2, 3) = (batch, width)",
+            "output has shape (3, 2), expected (2, 3) = (batch, width): the axes stand in another "
+            "order",
         ),
         (
             (torch.zeros(2, 3, dtype=torch.int64), 2),
@@ -216,7 +228,8 @@ def test_a_wrong_form_is_told_by_name(seen, said):
 
 def test_a_scalar_has_no_axes_to_name():
     assert form((torch.zeros(1),), [torch.tensor(2.0)], {"loss": ""}) == (
-        "loss has shape (1,), expected ()"
+        "loss has shape (1,), expected (): an axis of size 1 is left over (is keepdim=True, or "
+        "None in an index, needed?)"
     )
 
 
@@ -224,10 +237,181 @@ def test_a_mask_of_numbers_is_no_mask():
     mask = torch.ones(2, 2, dtype=torch.bool)
     for dtype in (torch.int64, torch.float32):
         told = form((mask.to(dtype),), [mask], {"mask": "q_len k_len"})
-        assert told == f"mask has dtype {dtype}, expected torch.bool"
+        assert told.startswith(f"mask has dtype {dtype}, expected torch.bool: True and False")
     ranks = torch.ones(2, dtype=torch.int64)
     assert form((ranks.to(torch.int32),), [ranks], {"ranks": "k_len"}) is None
     assert form((ranks.bool(),), [ranks], {"ranks": "k_len"}) is not None
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (
+            (2, 1, 5),
+            "an axis of size 1 is left over (is keepdim=True, or None in an index, needed?)",
+        ),
+        ((5, 2), "the axes stand in another order"),
+        ((2,), "there is no axis for width (was it summed or averaged away, or indexed?)"),
+        ((5,), "there is no axis for batch (was it summed or averaged away, or indexed?)"),
+        ((), "one number, and one for each batch and width is asked for"),
+        ((2, 6), "one too many along width"),
+        ((1, 5), "one too few along batch"),
+    ],
+)
+def test_a_wrong_shape_says_what_is_simple_about_it(seen, said):
+    told = form((torch.zeros(seen),), [torch.zeros(2, 5)], {"output": "batch width"})
+    assert told.endswith(f"(batch, width): {said}")
+
+
+def test_another_wrong_shape_says_nothing_more():
+    told = form((torch.zeros(3, 4, 4),), [torch.zeros(2, 5)], {"output": "batch width"})
+    assert told.endswith("(batch, width)")
+
+
+def test_right_results_in_another_order_are_told_apart():
+    output, weights = f64(1, 2, 3), f64(0.5, 0.5, 0)
+    returns = {"output": "width", "weights": "width"}
+    assert form((weights, output), [output, weights], returns) == (
+        "`f` should return (output, weights), and returns them as (weights, output)"
+    )
+    assert form((output, output), [output, output], returns) is None
+
+
+def test_a_factor_that_is_a_size_is_told_as_one():
+    expected = f64(0.1, 0.7, 3, -2)
+    for factor, said in {
+        4: "d_head is as much",
+        0.5: "1 / the root of d_head is as much",
+        1 / 7: "1 / batch is as much",
+    }.items():
+        for seen, right in ((factor * expected, expected), (factor * 0.3, 0.3)):
+            told = differs("output", seen, right, sizes={"d_head": 4, "batch": 7})
+            assert told.endswith(f"({said})")
+    assert "as much" not in differs("output", 5 * expected, expected, sizes={"batch": 7})
+    told = differs("output", expected / 2, expected, sizes={"d_head": 4, "batch": 2})
+    assert told.endswith("(1 / the root of d_head, or 1 / batch is as much)")
+
+
+def test_a_single_number_says_what_it_is_to_the_right_one():
+    for seen, said in {
+        -0.3: "the sign is the wrong one",
+        0.3 / math.log(2): "it is counted in bits",
+        0.09: "it is the square of what is expected",
+        0.7: "it is 1 minus what is expected",
+    }.items():
+        assert differs("loss", seen, 0.3).endswith(f"; {said}")
+
+
+def test_a_wrong_place_is_named_by_its_axis():
+    expected = torch.arange(20, dtype=torch.float64).reshape(4, 5).sin()
+    seen = expected.clone()
+    seen[2] = 5
+    told = differs("output", seen, expected, axes=("length", "width"))
+    assert told.endswith("; along length, all that is wrong lies at 2")
+    seen[:3] = 5
+    told = differs("output", seen, expected, axes=("length", "width"))
+    assert told.endswith("; along length, all is right at 3 alone")
+
+
+def test_rows_with_a_factor_of_their_own_are_recognised():
+    expected = torch.arange(1, 21, dtype=torch.float64).reshape(4, 5).sin()
+    told = differs("output", expected * f64(2, 3, 5, 7)[:, None], expected)
+    assert told.endswith("it is right but for a factor for each line along axis 1")
+    told = differs("output", expected + f64(2, 3, 5, 7)[:, None], expected)
+    assert told.endswith("it is right but for a summand for each line along axis 1")
+
+
+def test_rows_that_hold_infinity_have_no_summand_of_their_own():
+    hidden = torch.ones(4, 5).triu(1).bool()
+    expected = (
+        torch.arange(20, dtype=torch.float64).reshape(4, 5).sin().masked_fill(hidden, -math.inf)
+    )
+    assert "summand" not in differs("bias", torch.zeros(4, 5), expected)
+
+
+def test_nearly_right_numbers_are_called_so():
+    expected = torch.arange(1, 21, dtype=torch.float64).sin()
+    assert "nearly right" in differs("output", expected + 1e-4 * expected.cos(), expected)
+    assert "nearly right" not in differs("output", expected + 0.1 * expected.cos(), expected)
+    hidden = torch.cat((expected, f64(-math.inf)))
+    assert "nearly right" not in differs("output", torch.cat((expected, f64(3))), hidden)
+
+
+def test_a_wrong_mask_says_how_it_is_wrong():
+    mask = torch.ones(4, 4, dtype=torch.bool).tril()
+    assert differs("mask", ~mask, mask).endswith("; True and False are exchanged")
+    assert differs("mask", mask.mT, mask).endswith("with its last two axes exchanged, it is right")
+    told = differs("mask", torch.ones(4, 4, dtype=torch.bool).tril(1), mask)
+    assert told.endswith("; 3 times True where False is right, 0 times False where True is right")
+
+
+RIGHT = torch.arange(1, 21, dtype=torch.float64).reshape(4, 5).sin() * 3
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (RIGHT.softmax(-1), "it is the softmax along the last axis of what is expected"),
+        (RIGHT.relu(), "it is the positive part (all below 0 is cut off) of what is expected"),
+        (RIGHT.abs(), "it is the absolute value of what is expected"),
+        (RIGHT.cumsum(-1), "it is the running sum along the last axis of what is expected"),
+        (RIGHT * 0 + 2, "every entry is 2"),
+        (
+            RIGHT.flatten().roll(7).reshape(4, 5).flip(1),
+            "the numbers are the right ones, and stand in other places",
+        ),
+        (
+            (RIGHT + 0.5).tril(),
+            "10 of 20 entries are exactly 0 above the diagonal, and should not be: masked, cut "
+            "off, or never written?",
+        ),
+        (RIGHT**3, "the order of all entries is right, their sizes are not"),
+        (RIGHT.sin() / (RIGHT - RIGHT[0, 0]), "1 of 20 entries are infinite, and should not be"),
+    ],
+)
+def test_wrong_numbers_say_what_is_striking_about_them(seen, said):
+    assert f"; {said}" in differs("output", seen, RIGHT)
+
+
+def test_of_numbers_that_stand_for_something_no_zeros_are_counted():
+    tokens = torch.arange(12).reshape(3, 4)
+    assert "exactly 0" not in differs("tokens", tokens * (tokens % 2), tokens)
+
+
+def test_entries_that_should_be_zero_are_counted():
+    told = differs("output", RIGHT + 0.1 * RIGHT.cos(), RIGHT.tril())
+    assert "; 10 of 20 entries should be exactly 0, and are not" in told
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (lambda x, w: x, "it is `x` itself"),
+        (lambda x, w: RIGHT + x, "`x` is added, and should not be"),
+        (lambda x, w: RIGHT - x, "`x` is not added, and should be"),
+        (lambda x, w: RIGHT * w, "`gain` is multiplied once too often"),
+        (lambda x, w: RIGHT / w, "it is not multiplied by `gain`, and should be"),
+    ],
+)
+def test_an_input_that_is_one_too_many_or_missing_is_named(seen, said):
+    x, gain = RIGHT.cos() + 1, f64(2, 3, 5, 7, 11)
+    given = {"x": x, "n": 3, "weights": {"gain": gain}}
+    assert differs("output", seen(x, gain), RIGHT, given=given).endswith(f"; {said}")
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (RIGHT.sum(0), "the numbers are right, but summed along axis 0"),
+        (RIGHT.mean(1), "the numbers are right, but averaged along axis 1"),
+        (RIGHT[0], "the numbers are right, but cut to its first entry along axis 0"),
+        (RIGHT[:, -1], "the numbers are right, but cut to its last entry along axis 1"),
+        (RIGHT.mean(), "the numbers are right, but averaged over everything"),
+        (RIGHT.flatten(), "the numbers are right, in another shape"),
+    ],
+)
+def test_right_numbers_in_a_wrong_shape_say_what_was_done_to_them(seen, said):
+    assert form((seen,), [RIGHT], {"output": "batch width"}).endswith(f": {said}")
 
 
 # Words

@@ -76,6 +76,48 @@ def test_an_unknown_or_missing_detail_is_refused():
 # Agreeing with an oracle
 
 
+def both_inputs(case):
+    return case.normal(5), case.normal(5), {"gain": case.normal(5), "bias": case.normal(5)}
+
+
+def both(x, y, weights):
+    return (x - 2 * y).sin() * weights["gain"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            lambda x, y, w: x.sin() * w["gain"],
+            "whatever `y` holds, it stays the same: is `y` used?",
+        ),
+        (
+            lambda x, y, w: (x - 2 * y).sin() * w["bias"],
+            "whatever `gain` holds, it stays the same: is `gain` used?",
+        ),
+        (
+            lambda x, y, w: (x - 2 * y).sin() * w["gain"] + w["bias"],
+            "it changes with `bias`, and should not",
+        ),
+    ],
+)
+def test_an_input_that_is_not_used_or_should_not_be_is_named(wrong, said):
+    failure = failed(expect_agrees, wrong, both_inputs, both, {"output": "width"})
+    assert failure.problem.endswith(f"; {said}")
+
+
+def test_an_input_that_is_added_is_named():
+    wrong = lambda x, y, w: both(x, y, w) + x  # noqa: E731
+    failure = failed(expect_agrees, wrong, both_inputs, both, {"output": "width"})
+    assert failure.problem.endswith("; `x` is added, and should not be")
+
+
+def test_of_a_result_that_depends_on_what_it_should_nothing_is_said_about_inputs():
+    wrong = lambda x, y, w: (x + 2 * y).sin() * w["gain"]  # noqa: E731
+    failure = failed(expect_agrees, wrong, both_inputs, both, {"output": "width"})
+    assert "`" not in failure.problem
+
+
 class Keeping:
     """Adds up rows with the ones that its first call has made, which fit one width."""
 
@@ -300,6 +342,7 @@ def test_gradients_of_nan_do_not_pass():
     assert failure.problem.startswith(
         "the gradient with respect to query holds NaN in 15 of 15 entries"
     )
+    assert "Change what goes into the computation" in failure.problem
 
 
 def test_a_blank_has_no_gradients():

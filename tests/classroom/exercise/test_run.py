@@ -134,14 +134,23 @@ def test_a_gradient_that_is_cut_costs_the_smallest_check_of_what_is_right(
     [
         "return x - x.mean(0)",
         "middle = x.new_zeros(x.shape[1])\n  middle += x.mean(0)\n  return x - middle",
-        "x -= x.mean(0)\n  return x",
     ],
-    ids=["as asked", "in place, on a tensor of its own", "in place, which is another mistake"],
+    ids=["as asked", "in place, on a tensor of its own"],
 )
 def test_a_gradient_that_flows_costs_nothing(assignment, student, centre, capfd):
     report = run_checks(assignment, "centre", student(f"import torch\ndef centre(x):\n  {centre}"))
     assert report.earned == report.points, report.to_text()
     assert not any(capfd.readouterr())
+
+
+def test_an_input_changed_in_place_costs_the_smallest_check_of_what_is_right(assignment, student):
+    code = "import torch\ndef centre(x):\n  x -= x.mean(0)\n  return x"
+    report = run_checks(assignment, "centre", student(code))
+    assert [result.earned for result in report.results] == [0, 2]
+    assert report.messages == [
+        "`centre` changes its argument number 1 in place (an operation that ends in _, an "
+        "assignment into it, or +=): work on new tensors (it is `x`)"
+    ]
 
 
 def test_of_wrong_numbers_nothing_is_said_about_gradients(write_checks, student):
