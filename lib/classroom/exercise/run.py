@@ -123,7 +123,7 @@ class _Asked:
             except NotByHand as error:
                 alike = [m for m in self._mistakes if _is_not_by_hand(m, args, kwargs)]
                 raise CheckFailed(str(error), alike) from error
-            self.has_answered = self.has_answered or name != "lend"
+            self.has_answered = self.has_answered or name not in ("lend", "together")
             return found
 
         return ask

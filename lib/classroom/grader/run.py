@@ -19,6 +19,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import secrets
 import tempfile
 import time
@@ -77,6 +78,10 @@ _OUT_OF_TIME = "The time for the whole submission was used up before this was ch
 _STOPPED = "stopped: "
 _MENDED = "changed how later cells are run, which was undone"
 _MAX_ERROR_LENGTH = 300
+# At the first use of these, torch imports its compiler, or sympy for it.
+_OF_THE_COMPILER = re.compile(
+    r"\b(optim|testing|func|compile|checkpoint|gradcheck|vectorize|use_deterministic_algorithms)\b"
+)
 # What judging one submission may use: known mistakes run there, too, to be compared.
 _JUDGING_BYTES = 2**30
 _JUDGING_SECONDS = 60.0
@@ -153,6 +158,7 @@ class Execution:
         outputs: By the index of a cell, what it showed, as a notebook keeps it.
         seconds: Wall time.
         slow: Indices of the cells that did not end in their time, or were not reached in it.
+        needs_compiler: Whether they may use what makes torch import its compiler.
 
     """
 
@@ -170,6 +176,10 @@ class Execution:
         self._at: int | None = None
         checks = [at for at, cell in enumerate(answers.cells) if cell.checks]
         self._last_check = max(checks, default=-1)
+        self.needs_compiler = any(
+            cell.type == "code" and _OF_THE_COMPILER.search(cell.source)
+            for cell in answers.cells[: self._last_check + 1]
+        )
 
     def steps(self, launcher: Launcher, seed: str, deadline: float) -> Iterator[Step]:
         """Run and check what is left, cell by cell, in a job of its own, until that ends."""
@@ -359,7 +369,7 @@ def _go_through(execution: Execution, launcher: Launcher, seed: str, limits: Lim
     started = time.monotonic()
     deadline = started + limits.seconds_per_submission
     while not execution.is_over and time.monotonic() < deadline:
-        launcher.be_ready()
+        launcher.be_ready(execution.needs_compiler)
         steps = partial(execution.steps, launcher, seed, deadline)
         is_begun = False
         try:
