@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def _notebooks(path: Path) -> list[Path]:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from classroom.grader.processes import start_early
+    from classroom.grader.processes import start_early, with_forks
 
     kept = (args.kept or args.root / "graded") / args.assignment
     submitted = args.submitted or args.root / "submitted"
@@ -169,9 +170,9 @@ def _grade(args: argparse.Namespace) -> int:
         is_known = (args.root / "exercises" / args.assignment / "checks.py").is_file()
         is_elsewhere = args.prepare or args.scheduler
         if is_known and not is_elsewhere and _is_something_new(submitted, args.assignment, kept):
-            started = stack.enter_context(start_early(args.workers, args.allow_weaker))
+            started = stack.enter_context(start_early(args.allow_weaker))
         from classroom.grader.progress import Progress
-        from classroom.grader.run import Assignment, Run
+        from classroom.grader.run import Assignment, Run, get_ready
         from classroom.grader.verdicts import to_csv, to_table
 
         assignment = Assignment(_assignment(args))
@@ -180,6 +181,9 @@ def _grade(args: argparse.Namespace) -> int:
             print(f"drew the seed of the run; its SHA-256, which may be published: {commitment}")
             return 0
         try:
+            if started:
+                prepare = partial(get_ready, assignment.folder)
+                started = stack.enter_context(with_forks(started, args.workers, prepare))
             with Progress("classroom grade", "submission") as progress:
                 result, grades = _graded(args, assignment, submitted, kept, progress, started)
         except KeyboardInterrupt:

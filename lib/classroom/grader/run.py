@@ -13,6 +13,7 @@ as it is found, so a run that was stopped continues.
 
 import contextlib
 import fcntl
+import functools
 import gc
 import hashlib
 import itertools
@@ -54,6 +55,7 @@ from classroom.grader.processes import (
 )
 from classroom.grader.submission import (
     Answers,
+    Cell,
     Master,
     Submission,
     Unreadable,
@@ -86,6 +88,7 @@ _OF_THE_COMPILER = re.compile(
 _JUDGING_BYTES = 2**30
 _JUDGING_SECONDS = 60.0
 _GRACE_SECONDS = 2.0
+_ANY_SEED = "to get ready"
 
 
 # One submission
@@ -176,14 +179,11 @@ class Execution:
         self._at: int | None = None
         checks = [at for at, cell in enumerate(answers.cells) if cell.checks]
         self._last_check = max(checks, default=-1)
-        self.needs_compiler = any(
-            cell.type == "code" and _OF_THE_COMPILER.search(cell.source)
-            for cell in answers.cells[: self._last_check + 1]
-        )
+        self.needs_compiler = need_compiler(answers.cells[: self._last_check + 1])
 
     def steps(self, launcher: Launcher, seed: str, deadline: float) -> Iterator[Step]:
         """Run and check what is left, cell by cell, in a job of its own, until that ends."""
-        with launcher.start_job(self._limits, deadline) as job:
+        with launcher.start_job(self._limits, deadline, self.needs_compiler) as job:
             for at, cell in enumerate(self._answers.cells):
                 if time.monotonic() >= job.deadline or not job.is_alive:
                     return
@@ -326,6 +326,11 @@ class Execution:
         return notebook
 
 
+def need_compiler(cells: Iterable[Cell]) -> bool:
+    """Return whether cells may use what makes torch import its compiler."""
+    return any(cell.type == "code" and _OF_THE_COMPILER.search(cell.source) for cell in cells)
+
+
 def execute(
     launcher: Launcher,
     assignment: Assignment,
@@ -369,7 +374,7 @@ def _go_through(execution: Execution, launcher: Launcher, seed: str, limits: Lim
     started = time.monotonic()
     deadline = started + limits.seconds_per_submission
     while not execution.is_over and time.monotonic() < deadline:
-        launcher.be_ready(execution.needs_compiler)
+        launcher.be_ready()
         steps = partial(execution.steps, launcher, seed, deadline)
         is_begun = False
         try:
@@ -468,7 +473,7 @@ class ThisMachine:
     def grade_all(self, settings: Settings, submissions: Iterable[Submission]) -> Iterator[Graded]:
         """Grade submissions; only those at work, and one more per process, are in memory."""
         with contextlib.ExitStack() as stack:
-            started = self.started or stack.enter_context(start_early(0, settings.allow_weaker))
+            started = self.started or stack.enter_context(start_early(settings.allow_weaker))
             turns = ALONE
             if self.num_workers > 1:
                 turns = Turns(Path(stack.enter_context(tempfile.NamedTemporaryFile()).name))
@@ -499,9 +504,10 @@ class Grader:
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Callable[[Submission], Graded]]:
         """Wait for a sandbox; yield what grades a submission in it."""
-        torch.set_num_threads(1)
-        get_ready(self.settings)
+        get_ready(self.settings.assignment.folder)
+        handed_out = Answers.blank(self.settings.assignment.master, datetime.now(UTC)).cells
         with Launcher(self.settings.allow_weaker, self.sandbox) as launcher:
+            launcher.be_ready(need_compiler(handed_out))
 
             def work(submission: Submission) -> Graded:
                 try:
@@ -513,19 +519,20 @@ class Grader:
             yield work
 
 
-def get_ready(settings: Settings) -> None:
-    """Check a correct cell and a known mistake of each exercise.
+@functools.cache
+def get_ready(folder: Path) -> None:
+    """Check a correct cell and a known mistake of each exercise of an assignment.
 
     What that loads and computes would take each submission as long again: its forks share it. They
     are made in a tenth of the time if the memory is in large pages.
     """
-    folder = settings.assignment.folder
-    whole = folder_for(folder, settings.seed)
+    torch.set_num_threads(1)  # a fork would wait for ever for threads it lacks
+    whole = folder_for(folder, _ANY_SEED)
     for load in (load_correct, load_answers):
         first = {each.exercise: each for each in reversed(load(whole / "mistakes.py"))}
         for name, answer in first.items():
             beside = {name: File(data) for name, data in files_beside(whole, answer).items()}
-            run_checks(folder, name, LocalSubject(answer.namespace, files=beside), settings.seed)
+            run_checks(folder, name, LocalSubject(answer.namespace, files=beside), _ANY_SEED)
     gc.collect()
     gc.freeze()
     memory.gather()

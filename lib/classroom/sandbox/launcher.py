@@ -90,8 +90,7 @@ class Launcher:
         """Start the zygote again if it has died; a fork of this process shares it then.
 
         Args:
-            compiler: Let it import torch's compiler, too, for jobs that use what needs it, such as
-                an optimizer: each of their calls would spend a second on that.
+            compiler: Let it import torch's compiler, too, if every job will need that.
 
         """
         if not self._is_alive():
@@ -99,7 +98,12 @@ class Launcher:
         if compiler:
             self._wait_until_ready(WITH_COMPILER)
 
-    def start_job(self, limits: Limits | None = None, deadline: float | None = None) -> "Job":
+    def start_job(
+        self,
+        limits: Limits | None = None,
+        deadline: float | None = None,
+        compiler: bool = False,
+    ) -> "Job":
         """Start a job for one submission.
 
         Args:
@@ -107,6 +111,8 @@ class Launcher:
             deadline: When its wall time is over, on the clock `time.monotonic`; by default
                 `limits.seconds_per_submission` from now. A second attempt at the same submission
                 gets the deadline of the first.
+            compiler: Import torch's compiler before the first cell, for code that uses what needs
+                it, such as an optimizer: each call would spend a second on that.
 
         Raises:
             JobDied: If it cannot be started.
@@ -119,12 +125,12 @@ class Launcher:
             deadline = time.monotonic() + limits.seconds_per_submission
         self.be_ready()
         try:
-            return self._ask(limits, deadline)
+            return self._ask(limits, deadline, compiler)
         except (OSError, JobDied):
             if self._is_alive():
                 raise
             self._start()
-            return self._ask(limits, deadline)
+            return self._ask(limits, deadline, compiler)
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[int]:
@@ -206,7 +212,7 @@ class Launcher:
         self.stop()
         raise RuntimeError(f"the sandbox did not start: {''.join(last) or 'no reason'}")
 
-    def _ask(self, limits: Limits, deadline: float) -> "Job":
+    def _ask(self, limits: Limits, deadline: float, compiler: bool) -> "Job":
         from classroom.sandbox.job import Job
 
         assert self._requests is not None
@@ -216,6 +222,7 @@ class Launcher:
             "landlock": self._has("Landlock"),
             "filter": self._filter,
             "readable": sandbox.readable(),
+            "compiler": compiler,
         }
         with contextlib.ExitStack() as theirs:
             control, their_control = socket.socketpair()

@@ -174,20 +174,22 @@ def num_imported(x):
 
 
 def test_a_call_pays_for_no_import_of_torch_s_that_each_fork_would_repeat(launcher):
-    launcher.be_ready(compiler=True)
-    with launcher.start_job() as job:
+    with launcher.start_job(compiler=True) as job:
         job.run(_IMPORTED)
         with job.serving("num_imported") as subject:
             assert subject.call("num_imported", ONE) <= 3
 
 
-def test_a_zygote_holds_the_compiler_only_if_it_is_asked_to():
+def test_torchs_compiler_is_where_it_was_asked_for_and_nowhere_else(launcher):
+    def is_there(**asked):
+        with launcher.start_job(**asked) as job:
+            run = job.run("import sys\n'torch._dynamo' in sys.modules")
+            return run.outputs[0]["data"]["text/plain"] == "True"
+
+    assert [is_there(), is_there(compiler=True), is_there()] == [False, True, False]
     with Launcher() as launcher:
-        for compiler in (False, True):
-            launcher.be_ready(compiler)
-            with launcher.start_job() as job:
-                run = job.run("import sys\n'torch._dynamo' in sys.modules")
-                assert run.outputs[0]["data"]["text/plain"] == str(compiler)
+        launcher.be_ready(compiler=True)
+        assert is_there()
 
 
 _LEAVES = """

@@ -51,6 +51,8 @@ def be_runner(settings: dict[str, Any], control: int, grader: socket.socket, she
     linux.end_with_parent()
     linux.set_dumpable(True)
     printed = _redirect_standard_streams(control, settings["file_bytes"])
+    if settings["compiler"]:
+        importlib.import_module("torch._dynamo")
     _limit_resources(settings)
     os.environ["TMPDIR"] = WORKPLACE
     # There may be a Python installed below /tmp.
