@@ -277,8 +277,13 @@ def _graded(args: argparse.Namespace, assignment, submitted: Path, kept: Path, p
 
 
 def _report_changes(kept: Path, report: Path, is_quiet: bool) -> None:
-    from classroom.grader.run import VERDICTS
-    from classroom.grader.verdicts import changes, changes_to_csv, changes_to_table, read_history
+    from classroom.grader.verdicts import (
+        VERDICTS,
+        changes,
+        changes_to_csv,
+        changes_to_table,
+        read_history,
+    )
 
     commitment = json.loads(report.read_text())["seed_commitment"]
     found = changes(read_history(kept / VERDICTS), commitment)
@@ -291,11 +296,10 @@ def _report_changes(kept: Path, report: Path, is_quiet: bool) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
+    from classroom.course import folder_for
     from classroom.exercise.answers import load_answers
-    from classroom.exercise.prepared import folder_for
     from classroom.grader.class_report import summarise, to_html, to_svg, to_text
-    from classroom.grader.run import VERDICTS
-    from classroom.grader.verdicts import read_lines
+    from classroom.grader.verdicts import VERDICTS, read_lines
 
     assignment = _assignment(args)
     kept = (args.kept or args.root / "graded") / assignment.name
@@ -318,10 +322,10 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _similarity(args: argparse.Namespace) -> int:
-    from classroom.grader.run import VERDICTS, Assignment
+    from classroom.grader.run import Assignment
     from classroom.grader.similarity import look_alikes, to_text
     from classroom.grader.submission import Submission, Unreadable, students_in
-    from classroom.grader.verdicts import read_lines
+    from classroom.grader.verdicts import VERDICTS, read_lines
 
     assignment = Assignment(_assignment(args))
     submitted, master = args.submitted or args.root / "submitted", assignment.master

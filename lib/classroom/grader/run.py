@@ -37,9 +37,8 @@ from nbformat import NotebookNode
 
 from classroom.calls.files import File, shown
 from classroom.calls.local import LocalSubject
-from classroom.course import text_file
+from classroom.course import folder_for, text_file
 from classroom.exercise.answers import files_beside, load_answers, load_correct
-from classroom.exercise.prepared import folder_for
 from classroom.exercise.report import CheckResult, Report
 from classroom.exercise.run import list_checks, load_checks, run_checks
 from classroom.grader.collect import receipts
@@ -62,7 +61,7 @@ from classroom.grader.submission import (
     rebuild,
     students_in,
 )
-from classroom.grader.verdicts import Verdict, append_line, read_lines, with_kept
+from classroom.grader.verdicts import VERDICTS, Verdict, append_line, read_lines, with_kept
 from classroom.limits import Limits
 from classroom.sandbox.inside import memory
 from classroom.sandbox.job import CellRun, Job, JobDied, JobTooSlow, ProtocolError
@@ -73,7 +72,6 @@ Gradebook = Callable[[Verdict, NotebookNode], None]
 Graded = tuple[Verdict, str]
 """A verdict, and the notebook as it ran, as nbformat writes it; "" if nothing ran."""
 
-VERDICTS = "verdicts.jsonl"
 _UNFINISHED = "unfinished_run.json"
 _LOCK = ".lock"
 _OUT_OF_TIME = "The time for the whole submission was used up before this was checked."

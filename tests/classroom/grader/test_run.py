@@ -18,7 +18,6 @@ from classroom.exercise.run import run_checks
 from classroom.grader import run
 from classroom.grader.processes import Killed, Turns
 from classroom.grader.run import (
-    VERDICTS,
     Assignment,
     Execution,
     Settings,
@@ -28,7 +27,7 @@ from classroom.grader.run import (
     grade_folder,
 )
 from classroom.grader.submission import Submission, students_in
-from classroom.grader.verdicts import read_history, read_lines
+from classroom.grader.verdicts import VERDICTS, read_history, read_lines
 from classroom.limits import Limits
 from classroom.sandbox.job import Job
 from classroom.sandbox.layers import probe
