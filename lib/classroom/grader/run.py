@@ -181,7 +181,9 @@ class Execution:
 
     def steps(self, launcher: Launcher, seed: str, deadline: float) -> Iterator[Step]:
         """Run and check what is left, cell by cell, in a job of its own, until that ends."""
-        with launcher.start_job(self._limits, deadline, self.needs_compiler) as job:
+        with launcher.start_job(self._limits, deadline) as job:
+            if self.needs_compiler:
+                job.import_compiler()
             for at, cell in enumerate(self._answers.cells):
                 if time.monotonic() >= job.deadline or not job.is_alive:
                     return

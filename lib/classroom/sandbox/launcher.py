@@ -1,8 +1,9 @@
 """Starts the sandbox in which submissions run, and in it one job for each submission.
 
 Importing torch takes a second; forking a process that has imported it takes milliseconds. So a
-clean process, the zygote, waits in the sandbox with everything imported, and each job is a fork of
-it. The grader itself is never forked: a fork would know what the grader knows.
+clean process, the zygote, waits in the sandbox with everything imported that most jobs need, and
+each job is a fork of it. The grader itself is never forked for one: a fork would know what the
+grader knows.
 """
 
 import contextlib
@@ -98,12 +99,7 @@ class Launcher:
         if compiler:
             self._wait_until_ready(WITH_COMPILER)
 
-    def start_job(
-        self,
-        limits: Limits | None = None,
-        deadline: float | None = None,
-        compiler: bool = False,
-    ) -> "Job":
+    def start_job(self, limits: Limits | None = None, deadline: float | None = None) -> "Job":
         """Start a job for one submission.
 
         Args:
@@ -111,8 +107,6 @@ class Launcher:
             deadline: When its wall time is over, on the clock `time.monotonic`; by default
                 `limits.seconds_per_submission` from now. A second attempt at the same submission
                 gets the deadline of the first.
-            compiler: Import torch's compiler before the first cell, for code that uses what needs
-                it, such as an optimizer: each call would spend a second on that.
 
         Raises:
             JobDied: If it cannot be started.
@@ -125,12 +119,12 @@ class Launcher:
             deadline = time.monotonic() + limits.seconds_per_submission
         self.be_ready()
         try:
-            return self._ask(limits, deadline, compiler)
+            return self._ask(limits, deadline)
         except (OSError, JobDied):
             if self._is_alive():
                 raise
             self._start()
-            return self._ask(limits, deadline, compiler)
+            return self._ask(limits, deadline)
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[int]:
@@ -212,7 +206,7 @@ class Launcher:
         self.stop()
         raise RuntimeError(f"the sandbox did not start: {''.join(last) or 'no reason'}")
 
-    def _ask(self, limits: Limits, deadline: float, compiler: bool) -> "Job":
+    def _ask(self, limits: Limits, deadline: float) -> "Job":
         from classroom.sandbox.job import Job
 
         assert self._requests is not None
@@ -222,7 +216,6 @@ class Launcher:
             "landlock": self._has("Landlock"),
             "filter": self._filter,
             "readable": sandbox.readable(),
-            "compiler": compiler,
         }
         with contextlib.ExitStack() as theirs:
             control, their_control = socket.socketpair()

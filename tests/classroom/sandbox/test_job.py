@@ -173,23 +173,33 @@ def num_imported(x):
 """
 
 
-def test_a_call_pays_for_no_import_of_torch_s_that_each_fork_would_repeat(launcher):
-    with launcher.start_job(compiler=True) as job:
-        job.run(_IMPORTED)
-        with job.serving("num_imported") as subject:
-            assert subject.call("num_imported", ONE) <= 3
+def test_a_call_pays_for_no_import_of_torch_s_that_each_fork_would_repeat(job):
+    job.import_compiler()
+    job.run(_IMPORTED)
+    with job.serving("num_imported") as subject:
+        assert subject.call("num_imported", ONE) <= 3
 
 
-def test_torchs_compiler_is_where_it_was_asked_for_and_nowhere_else(launcher):
-    def is_there(**asked):
-        with launcher.start_job(**asked) as job:
-            run = job.run("import sys\n'torch._dynamo' in sys.modules")
-            return run.outputs[0]["data"]["text/plain"] == "True"
+def has_compiler(job):
+    run = job.run("import sys\n'torch._dynamo' in sys.modules")
+    return run.outputs[0]["data"]["text/plain"] == "True"
 
-    assert [is_there(), is_there(compiler=True), is_there()] == [False, True, False]
-    with Launcher() as launcher:
-        launcher.be_ready(compiler=True)
-        assert is_there()
+
+def test_torchs_compiler_is_in_the_job_that_asks_for_it_or_in_all(job, launcher):
+    assert not has_compiler(job)
+    job.import_compiler()
+    with launcher.start_job() as other:
+        assert has_compiler(job) and not has_compiler(other)
+    with Launcher() as another:
+        another.be_ready(compiler=True)
+        with another.start_job() as other:
+            assert has_compiler(other)
+
+
+def test_the_import_of_the_compiler_does_not_count_against_a_cell(launcher):
+    with launcher.start_job(Limits(seconds_per_cell=0.3)) as job:
+        job.import_compiler()
+        assert job.run("2 + 3").error == ""
 
 
 _LEAVES = """

@@ -51,8 +51,6 @@ def be_runner(settings: dict[str, Any], control: int, grader: socket.socket, she
     linux.end_with_parent()
     linux.set_dumpable(True)
     printed = _redirect_standard_streams(control, settings["file_bytes"])
-    if settings["compiler"]:
-        importlib.import_module("torch._dynamo")
     _limit_resources(settings)
     os.environ["TMPDIR"] = WORKPLACE
     # There may be a Python installed below /tmp.
@@ -132,6 +130,10 @@ class Runner:
                     before = dict(self._shell.user_ns) if only_adds else {}
                     self._control.send(["ran", token, *self._run_cell(source, num_bytes)])
                     self._shell.user_ns.update(before)
+                case ["compiler", str(token)]:
+                    with contextlib.suppress(ImportError, MemoryError):
+                        importlib.import_module("torch._dynamo")
+                    self._control.send(["compiler", token])
                 case ["serve", str(token), float(seconds)]:
                     self._start_server(seconds)
                     self._control.send(["serving", token])

@@ -24,7 +24,7 @@ def serve(channel: Channel, namespace: Mapping[str, Any], seconds: float) -> Non
     subject = _BorrowingSubject(channel, namespace, seconds)
     with contextlib.suppress(HungUp):
         while True:
-            kind, seconds_left, *request = channel.receive(resolve=subject.resolve)
+            kind, seconds_left, *request = channel.receive(resolve=subject._resolve)
             answer = subject.answer(kind, seconds_left, request)
             try:
                 channel.send(answer)
@@ -57,12 +57,10 @@ class _BorrowingSubject(LocalSubject):
         except StudentError as error:
             return ["raised", type(error).__name__, str(error)]
 
-    def _cross(self, value: Any) -> Any:
-        """Do nothing: values cross on the channel."""
-        return value
+    def _given(self, args: Any) -> Any:
+        return args  # they have crossed on the channel
 
-    def resolve(self, handle: Handle) -> Callable[..., Any]:
-        """Return what stands here for a function that a check has lent."""
+    def _resolve(self, handle: Handle) -> Callable[..., Any]:
         if handle.owner != "checks":
             raise CannotCross("a handle that no check has lent")
 
