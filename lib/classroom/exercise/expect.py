@@ -591,8 +591,8 @@ def _influence(
     args, others = inputs(case.fresh(0)), inputs(case.fresh(1))
     try:
         should, started = oracle.influences(args, others), time.monotonic()
-        subject.call(name, *args)
-        if (time.monotonic() - started) * len(should) > _QUICK:
+        nothing_returned = subject.call(name, *args) is None  # which has been said
+        if nothing_returned or (time.monotonic() - started) * len(should) > _QUICK:
             return ""
         does = influences(lambda *given: subject.call(name, *given), args, others)
     except StudentError:
