@@ -1,4 +1,4 @@
-"""What is graded in chapter 00, preliminaries.
+"""What is graded in chapter 00, the warm-up.
 
 The oracles are torch's own functions, torch's autograd, or numbers made by hand.
 """
@@ -57,7 +57,7 @@ def integers(case, high, *shape):
 @exercise(
     "mean_of_rows",
     number="0.0",
-    title="How this works, tried on something easy",
+    title="How this works: an easy example",
     asks="Return the mean of each row of x.",
     difficulty=1,
     importance=1,
@@ -149,7 +149,7 @@ ROW_TOTALS = {"totals": "rows"}
     number="0.1",
     title="A softmax that survives 1000",
     asks="`stable_softmax`, `log_softmax` and `logsumexp` work along the dimension they are given, "
-    "for scores of any size, and for a row in which every score is minus infinity.",
+    "for scores of any size, including a row in which every score is minus infinity.",
     difficulty=3,
     importance=5,
     minutes=25,
@@ -326,9 +326,10 @@ def scores_oracle(query, key):
 @exercise(
     "split_heads",
     number="0.3",
-    title="View against transpose",
-    asks="`split_heads` cuts each token into heads, `merge_heads` undoes it, `time_first` puts time in "
-    "front of batch, and `head_scores` takes dot products head by head.",
+    title="View versus transpose",
+    asks="`split_heads` splits each token into heads, `merge_heads` is its inverse, `time_first` "
+    "moves time in front of batch, and `head_scores` returns the dot products of queries and keys "
+    "in each head.",
     difficulty=2,
     importance=5,
     minutes=20,
@@ -415,10 +416,11 @@ def held_out_oracle(log_probs, documents):
 @exercise(
     "bigram",
     number="0.4",
-    title="A language model made of counts",
+    title="A language model from counts",
     may_cut=("bigram_loss",),
     asks="`bigram` returns ln p(next | previous) from smoothed counts, one row for each previous "
-    "token; `bigram_loss` measures it on other documents; `first_loss` says where training starts.",
+    "token; `bigram_loss` evaluates it on other documents; `first_loss` returns the loss at which "
+    "training starts.",
     difficulty=2,
     importance=4,
     minutes=20,
@@ -500,9 +502,9 @@ FEATURES = {"y": "rows columns"}
 @exercise(
     "activations",
     number="0.5",
-    title="Activations and their doubles",
-    asks="Write `tanh_by_sigmoid`, `silu`, `softplus`, `gelu` and `gelu_tanh`, each of x, feature by "
-    "feature.",
+    title="Activation functions and their lookalikes",
+    asks="`tanh_by_sigmoid`, `silu`, `softplus`, `gelu` and `gelu_tanh` each return a function of "
+    "x, element by element.",
     difficulty=2,
     importance=3,
     minutes=20,
@@ -621,8 +623,8 @@ CLASSIFIER = {"weights": "d_in classes", "bias": "classes"}
     number="0.6",
     title="One step of gradient descent by hand",
     by_hand=True,
-    asks="`gradient_step` (two classes) and `classifier_step` (any number) return (weights, bias) after "
-    "one step on the mean loss of the batch, without autograd.",
+    asks="`gradient_step` (two classes) and `classifier_step` (any number) return (weights, bias) "
+    "after one step on the mean loss of the batch, without autograd.",
     difficulty=3,
     importance=4,
     minutes=30,
@@ -704,9 +706,9 @@ def dropout_oracle(x, noise, rate, training):
 @exercise(
     "mended_dropout",
     number="0.7",
-    title="Bug hunt: dropout that keeps when it should drop",
-    asks="Return x with a share `rate` of its features dropped and the others scaled up, in training; "
-    "x itself in evaluation.",
+    title="Bug hunt: dropout that keeps what it should drop",
+    asks="In training, return x with a fraction `rate` of its features dropped and the others "
+    "scaled up; in evaluation, return x itself.",
     difficulty=2,
     importance=3,
     minutes=15,
@@ -721,7 +723,7 @@ class TestMendedDropout:
             dropped, expected = int((output == 0).sum()), int((noise < rate).sum())
             if dropped != expected:
                 return (
-                    f"at rate {rate} in training, {dropped} of {len(x)} features are dropped, "
+                    f"at rate {rate} in training, {dropped} of {len(x)} features were dropped, "
                     f"expected {expected}"
                 )
             return None
@@ -733,7 +735,7 @@ class TestMendedDropout:
         def law(output, x, noise, rate, training):
             mean = float(output.mean())
             if not abs(mean - 1) < 1e-6:
-                return f"at rate {rate} in training, ones have the mean {mean:.4g}, expected 1"
+                return f"at rate {rate} in training, ones have a mean of {mean:.4g}, expected 1"
             return None
 
         expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
@@ -793,8 +795,8 @@ WRONG = {
     "the shift is the largest score of all rows, so rows far below give NaN": lambda scores, dim: (
         shifted(scores, dim, scores.max())
     ),
-    "large scores are cut off at 50": lambda scores, dim: torch.softmax(scores.clamp(-50, 50), dim),
-    "dim is ignored: it is always the last": lambda scores, dim: torch.softmax(scores, -1),
+    "large scores are clamped at 50": lambda scores, dim: torch.softmax(scores.clamp(-50, 50), dim),
+    "dim is ignored: the last axis is always used": lambda scores, dim: torch.softmax(scores, -1),
     "2 is raised to the scores instead of e": lambda scores, dim: torch.softmax(
         scores * math.log(2), dim
     ),
@@ -860,8 +862,9 @@ def of_broadcasting_shapes(case):
     "check_softmax",
     number="0.8",
     title="Write the test: one that can fail",
-    asks="`agree` says whether two tensors hold the same numbers; `check_softmax` calls the softmax "
-    "that it is given, on scores of your choice, and `assert`s what has to hold.",
+    asks="`agree` says whether two tensors hold the same numbers; `check_softmax` calls the "
+    "softmax that it is given on scores of your choice and `assert`s that the results are "
+    "correct.",
     difficulty=4,
     importance=5,
     minutes=30,
@@ -896,11 +899,11 @@ class TestCheckSoftmax:
 
     @points(1)
     def test_scores_that_are_cut_off_are_caught(self, subject, case):
-        self.judge(subject, case, "large scores are cut off at 50")
+        self.judge(subject, case, "large scores are clamped at 50")
 
     @points(1)
     def test_a_dimension_that_is_ignored_is_caught(self, subject, case):
-        self.judge(subject, case, "dim is ignored: it is always the last")
+        self.judge(subject, case, "dim is ignored: the last axis is always used")
 
     @points(1)
     def test_another_base_is_caught(self, subject, case):
@@ -914,7 +917,7 @@ class TestCheckSoftmax:
             right = agreement(seen, expected)
             if isinstance(answer, torch.Tensor) and answer.dim() > 0:
                 shape = tuple(answer.shape)
-                return f"`agree` should return True or False, it returned a tensor of shape {shape}"
+                return f"`agree` should return True or False; it returned a tensor of shape {shape}"
             if answer not in (True, False):
                 return f"`agree` should return True or False, it returned {answer!r}"
             if bool(answer) == right:
