@@ -25,7 +25,7 @@ INFINITY = float("inf")
 
 
 def expect_named_gradients(subject, case, name, inputs, oracle, wrt):
-    """Expect the gradients of `oracle`; name the mistakes whose gradients are wrong alike."""
+    """Expect the gradients of `oracle`; name the mistakes that have the same wrong gradients."""
     problem = gradient_problem(subject, case, name, inputs, oracle, wrt)
     if problem:
         alike = [
@@ -37,7 +37,7 @@ def expect_named_gradients(subject, case, name, inputs, oracle, wrt):
 
 
 def gradient_problem(subject, case, name, inputs, oracle, wrt):
-    """Say what is wrong with the gradients, on the same inputs each time."""
+    """Describe what is wrong with the gradients, on the same inputs each time."""
     try:
         expect_gradients(subject, case.fresh(0), name, inputs, oracle, wrt)
     except CheckFailed as failure:
@@ -46,7 +46,7 @@ def gradient_problem(subject, case, name, inputs, oracle, wrt):
 
 
 def integers(case, high, *shape):
-    """Draw whole numbers from 0 to `high` - 1."""
+    """Draw integers from 0 to `high` - 1."""
     return torch.randint(high, shape, generator=case.generator)
 
 
@@ -95,7 +95,7 @@ def logsumexp_oracle(scores, dim):
 
 
 def block_along(dim):
-    """Return what draws a block of scores, to be normalised along `dim`."""
+    """Return a function that draws a block of scores, to be normalised along `dim`."""
 
     def inputs(case):
         shape = case.size("batch", 2), case.size("rows", 5), case.size("columns", 7)
@@ -124,7 +124,7 @@ def spread_inputs(case):
 
 
 def forbidden_inputs(case):
-    """The first row is all minus infinity, the second in part, the others not."""
+    """The first row is all minus infinity, the second partly, the others not at all."""
     rows, columns = case.size("rows", 5, smallest=2), case.size("columns", 7, smallest=2)
     scores = case.normal(rows, columns)
     scores[0] = -INFINITY
@@ -208,7 +208,7 @@ def sequence_oracle(logits, targets, ignore_index):
 
 
 def loss_inputs(case, ignored=lambda sequence, length: 0, ignore_index=-100, std=2.0):
-    """Draw logits and targets; `ignored` says how many targets of a sequence do not count."""
+    """Draw logits and targets; `ignored` targets of each sequence do not count."""
     batch, length = case.size("batch", 3), case.size("length", 5)
     vocab = case.size("vocab", 7, smallest=2)
     logits = case.normal(batch, length, vocab, std=std)
@@ -375,7 +375,7 @@ def drawn_documents(case, vocab):
 
 
 def training_inputs(case):
-    """Two documents, one with a pair that comes twice, and one of a token, which holds no pair."""
+    """Two documents, one with a repeated pair, and one with a single token, which has no pair."""
     vocab = case.size("vocab_size", 7, smallest=2)
     documents = [*drawn_documents(case, vocab), integers(case, vocab, 1)]
     documents[0][-2:] = documents[0][:2].clone()
@@ -573,7 +573,7 @@ def classifier_inputs(case):
 
 
 def without_the_last_class(case):
-    """Two classes, and all examples belong to the first."""
+    """Two classes, where all examples belong to the first."""
     batch, d_in, classes = case.size("batch", 5, smallest=2), case.size("d_in", 4), 2
     return (
         case.normal(d_in, classes),
@@ -651,13 +651,13 @@ def uneven_rate(case):
 
 
 def dropout_inputs(case, training=True):
-    # Of 77 features no tenth is a whole number: luck never drops exactly the expected share.
+    # Of 77 features no tenth is a whole number: chance never gives the expected fraction.
     shape = case.size("length", 7), case.size("d_model", 11)
     return case.normal(*shape), case.uniform(*shape), uneven_rate(case), training
 
 
 def ones_and_even_noise(case):
-    """Noise that is spread evenly, in a random order: a share of it is exactly that share.
+    """Evenly spaced noise in a random order: exactly the expected fraction lies below the rate.
 
     One feature's noise is 0, another's is the rate.
     """
@@ -745,7 +745,7 @@ def agreement(seen, expected):
 
 
 def gap(seen, expected):
-    """Say how far apart two tensors are."""
+    """Describe the largest difference between two tensors."""
     if seen.shape != expected.shape:
         return f"the shapes are {tuple(seen.shape)} and {tuple(expected.shape)}"
     difference = seen - expected
@@ -759,7 +759,7 @@ def numbers(case):
 
 
 def off_by(amount):
-    """Return what draws a tensor and a copy with one number off."""
+    """Return a function that draws a tensor and a copy with one wrong number."""
 
     def inputs(case):
         expected = numbers(case)
@@ -771,7 +771,7 @@ def off_by(amount):
 
 
 def with_nan_in_both(case):
-    """The same tensor twice, and one of its numbers is none."""
+    """The same tensor twice, with a NaN in it."""
     expected = numbers(case)
     expected[-1, 0] = float("nan")
     return expected.clone(), expected
@@ -808,14 +808,14 @@ class TestCheckSoftmax:
     def test_rounding_is_forgiven_and_a_wrong_number_is_not(self, subject, case):
         for inputs in (*map(off_by, (5e-6, 1e-4, 0.01, -0.01)), large_and_off):
             self.judge_agreement(subject, case, inputs)
-        # In an order that is drawn, so that answers which do not look at the numbers are wrong.
+        # In random order, so that answers which ignore the numbers are wrong.
         for inputs in case.shuffled(5 * [off_by(5e-6), off_by(0.01)]):
             self.judge_agreement(subject, case, inputs)
 
     @points(1, only_with="test_rounding_is_forgiven_and_a_wrong_number_is_not")
     def test_nan_and_another_shape_never_agree(self, subject, case):
         self.judge_agreement(subject, case, off_by(float("nan")))
-        # Whoever comes this far has said no to a single NaN.
+        # At this point the function has returned False for a single NaN.
         others = [mistake for mistake in case.mistakes if mistake.name != "NoNumberAgrees"]
         self.judge_agreement(subject, replace(case, mistakes=others), with_nan_in_both)
         self.judge_agreement(subject, case, of_broadcasting_shapes)
@@ -852,9 +852,11 @@ class TestCheckSoftmax:
                 shape = tuple(answer.shape)
                 return f"`agree` should return True or False; it returned a tensor of shape {shape}"
             if answer not in (True, False):
-                return f"`agree` should return True or False, it returned {answer!r}"
+                return f"`agree` should return True or False; it returned {answer!r}"
             if bool(answer) == right:
                 return None
-            return f"`agree` says {bool(answer)}, it should say {right}: {gap(seen, expected)}"
+            return (
+                f"`agree` returned {bool(answer)}; it should return {right}: {gap(seen, expected)}"
+            )
 
         expect_law(subject, case, "agree", inputs, law)

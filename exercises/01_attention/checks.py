@@ -276,7 +276,7 @@ class TestScaledDotProductAttention:
     def test_scores_in_the_thousands_give_no_nan(self, subject, case):
         def inputs(case):
             query, key, value = head_inputs(case)
-            # The first query stays small, so that right and wrong softmaxes both show there.
+            # The first query stays small, so that correct and wrong softmaxes both show there.
             grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(query.shape[-2])])
             return query * grow[:, None].double(), key, value
 
@@ -327,7 +327,9 @@ class TestLogitStd:
     def test_the_spread_grows_with_the_root_of_the_width(self, subject, case):
         def inputs(case):
             tenths = case.integer(1, 29)
-            return case.integer(2, 200), (tenths + (tenths >= 10)) / 10  # of 1 nobody sees anything
+            return case.integer(2, 200), (
+                tenths + (tenths >= 10)
+            ) / 10  # 1 would hide a missing scale
 
         @handed_out
         def right(d_head, scale):

@@ -170,7 +170,7 @@ def all_oracle(lengths, prefix_lengths, documents, window):
 
 
 def draw_documents(case, batch, length):
-    """Each sequence holds two or three texts, in a row; their numbers are in no order."""
+    """Each sequence holds two or three texts in a row; their ids are in no order."""
     rows = []
     for _ in range(batch):
         numbers = torch.randperm(9, generator=case.generator)[:3].tolist()
@@ -182,7 +182,7 @@ def draw_documents(case, batch, length):
 
 
 def interrupted_documents(case):
-    """The first text of the first sequence goes on after another one."""
+    """The first text of the first sequence continues after another one."""
     batch, length = case.size("batch", 2), case.size("length", 7, smallest=3)
     documents = draw_documents(case, batch, length)
     documents[0, -1] = documents[0, 0]
@@ -265,7 +265,7 @@ class TestCombineMasks:
 
 
 def draw_mask(case, *shape):
-    """About half of the keys, at least one per row, and at least one hidden per row."""
+    """About half of the keys are allowed: in each row at least one is, and at least one is not."""
     mask = case.uniform(*shape) < 0.5
     mask[..., 0] = True
     mask[..., -1] = False
@@ -386,14 +386,14 @@ class TestMaskedSoftmax:
 # 2.5 ------------------------------------------------------------------------------------------
 
 LENGTH, WIDTH = 6, 4
-"""Tokens and features of the models that are audited."""
+"""The numbers of tokens and features of the models that are audited."""
 
 
 exec(packed(__file__, 0), globals())
 
 
 def audit(subject, case, description):
-    """Let a subject audit one of the models, at an input drawn from the same seed."""
+    """Let a subject audit one of the models, on an input drawn from the same seed."""
     case = Case(case.seed)
     model, _ = audited_models(case)[description]
     model.label = description
@@ -404,8 +404,8 @@ def audit(subject, case, description):
 def expect_audit(subject, case, *descriptions):
     """Expect the audit to find what depends on what in these models.
 
-    A mistake is recognised by what it says of all models. That is found once per exercise. One
-    more model sees what no audit knows that does not ask it.
+    A mistake is recognised by its results on all models, which are computed once per exercise. One
+    more model attends to randomly drawn tokens, which an audit can find only by testing the model.
     """
     descriptions = (*descriptions, "attends to randomly drawn tokens")
 
@@ -519,7 +519,7 @@ exec(packed(__file__, 1), globals())
 
 
 def difference_inputs(case):
-    """Two results of different lengths, nearly equal where tokens are real."""
+    """Two results of different lengths, nearly equal at real tokens."""
     batch, length = case.size("batch", 3), case.size("length", 5, smallest=2)
     d_model, extra = case.size("d_model", 4), case.size("extra", 2)
     lengths = draw_lengths(case, batch, length, shortest=length // 2)
@@ -564,7 +564,7 @@ class TestCheckPaddingInvariance:
         except CheckFailed as failed:
             if not failed.mistakes:
                 raise
-            # Without NaN it shows whether padding is compared, or only not left out well.
+            # Without NaN it shows whether padding is compared, or only excluded badly.
             request = asks_for(name, difference_inputs(case.fresh(3)))
             alike = answering_alike([request], subject, failed.mistakes)
             raise CheckFailed(failed.problem, alike, failed.example) from None
@@ -628,7 +628,7 @@ def update_oracle(highest, total, mixed, scores, value):
 
 
 def block_inputs(case):
-    """A state as earlier blocks may have left it, and a block; either may hold the maximum."""
+    """A possible state after earlier blocks, and a block; either may hold the maximum."""
     q_len, block = case.size("q_len", 5), case.size("block", 3)
     d_value = case.size("d_value", 6)
     highest, total = case.normal(q_len, std=2.0), case.uniform(q_len, low=1.0, high=5.0)
@@ -640,7 +640,7 @@ def block_inputs(case):
 
 
 def masked_block_inputs(case):
-    """For a third of the queries the block is hidden, for another one all before it was, too."""
+    """The block is masked for a third of the queries; for another third, all before it too."""
     highest, total, mixed, scores, value = block_inputs(case)
     for row in range(len(scores)):
         if row % 3 < 2:
@@ -915,7 +915,7 @@ WINDOW = (2, 4, 6), (2, 7, 6), (2, 7, 5)
 
 
 def kind_of_output(subject, device, dtype, fade):
-    """Say what comes of inputs of a device and a dtype; on `meta` there are no numbers."""
+    """Describe the result for inputs of a device and a dtype; on `meta` there are no numbers."""
     inputs = (torch.ones(s, dtype=getattr(torch, dtype), device=device) for s in WINDOW)
     found = subject.call("mended_device", *inputs, 3, fade)
     if not isinstance(found, torch.Tensor):

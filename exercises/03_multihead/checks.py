@@ -25,7 +25,7 @@ from classroom.exercise.prepared import handed_out, packed
 
 
 def random_mask(case, *shape):
-    """Allow half of the keys: in each row at least one, and, if there are two, not all."""
+    """Allow half of the keys: in each row at least one, and not all if there are several."""
     allowed = case.uniform(*shape) < 0.5
     queries, k_len = torch.arange(shape[-2]), shape[-1]
     allowed[..., queries, (queries + 1) % k_len] = False
@@ -147,7 +147,7 @@ MAPS = (*INPUT_MAPS, "output")
 
 
 def layer_weights(case, d_model):
-    """Draw weights that give scores of the size of 1, and biases that are not zero."""
+    """Draw weights that give scores of about 1, and biases that are not zero."""
     weights = {}
     for name in MAPS:
         weights[f"{name}.weight"] = case.normal(d_model, d_model, std=1.2 / math.sqrt(d_model))
@@ -535,7 +535,7 @@ class TestCountAttention:
     def test_at_the_break_even_length_maps_and_products_cost_the_same(self, subject, case):
         @handed_out
         def right(d_model, num_heads, num_kv_heads):
-            # Maps grow with the length, products with its square: at length 1 the ratio is known.
+            # Projections grow with the length, products with its square: length 1 gives the ratio.
             ...
 
         returns = {"length": ""}

@@ -221,7 +221,7 @@ class TestRawScores:
 
 @oracle
 def attention_oracle(query, key, value):
-    """Torch's attention; the weights are what it does to the identity matrix."""
+    """Torch's attention; with the identity matrix as values it returns the weights."""
     identity = torch.eye(key.shape[-2], dtype=key.dtype).expand(*key.shape[:-1], key.shape[-2])
     return (
         F.scaled_dot_product_attention(query, key, value),
@@ -286,7 +286,7 @@ class TestScaledDotProductAttention:
     def test_scores_in_the_thousands_give_no_nan(self, subject, case):
         def inputs(case):
             query, key, value = head_inputs(case)
-            # The first query stays small, so that right and wrong softmaxes both show there.
+            # The first query stays small, so that correct and wrong softmaxes both show there.
             grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(query.shape[-2])])
             return query * grow[:, None].double(), key, value
 
@@ -337,7 +337,9 @@ class TestLogitStd:
     def test_the_spread_grows_with_the_root_of_the_width(self, subject, case):
         def inputs(case):
             tenths = case.integer(1, 29)
-            return case.integer(2, 200), (tenths + (tenths >= 10)) / 10  # of 1 nobody sees anything
+            return case.integer(2, 200), (
+                tenths + (tenths >= 10)
+            ) / 10  # 1 would hide a missing scale
 
         @oracle
         def right(d_head, scale):
@@ -474,7 +476,7 @@ def averaging(weights_of):
 
 
 def around(before=lambda value: value, after=lambda output: output):
-    """Return right attention with something done to its values or to its output."""
+    """Return correct attention with a change to its values or to its output."""
 
     def attention(query, key, value):
         return after(F.scaled_dot_product_attention(query, key, before(value)))
@@ -694,7 +696,7 @@ def mixing_inputs(case):
 
 @oracle
 def mixing_oracle(weights, tokens, w_value, b_value):
-    """What the function computed before it was made fast: project first, then average."""
+    """The result of the old function: project first, then average."""
     return torch.einsum("qk,kv->qv", weights, torch.addmm(b_value, tokens, w_value))
 
 

@@ -275,7 +275,7 @@ class WorkedRow(Correct, exercise="worked_row"):
 
 
 ScaleLeftOut = WorkedRow.but("query / math.sqrt(len(query))", "query")
-"""The scale is left out of scores and weights, as in the printed example."""
+"""The scale is missing from scores and weights, as in the printed example."""
 
 ScoresPrintedUnscaled = WorkedRow.but("query / math.sqrt(len(query))", "query").but(
     "scores.softmax", "(scores / math.sqrt(len(query))).softmax"

@@ -29,7 +29,7 @@ from classroom.exercise.prepared import known, oracle
 
 @oracle
 def masked_oracle(scores, mask):
-    """Exponentials of what is allowed, over their sum; written out, so that nothing is NaN."""
+    """Exponentials of the allowed scores over their sum, written out so that nothing is NaN."""
     top = scores.detach().masked_fill(~mask, -math.inf).amax(dim=-1, keepdim=True)
     shifted = (scores - top).masked_fill(~mask, 0.0)
     shares = shifted.exp() * mask
@@ -44,7 +44,7 @@ def attention_oracle(query, key, value, mask):
 
 @oracle
 def not_later(q_len, k_len):
-    """Causality by hand, number by number; the queries are the last of the keys."""
+    """Causality by hand, number by number; the queries are the last of the positions."""
     earlier = k_len - q_len
     rows = [[k <= earlier + q for k in range(k_len)] for q in range(q_len)]
     return torch.tensor(rows, dtype=torch.bool)
@@ -191,7 +191,7 @@ def all_oracle(lengths, prefix_lengths, documents, window):
 
 
 def draw_documents(case, batch, length):
-    """Each sequence holds two or three texts, in a row; their numbers are in no order."""
+    """Each sequence holds two or three texts in a row; their ids are in no order."""
     rows = []
     for _ in range(batch):
         numbers = torch.randperm(9, generator=case.generator)[:3].tolist()
@@ -203,7 +203,7 @@ def draw_documents(case, batch, length):
 
 
 def interrupted_documents(case):
-    """The first text of the first sequence goes on after another one."""
+    """The first text of the first sequence continues after another one."""
     batch, length = case.size("batch", 2), case.size("length", 7, smallest=3)
     documents = draw_documents(case, batch, length)
     documents[0, -1] = documents[0, 0]
@@ -286,7 +286,7 @@ class TestCombineMasks:
 
 
 def draw_mask(case, *shape):
-    """About half of the keys, at least one per row, and at least one hidden per row."""
+    """About half of the keys are allowed: in each row at least one is, and at least one is not."""
     mask = case.uniform(*shape) < 0.5
     mask[..., 0] = True
     mask[..., -1] = False
@@ -407,12 +407,12 @@ class TestMaskedSoftmax:
 # 2.5 ------------------------------------------------------------------------------------------
 
 LENGTH, WIDTH = 6, 4
-"""Tokens and features of the models that are audited."""
+"""The numbers of tokens and features of the models that are audited."""
 
 
 ### BEGIN PACKED
 def audited_models(case):
-    """Models by what they do: each a function of (length, d_model), and what depends on what."""
+    """Models by what they do: each a function of (length, d_model) with its dependency matrix."""
     w_query, w_key = case.normal(2, WIDTH, WIDTH, std=0.5)
     w_value = case.normal(WIDTH, WIDTH)
     everything = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
@@ -486,7 +486,7 @@ def audited_models(case):
 
 
 def audit(subject, case, description):
-    """Let a subject audit one of the models, at an input drawn from the same seed."""
+    """Let a subject audit one of the models, on an input drawn from the same seed."""
     case = Case(case.seed)
     model, _ = audited_models(case)[description]
     model.label = description
@@ -497,8 +497,8 @@ def audit(subject, case, description):
 def expect_audit(subject, case, *descriptions):
     """Expect the audit to find what depends on what in these models.
 
-    A mistake is recognised by what it says of all models. That is found once per exercise. One
-    more model sees what no audit knows that does not ask it.
+    A mistake is recognised by its results on all models, which are computed once per exercise. One
+    more model attends to randomly drawn tokens, which an audit can find only by testing the model.
     """
     descriptions = (*descriptions, "attends to randomly drawn tokens")
 
@@ -638,7 +638,7 @@ def in_float32(x, lengths):
 
 
 def rounded_by_its_batch(x, lengths):
-    """A softmax does not notice what is added to all scores, but for the last digit."""
+    """A softmax does not change, up to rounding, if a number is added to all scores."""
     real = real_keys(x, lengths)
     x = x.where(real.transpose(1, 2), 0.0)
     shift = x.abs().max()
@@ -708,7 +708,7 @@ WRONG_MODELS = {
 
 
 def difference_inputs(case):
-    """Two results of different lengths, nearly equal where tokens are real."""
+    """Two results of different lengths, nearly equal at real tokens."""
     batch, length = case.size("batch", 3), case.size("length", 5, smallest=2)
     d_model, extra = case.size("d_model", 4), case.size("extra", 2)
     lengths = draw_lengths(case, batch, length, shortest=length // 2)
@@ -757,7 +757,7 @@ class TestCheckPaddingInvariance:
         except CheckFailed as failed:
             if not failed.mistakes:
                 raise
-            # Without NaN it shows whether padding is compared, or only not left out well.
+            # Without NaN it shows whether padding is compared, or only excluded badly.
             request = asks_for(name, difference_inputs(case.fresh(3)))
             alike = answering_alike([request], subject, failed.mistakes)
             raise CheckFailed(failed.problem, alike, failed.example) from None
@@ -817,7 +817,7 @@ class TestCheckPaddingInvariance:
 
 @oracle
 def update_oracle(highest, total, mixed, scores, value):
-    """The same three numbers, from all that went in so far as one block."""
+    """The same three numbers, computed from all scores so far as one block."""
     higher = torch.cat([highest[:, None], scores], dim=-1).amax(dim=-1)
     seen_something = higher > -math.inf
     reference = higher.where(seen_something, 0.0)
@@ -831,7 +831,7 @@ def update_oracle(highest, total, mixed, scores, value):
 
 
 def block_inputs(case):
-    """A state as earlier blocks may have left it, and a block; either may hold the maximum."""
+    """A possible state after earlier blocks, and a block; either may hold the maximum."""
     q_len, block = case.size("q_len", 5), case.size("block", 3)
     d_value = case.size("d_value", 6)
     highest, total = case.normal(q_len, std=2.0), case.uniform(q_len, low=1.0, high=5.0)
@@ -843,7 +843,7 @@ def block_inputs(case):
 
 
 def masked_block_inputs(case):
-    """For a third of the queries the block is hidden, for another one all before it was, too."""
+    """The block is masked for a third of the queries; for another third, all before it too."""
     highest, total, mixed, scores, value = block_inputs(case)
     for row in range(len(scores)):
         if row % 3 < 2:
@@ -1132,7 +1132,7 @@ WINDOW = (2, 4, 6), (2, 7, 6), (2, 7, 5)
 
 
 def kind_of_output(subject, device, dtype, fade):
-    """Say what comes of inputs of a device and a dtype; on `meta` there are no numbers."""
+    """Describe the result for inputs of a device and a dtype; on `meta` there are no numbers."""
     inputs = (torch.ones(s, dtype=getattr(torch, dtype), device=device) for s in WINDOW)
     found = subject.call("mended_device", *inputs, 3, fade)
     if not isinstance(found, torch.Tensor):

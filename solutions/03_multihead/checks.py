@@ -27,7 +27,7 @@ from classroom.exercise.prepared import oracle
 
 
 def random_mask(case, *shape):
-    """Allow half of the keys: in each row at least one, and, if there are two, not all."""
+    """Allow half of the keys: in each row at least one, and not all if there are several."""
     allowed = case.uniform(*shape) < 0.5
     queries, k_len = torch.arange(shape[-2]), shape[-1]
     allowed[..., queries, (queries + 1) % k_len] = False
@@ -113,7 +113,7 @@ def masked_loop_inputs(case):
 
 @oracle
 def loop_oracle(x, w_query, w_key, w_value, w_output, mask=None):
-    """Each head meets its own rows of the output map, and the results are summed."""
+    """Multiply each head by its own rows of the output projection, and sum the results."""
     blocks = w_output.split(w_value.shape[2])
     return sum(
         F.scaled_dot_product_attention(x @ q, x @ k, x @ v @ block, attn_mask=mask)
@@ -155,7 +155,7 @@ MAPS = (*INPUT_MAPS, "output")
 
 
 def layer_weights(case, d_model):
-    """Draw weights that give scores of the size of 1, and biases that are not zero."""
+    """Draw weights that give scores of about 1, and biases that are not zero."""
     weights = {}
     for name in MAPS:
         weights[f"{name}.weight"] = case.normal(d_model, d_model, std=1.2 / math.sqrt(d_model))
@@ -178,7 +178,7 @@ def cross_inputs(case, batch=None):
 
 ### BEGIN PACKED
 def torch_layer(weights, num_heads, x, context=None, mask=None):
-    """Torch's own multi-head attention. Its masks say what is forbidden, head by head."""
+    """Torch's own multi-head attention. Its masks are True where forbidden, per head."""
     source = x if context is None else context
     if mask is not None:
         mask = ~mask.expand(len(x), x.shape[1], source.shape[1])
@@ -294,7 +294,7 @@ def found_inputs(case):
 
 @oracle
 def contributions_oracle(found, w_output):
-    """The output of the layer with all heads but one silenced, one head after the other."""
+    """The output of the layer with all heads but one removed, for each head in turn."""
     heads = found.shape[1]
     alone = [found * F.one_hot(torch.tensor(h), heads)[:, None, None] for h in range(heads)]
     return torch.stack([f.movedim(1, 2).flatten(2) @ w_output for f in alone], dim=1)
@@ -482,7 +482,7 @@ def grouped_inputs(case):
 
 @oracle
 def grouped_oracle(query, key, value):
-    """The query heads that share a key head are so many more queries to that head."""
+    """The query heads that share a key head are additional queries to that head."""
     grouped = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
     return F.scaled_dot_product_attention(grouped, key, value).reshape(
         *query.shape[:3], value.shape[-1]
@@ -555,7 +555,7 @@ def widths_of(d_model, num_heads, num_kv_heads):
 
 @oracle
 def count_oracle(d_model, num_heads, num_kv_heads, has_bias):
-    """Count what torch makes, on the device that has shapes only."""
+    """Count the parameters that torch creates, on the device that has only shapes."""
     maps = [
         nn.Linear(d_model, width, has_bias, device="meta")
         for width in widths_of(d_model, num_heads, num_kv_heads)
@@ -565,7 +565,7 @@ def count_oracle(d_model, num_heads, num_kv_heads, has_bias):
 
 @oracle
 def flops_oracle(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-    """Add up what torch's counter of operations says about each product."""
+    """Sum torch's count of the operations of each product."""
     lengths = (q_len, k_len, k_len, q_len)
     maps = [
         mm_flop((batch * length, d_model), (d_model, width))
@@ -613,7 +613,7 @@ class TestCountAttention:
     def test_at_the_break_even_length_maps_and_products_cost_the_same(self, subject, case):
         @oracle
         def right(d_model, num_heads, num_kv_heads):
-            # Maps grow with the length, products with its square: at length 1 the ratio is known.
+            # Projections grow with the length, products with its square: length 1 gives the ratio.
             maps, products = flops_oracle(1, 1, 1, d_model, num_heads, num_kv_heads)
             return maps / products
 
@@ -661,7 +661,7 @@ def attend(query, key, value, mask, num_heads):
 
 
 def layer(split=split, merge=merge, head_mask=head_mask, attend=attend, cross=True, bias=1.0):
-    """Return multi-head attention in which a part may have been replaced by a wrong one."""
+    """Return multi-head attention in which one part may be replaced by a wrong one."""
 
     def attention(weights, num_heads, x, context=None, mask=None):
         require_mask(mask)
@@ -712,14 +712,14 @@ def masked_in_the_first_head(query, key, value, mask, num_heads):
 
 
 def mask_by_head(mask, num_heads):
-    """Take a mask per sequence for a mask per head wherever that fits."""
+    """Take a mask per sequence for a mask per head if the shapes fit."""
     if mask is not None and mask.dim() == 3 and len(mask) == num_heads:
         return mask.unsqueeze(0)
     return head_mask(mask, num_heads)
 
 
 def tiled(mask, num_heads):
-    """Lay the masks of the sequences out in turns, where all heads of a sequence come together."""
+    """Repeat the masks in the order (0, 1, 0, 1), where all heads of a sequence are adjacent."""
     if mask is None or mask.dim() == 2:
         return mask
     return mask.repeat(num_heads, 1, 1).view(len(mask), num_heads, *mask.shape[1:])
@@ -833,7 +833,7 @@ def derivation_inputs(case, is_causal=False):
 
 @oracle
 def derivation_oracle(tokens, w_query, w_key, w_value, is_causal):
-    """Torch's attention; the weights are what it does to the identity matrix."""
+    """Torch's attention; with the identity matrix as values it returns the weights."""
     query, key, value = (torch.mm(tokens, w) for w in (w_query, w_key, w_value))
     identity = torch.eye(len(tokens), dtype=tokens.dtype)
     output, weights = (
@@ -881,7 +881,7 @@ class TestMendedDerivation:
 
 @oracle
 def toeplitz_oracle(kernel, length):
-    """Torch's convolution of each row of the identity, which asks what a token gives to whom."""
+    """Torch's convolution of each row of the identity, which shows the weight of each token."""
     identity = torch.eye(length, dtype=kernel.dtype)[:, None]
     slid = F.conv1d(F.pad(identity, (len(kernel) - 1, 0)), kernel.flip(0)[None, None])
     return slid[:, 0].T
