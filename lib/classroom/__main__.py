@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def _notebooks(path: Path) -> list[Path]:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from classroom.grader.processes import start_early
+    from classroom.grader.processes import start_early, with_forks
 
     kept = (args.kept or args.root / "graded") / args.assignment
     submitted = args.submitted or args.root / "submitted"
@@ -169,9 +170,9 @@ def _grade(args: argparse.Namespace) -> int:
         is_known = (args.root / "exercises" / args.assignment / "checks.py").is_file()
         is_elsewhere = args.prepare or args.scheduler
         if is_known and not is_elsewhere and _is_something_new(submitted, args.assignment, kept):
-            started = stack.enter_context(start_early(args.workers, args.allow_weaker))
+            started = stack.enter_context(start_early(args.allow_weaker))
         from classroom.grader.progress import Progress
-        from classroom.grader.run import Assignment, Run
+        from classroom.grader.run import Assignment, Run, get_ready
         from classroom.grader.verdicts import to_csv, to_table
 
         assignment = Assignment(_assignment(args))
@@ -180,6 +181,9 @@ def _grade(args: argparse.Namespace) -> int:
             print(f"drew the seed of the run; its SHA-256, which may be published: {commitment}")
             return 0
         try:
+            if started:
+                prepare = partial(get_ready, assignment.folder)
+                started = stack.enter_context(with_forks(started, args.workers, prepare))
             with Progress("classroom grade", "submission") as progress:
                 result, grades = _graded(args, assignment, submitted, kept, progress, started)
         except KeyboardInterrupt:
@@ -273,8 +277,13 @@ def _graded(args: argparse.Namespace, assignment, submitted: Path, kept: Path, p
 
 
 def _report_changes(kept: Path, report: Path, is_quiet: bool) -> None:
-    from classroom.grader.run import VERDICTS
-    from classroom.grader.verdicts import changes, changes_to_csv, changes_to_table, read_history
+    from classroom.grader.verdicts import (
+        VERDICTS,
+        changes,
+        changes_to_csv,
+        changes_to_table,
+        read_history,
+    )
 
     commitment = json.loads(report.read_text())["seed_commitment"]
     found = changes(read_history(kept / VERDICTS), commitment)
@@ -287,11 +296,10 @@ def _report_changes(kept: Path, report: Path, is_quiet: bool) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
+    from classroom.course import folder_for
     from classroom.exercise.answers import load_answers
-    from classroom.exercise.prepared import folder_for
     from classroom.grader.class_report import summarise, to_html, to_svg, to_text
-    from classroom.grader.run import VERDICTS
-    from classroom.grader.verdicts import read_lines
+    from classroom.grader.verdicts import VERDICTS, read_lines
 
     assignment = _assignment(args)
     kept = (args.kept or args.root / "graded") / assignment.name
@@ -314,10 +322,10 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _similarity(args: argparse.Namespace) -> int:
-    from classroom.grader.run import VERDICTS, Assignment
+    from classroom.grader.run import Assignment
     from classroom.grader.similarity import look_alikes, to_text
     from classroom.grader.submission import Submission, Unreadable, students_in
-    from classroom.grader.verdicts import read_lines
+    from classroom.grader.verdicts import VERDICTS, read_lines
 
     assignment = Assignment(_assignment(args))
     submitted, master = args.submitted or args.root / "submitted", assignment.master

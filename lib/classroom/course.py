@@ -1,8 +1,9 @@
 """What every part of the course agrees on: names, and where an assignment's files lie.
 
-It imports nothing, so that a command which only reads files starts at once.
+It imports nothing of ours, so that a command which only reads files starts at once.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ REPORT_TYPE = "application/vnd.classroom.report+json"
 """MIME type under which a check's report lies among the outputs of its cell."""
 PUBLISHED_SEED = "attention"
 """Inputs drawn from it are those that students see."""
+PREPARED = "prepared.zip"
+"""Name of the file that stands for known mistakes in an assignment as it is handed out."""
 SOLUTIONS_VARIABLE = "CLASSROOM_SOLUTIONS"
 """Environment variable that names the folder of solutions whose whole checks are run."""
 SEED_VARIABLE = "CLASSROOM_SEED"
@@ -43,3 +46,34 @@ def text_file(folder: Path) -> Path:
             f"the folder of an assignment is called like 01_attention, got {folder.name!r}"
         )
     return folder / f"{topic}.py"
+
+
+def is_handout(folder: Path) -> bool:
+    """Return whether a folder holds prepared results instead of known mistakes."""
+    return (folder / PREPARED).exists() and not (folder / "mistakes.py").exists()
+
+
+def folder_for(folder: Path, seed: str) -> Path:
+    """Return the folder whose checks can be run with a seed.
+
+    A handout supports only the published seed. For other seeds, the solutions that it was made from
+    are used if they are in `solutions/` next to its parent folder, as on an instructor's machine.
+    If the variable `CLASSROOM_SOLUTIONS` is set, as by `nbgrader autograde`, the solutions there
+    are used for every seed, so that files which a student submitted do not count.
+
+    Raises:
+        ValueError: If the seed needs the solutions and they are not there.
+
+    """
+    name = folder.resolve().name
+    if solutions := os.environ.get(SOLUTIONS_VARIABLE):
+        return Path(solutions, name)
+    if seed == PUBLISHED_SEED or not is_handout(folder):
+        return folder
+    whole = folder.resolve().parents[1] / "solutions" / name
+    if not (whole / "checks.py").exists():
+        raise ValueError(
+            f"without the course's solutions the seed must be {PUBLISHED_SEED!r}, for which "
+            f"results are prepared, got {seed!r}"
+        )
+    return whole

@@ -24,9 +24,8 @@ import pytest
 from classroom.author.notebooks import cell_of
 from classroom.calls.local import LocalSubject
 from classroom.calls.wire import unpack
-from classroom.course import assignments
+from classroom.course import PREPARED, assignments
 from classroom.exercise.answers import Answer, load_answers
-from classroom.exercise.prepared import PREPARED
 from classroom.exercise.run import list_checks, run_checks
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]

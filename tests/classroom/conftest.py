@@ -344,9 +344,8 @@ def hand_in(handout, submitted):
 def here(launcher, monkeypatch):
     """Grade in this process, which spares the tests the start of others and their torch."""
     graded = []
-    monkeypatch.setattr(
-        processes, "start_early", lambda *started_for: nullcontext(processes.Started())
-    )
+    for start in ("start_early", "with_forks"):
+        monkeypatch.setattr(processes, start, lambda *for_whom: nullcontext(processes.Started()))
 
     def side_by_side(grader, submissions, workers, started):
         for submission in submissions:

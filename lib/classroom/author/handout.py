@@ -23,10 +23,10 @@ from classroom.author.kill_matrix import run_mistake
 from classroom.author.notebooks import build_notebook, cell_of
 from classroom.calls.files import File
 from classroom.calls.local import LocalSubject
-from classroom.course import PUBLISHED_SEED, is_line, text_file
+from classroom.course import PREPARED, PUBLISHED_SEED, is_line, text_file
 from classroom.exercise import prepared
 from classroom.exercise.answers import Answer, files_beside, load_answers
-from classroom.exercise.prepared import PREPARED, SECONDS_TO_RECORD, Recorder
+from classroom.exercise.prepared import SECONDS_TO_RECORD, Recorder
 from classroom.exercise.report import Report
 from classroom.exercise.run import list_checks, run_checks
 

@@ -18,8 +18,7 @@ from traitlets.config.loader import Config, PyFileConfigLoader
 from classroom.author.guard import FILES, require_sound
 from classroom.author.handout import prepare
 from classroom.author.notebooks import build_notebook, require_unedited, write_notebook
-from classroom.course import assignments, text_file
-from classroom.exercise.prepared import PREPARED
+from classroom.course import PREPARED, assignments, text_file
 
 CONFIG = "nbgrader_config.py"
 _TRACES = ("BEGIN SOLUTION", "END SOLUTION")

@@ -78,6 +78,8 @@ class RemoteSubject(Subject):
         self._lent_seconds = 0.0
         self._computed_before = computed()
         self._broken = ""
+        self._is_together = False
+        self._kept: Channel | None = None
         self._lent: dict[int, Callable[..., Any]] = {}
 
     @property
@@ -125,9 +127,38 @@ class RemoteSubject(Subject):
             raise self._break(f"it returned no {count(len(wrt), 'gradient')}")
         return found
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Keep the process of a call for the next ones, as long as it answers."""
+        self._is_together = True
+        try:
+            yield
+        finally:
+            self._is_together = False
+            if self._kept is not None:
+                self._kept.close()
+                self._kept = None
+
     def close(self) -> None:
         """End the processes of all calls."""
         self._disconnect()
+
+    @contextlib.contextmanager
+    def _channel(self) -> Iterator[Channel]:
+        """Return a channel to a fresh process or, if calls are `together`, to the one before."""
+        channel, self._kept = self._kept or self._connect(), None
+        has_answered = False
+        try:
+            yield channel
+            has_answered = True
+        except StudentError:
+            has_answered = True
+            raise
+        finally:
+            if has_answered and self._is_together:
+                self._kept = channel
+            else:
+                channel.close()
 
     def _ask(self, kind: str, name: str, *rest: Any) -> Any:
         if self._broken:
@@ -137,7 +168,7 @@ class RemoteSubject(Subject):
         started = time.monotonic()
         deadline = started + self._wall_left + _GRACE_SECONDS
         try:
-            with contextlib.closing(self._connect()) as channel:
+            with self._channel() as channel:
                 channel.send([kind, self._seconds_left, name, *rest], deadline)
                 return self._listen(channel, deadline)
         except TooSlow:

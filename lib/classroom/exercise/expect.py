@@ -555,15 +555,16 @@ def _expect(
         return
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
         raise CheckFailed(problem) from error
-    alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared)
-    if error is None:
-        if isinstance(oracle, Oracle) and not alike:
-            problem += _unsteadiness(subject, case, name, inputs) or _influence(
-                subject, case, name, inputs, judge, oracle
-            )
-        example = smallest_example(subject, case, name, inputs, judge, oracle)
-    else:
-        example = shown_shapes(case, inputs, judge, oracle)
+    with subject.together():
+        alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared)
+        if error is None:
+            if isinstance(oracle, Oracle) and not alike:
+                problem += _unsteadiness(subject, case, name, inputs) or _influence(
+                    subject, case, name, inputs, judge, oracle
+                )
+            example = smallest_example(subject, case, name, inputs, judge, oracle)
+        else:
+            example = shown_shapes(case, inputs, judge, oracle)
     raise CheckFailed(problem, alike, example)
 
 
@@ -590,8 +591,8 @@ def _influence(
     args, others = inputs(case.fresh(0)), inputs(case.fresh(1))
     try:
         should, started = oracle.influences(args, others), time.monotonic()
-        subject.call(name, *args)
-        if (time.monotonic() - started) * len(should) > _QUICK:
+        nothing_returned = subject.call(name, *args) is None  # which has been said
+        if nothing_returned or (time.monotonic() - started) * len(should) > _QUICK:
             return ""
         does = influences(lambda *given: subject.call(name, *given), args, others)
     except StudentError:

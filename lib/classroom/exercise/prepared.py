@@ -15,7 +15,6 @@ import base64
 import contextlib
 import functools
 import hashlib
-import os
 import types
 import zipfile
 import zlib
@@ -35,12 +34,11 @@ from classroom.calls.files import File
 from classroom.calls.local import LocalSubject
 from classroom.calls.subject import Crashed, StudentError, Subject
 from classroom.calls.wire import CannotCross, Handle, pack, unpack
-from classroom.course import PUBLISHED_SEED, SOLUTIONS_VARIABLE
+from classroom.course import PREPARED, is_handout
 from classroom.exercise.answers import Answer, load_answers
 from classroom.exercise.cases import Case
 from classroom.exercise.comparing import Sketch, same
 
-PREPARED = "prepared.zip"
 SECONDS_PER_MISTAKE = 10.0
 """Time limit for a known mistake. It is far more than any needs, because a mistake that runs out of
 time on a busy machine is not diagnosed."""
@@ -286,6 +284,11 @@ class RecordedSubject:
         """Differentiate a function, as `LocalSubject.gradients` does."""
         asked = ("gradients", name, args, wrt, cotangents)
         return self.answer(asked, lambda code: code.gradients(name, args, wrt, cotangents))
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Let calls share a process, as they do here in any case."""
+        yield
 
     def lend(self, function: Callable[..., Any]) -> Handle:
         """Pass a function to the code; if answers are read, only an `observing` one is called."""
@@ -543,37 +546,6 @@ def answering(source: Recorder | Reader | None) -> Iterator[None]:
         yield
     finally:
         _source.reset(token)
-
-
-def is_handout(folder: Path) -> bool:
-    """Return whether a folder holds prepared results instead of known mistakes."""
-    return (folder / PREPARED).exists() and not (folder / "mistakes.py").exists()
-
-
-def folder_for(folder: Path, seed: str) -> Path:
-    """Return the folder whose checks can be run with a seed.
-
-    A handout supports only the published seed. For other seeds, the solutions that it was made from
-    are used if they are in `solutions/` next to its parent folder, as on an instructor's machine.
-    If the variable `CLASSROOM_SOLUTIONS` is set, as by `nbgrader autograde`, the solutions there
-    are used for every seed, so that files which a student submitted do not count.
-
-    Raises:
-        ValueError: If the seed needs the solutions and they are not there.
-
-    """
-    name = folder.resolve().name
-    if solutions := os.environ.get(SOLUTIONS_VARIABLE):
-        return Path(solutions, name)
-    if seed == PUBLISHED_SEED or not is_handout(folder):
-        return folder
-    whole = folder.resolve().parents[1] / "solutions" / name
-    if not (whole / "checks.py").exists():
-        raise ValueError(
-            f"without the course's solutions the seed must be {PUBLISHED_SEED!r}, for which "
-            f"results are prepared, got {seed!r}"
-        )
-    return whole
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 
 from classroom.calls.local import Settings
 from classroom.calls.subject import NotByHand, NotWritten, StudentError, Subject
-from classroom.course import PUBLISHED_SEED, SEED_VARIABLE
+from classroom.course import PUBLISHED_SEED, SEED_VARIABLE, folder_for
 from classroom.exercise import prepared
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
@@ -59,7 +59,7 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
 
     """
     seed = seed or os.environ.get(SEED_VARIABLE) or PUBLISHED_SEED
-    folder = prepared.folder_for(Path(folder), seed)
+    folder = folder_for(Path(folder), seed)
     collected = _collect(folder)
     if name not in collected:
         raise ValueError(f"no exercise is called {name!r}; there are: {', '.join(collected)}")
@@ -128,7 +128,7 @@ class _Asked:
             except NotByHand as error:
                 alike = [m for m in self._mistakes if _is_not_by_hand(m, args, kwargs)]
                 raise CheckFailed(str(error), alike) from error
-            self.has_answered = self.has_answered or name != "lend"
+            self.has_answered = self.has_answered or name not in ("lend", "together")
             return found
 
         return ask

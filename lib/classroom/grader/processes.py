@@ -1,24 +1,24 @@
 """Processes that grade side by side or alone, and the sandbox that those of one machine share.
 
 The checks redirect the standard streams of a whole process, so graders are processes and not
-threads. Each is started afresh, because a fork would take threads and locks along, and in a session
-of its own, so that Ctrl-C reaches the process that started them and no other. None outlives the
-thread that started it. What meets a submission is a fork of such a process (`in_a_fork`), which has
-limits, and whose memory goes with it.
+threads. Each is in a session of its own, so that Ctrl-C reaches the process that started them and
+no other. None outlives the thread that started it. What meets a submission is a fork of such a
+process (`in_a_fork`), which has limits, and whose memory goes with it.
 
-Importing torch takes each process seconds, and reading a class takes the command seconds, too. So
-processes can be started early, and nothing here imports torch.
+Importing torch and what checks need takes seconds. So a command forks its processes once it has
+done so, before it has any thread (`Forked`). Later ones are started afresh, because a fork would
+take threads and locks along. The sandbox starts meanwhile, and nothing here imports torch.
 """
 
 import contextlib
 import fcntl
-import importlib
 import json
 import math
 import os
 import pickle
 import queue
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -41,7 +41,6 @@ Work = Callable[[Any], Any]
 Start = Callable[[], AbstractContextManager[Work]]
 T = TypeVar("T")
 
-_GRADES = "classroom.grader.run"
 # Before anything is imported, which takes seconds, Linux is asked to end it with its parent.
 _BOOT = """
 import ctypes, json, os, signal, sys
@@ -50,7 +49,7 @@ ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 if os.getppid() == int(sys.argv[3]):
     sys.path[:] = json.loads(sys.argv[1])
     from classroom.grader.processes import serve
-    serve(int(sys.argv[2]), sys.argv[4])
+    serve(int(sys.argv[2]))
 """
 # One that it does and one that waits, so that no process idles while a result is kept.
 _JOBS_AT_A_TIME = 2
@@ -84,22 +83,24 @@ class Process:
 
     Args:
         descriptors: Files that stay open in it, under the same numbers.
-        imports: Name of a module that it imports at once.
 
     """
 
-    def __init__(self, descriptors: Sequence[int] = (), imports: str = ""):
+    def __init__(self, descriptors: Sequence[int] = ()):
         ours, theirs = socket.socketpair()
         with theirs:
-            arguments = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid()), imports]
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, *arguments],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *descriptors],
-                start_new_session=True,
-            )
+            self._start(theirs.fileno(), descriptors)
         self.connection = Connection(ours.detach())
         self._is_ready = False
+
+    def _start(self, theirs: int, descriptors: Sequence[int]) -> None:
+        arguments = [json.dumps(sys.path), str(theirs), str(os.getpid())]
+        self._process: Any = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, *arguments],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs, *descriptors],
+            start_new_session=True,
+        )
 
     def begin(self, start: Start) -> None:
         """Make it ready for jobs.
@@ -157,6 +158,49 @@ class Process:
         return pickle.loads(message)
 
 
+class Forked(Process):
+    """One that begins with all that this process has imported and computed."""
+
+    def _start(self, theirs: int, descriptors: Sequence[int]) -> None:
+        parent = os.getpid()
+        child = os.fork()
+        if child == 0:
+            try:
+                linux.end_with_parent()
+                os.setsid()
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                for name in os.listdir("/proc/self/fd"):
+                    if int(name) > 2 and int(name) not in (theirs, *descriptors):
+                        with contextlib.suppress(OSError):
+                            os.close(int(name))
+                if os.getppid() == parent:
+                    serve(theirs)
+            finally:
+                os._exit(0)
+        self._process = _Child(child)
+
+
+class _Child:
+    """A fork of this process, with the methods of `Popen` that are used here."""
+
+    def __init__(self, number: int):
+        self.pid = number
+        self._handle = os.pidfd_open(number)
+        self._status: int | None = None
+
+    def wait(self, seconds: float | None = None) -> int:
+        if self._status is None:
+            if not select.select([self._handle], [], [], seconds)[0]:
+                raise subprocess.TimeoutExpired("a fork", seconds or 0.0)
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            os.close(self._handle)
+        return self._status
+
+    def kill(self) -> None:
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
 @dataclass(frozen=True)
 class Started:
     """What was started early.
@@ -177,20 +221,37 @@ class Started:
 
 
 @contextlib.contextmanager
-def start_early(num_processes: int, allow_weaker: bool) -> Iterator[Started]:
-    """Start a sandbox and processes that grade, without waiting for any of them.
+def start_early(allow_weaker: bool) -> Iterator[Started]:
+    """Start a sandbox without waiting for it.
 
     Raises:
         TooWeak: If no submission can be sealed in here, and that may not be.
 
     """
     with Launcher(allow_weaker).starting() as sandbox:
-        processes = tuple(Process([sandbox], _GRADES) for _ in range(num_processes))
-        try:
-            yield Started(sandbox, processes)
-        finally:
-            for process in processes:
-                process.end()
+        yield Started(sandbox)
+
+
+@contextlib.contextmanager
+def with_forks(
+    started: Started, number: int, prepare: Callable[[], None] = lambda: None
+) -> Iterator[Started]:
+    """Fork processes that grade; only before this process has any thread.
+
+    Args:
+        started: The sandbox that they share.
+        number: How many.
+        prepare: Called before: what it imports and computes, all of them have.
+
+    """
+    prepare()
+    processes: list[Process] = []
+    try:
+        processes += (Forked(started.descriptors) for _ in range(number))
+        yield Started(started.sandbox, tuple(processes))
+    finally:
+        for process in processes:
+            process.end()
 
 
 def side_by_side(
@@ -279,11 +340,9 @@ def side_by_side(
             process.end()
 
 
-def serve(descriptor: int, imports: str) -> None:
+def serve(descriptor: int) -> None:
     """Do what comes in over a socket, in a process that `Process` has started."""
     skip_the_grammar_of_addresses()
-    if imports:
-        importlib.import_module(imports)
     connection = Connection(descriptor)
     with contextlib.ExitStack() as stack:
         try:

@@ -13,12 +13,14 @@ as it is found, so a run that was stopped continues.
 
 import contextlib
 import fcntl
+import functools
 import gc
 import hashlib
 import itertools
 import json
 import os
 import platform
+import re
 import secrets
 import tempfile
 import time
@@ -35,9 +37,8 @@ from nbformat import NotebookNode
 
 from classroom.calls.files import File, shown
 from classroom.calls.local import LocalSubject
-from classroom.course import text_file
+from classroom.course import folder_for, text_file
 from classroom.exercise.answers import files_beside, load_answers, load_correct
-from classroom.exercise.prepared import folder_for
 from classroom.exercise.report import CheckResult, Report
 from classroom.exercise.run import list_checks, load_checks, run_checks
 from classroom.grader.collect import receipts
@@ -53,13 +54,14 @@ from classroom.grader.processes import (
 )
 from classroom.grader.submission import (
     Answers,
+    Cell,
     Master,
     Submission,
     Unreadable,
     rebuild,
     students_in,
 )
-from classroom.grader.verdicts import Verdict, append_line, read_lines, with_kept
+from classroom.grader.verdicts import VERDICTS, Verdict, append_line, read_lines, with_kept
 from classroom.limits import Limits
 from classroom.sandbox.inside import memory
 from classroom.sandbox.job import CellRun, Job, JobDied, JobTooSlow, ProtocolError
@@ -70,17 +72,21 @@ Gradebook = Callable[[Verdict, NotebookNode], None]
 Graded = tuple[Verdict, str]
 """A verdict, and the notebook as it ran, as nbformat writes it; "" if nothing ran."""
 
-VERDICTS = "verdicts.jsonl"
 _UNFINISHED = "unfinished_run.json"
 _LOCK = ".lock"
 _OUT_OF_TIME = "The time for the whole submission was used up before this was checked."
 _STOPPED = "stopped: "
 _MENDED = "changed how later cells are run, which was undone"
 _MAX_ERROR_LENGTH = 300
+# At the first use of these, torch imports its compiler, or sympy for it.
+_OF_THE_COMPILER = re.compile(
+    r"\b(optim|testing|func|compile|checkpoint|gradcheck|vectorize|use_deterministic_algorithms)\b"
+)
 # What judging one submission may use: known mistakes run there, too, to be compared.
 _JUDGING_BYTES = 2**30
 _JUDGING_SECONDS = 60.0
 _GRACE_SECONDS = 2.0
+_ANY_SEED = "to get ready"
 
 
 # One submission
@@ -153,6 +159,7 @@ class Execution:
         outputs: By the index of a cell, what it showed, as a notebook keeps it.
         seconds: Wall time.
         slow: Indices of the cells that did not end in their time, or were not reached in it.
+        needs_compiler: Whether they may use what makes torch import its compiler.
 
     """
 
@@ -170,10 +177,13 @@ class Execution:
         self._at: int | None = None
         checks = [at for at, cell in enumerate(answers.cells) if cell.checks]
         self._last_check = max(checks, default=-1)
+        self.needs_compiler = need_compiler(answers.cells[: self._last_check + 1])
 
     def steps(self, launcher: Launcher, seed: str, deadline: float) -> Iterator[Step]:
         """Run and check what is left, cell by cell, in a job of its own, until that ends."""
         with launcher.start_job(self._limits, deadline) as job:
+            if self.needs_compiler:
+                job.import_compiler()
             for at, cell in enumerate(self._answers.cells):
                 if time.monotonic() >= job.deadline or not job.is_alive:
                     return
@@ -314,6 +324,11 @@ class Execution:
             text = "\n".join(["```text", *(f"- {remark}" for remark in remarks), "```"])
             notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text, id="remarks"))
         return notebook
+
+
+def need_compiler(cells: Iterable[Cell]) -> bool:
+    """Return whether cells may use what makes torch import its compiler."""
+    return any(cell.type == "code" and _OF_THE_COMPILER.search(cell.source) for cell in cells)
 
 
 def execute(
@@ -458,7 +473,7 @@ class ThisMachine:
     def grade_all(self, settings: Settings, submissions: Iterable[Submission]) -> Iterator[Graded]:
         """Grade submissions; only those at work, and one more per process, are in memory."""
         with contextlib.ExitStack() as stack:
-            started = self.started or stack.enter_context(start_early(0, settings.allow_weaker))
+            started = self.started or stack.enter_context(start_early(settings.allow_weaker))
             turns = ALONE
             if self.num_workers > 1:
                 turns = Turns(Path(stack.enter_context(tempfile.NamedTemporaryFile()).name))
@@ -489,9 +504,10 @@ class Grader:
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Callable[[Submission], Graded]]:
         """Wait for a sandbox; yield what grades a submission in it."""
-        torch.set_num_threads(1)
-        get_ready(self.settings)
+        get_ready(self.settings.assignment.folder)
+        handed_out = Answers.blank(self.settings.assignment.master, datetime.now(UTC)).cells
         with Launcher(self.settings.allow_weaker, self.sandbox) as launcher:
+            launcher.be_ready(need_compiler(handed_out))
 
             def work(submission: Submission) -> Graded:
                 try:
@@ -503,19 +519,20 @@ class Grader:
             yield work
 
 
-def get_ready(settings: Settings) -> None:
-    """Check a correct cell and a known mistake of each exercise.
+@functools.cache
+def get_ready(folder: Path) -> None:
+    """Check a correct cell and a known mistake of each exercise of an assignment.
 
     What that loads and computes would take each submission as long again: its forks share it. They
     are made in a tenth of the time if the memory is in large pages.
     """
-    folder = settings.assignment.folder
-    whole = folder_for(folder, settings.seed)
+    torch.set_num_threads(1)  # a fork would wait for ever for threads it lacks
+    whole = folder_for(folder, _ANY_SEED)
     for load in (load_correct, load_answers):
         first = {each.exercise: each for each in reversed(load(whole / "mistakes.py"))}
         for name, answer in first.items():
             beside = {name: File(data) for name, data in files_beside(whole, answer).items()}
-            run_checks(folder, name, LocalSubject(answer.namespace, files=beside), settings.seed)
+            run_checks(folder, name, LocalSubject(answer.namespace, files=beside), _ANY_SEED)
     gc.collect()
     gc.freeze()
     memory.gather()

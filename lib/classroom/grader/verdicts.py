@@ -18,6 +18,8 @@ from classroom.grader.json_lines import append, read
 
 TOGETHER = "together"
 TO_GRADE = "still to grade"
+VERDICTS = "verdicts.jsonl"
+"""Name of the file in which the verdicts of an assignment are kept."""
 # A spreadsheet takes a cell that begins like this for a formula, some also in these wide forms.
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 

@@ -1,8 +1,9 @@
 """Starts the sandbox in which submissions run, and in it one job for each submission.
 
 Importing torch takes a second; forking a process that has imported it takes milliseconds. So a
-clean process, the zygote, waits in the sandbox with everything imported, and each job is a fork of
-it. The grader itself is never forked: a fork would know what the grader knows.
+clean process, the zygote, waits in the sandbox with everything imported that most jobs need, and
+each job is a fork of it. The grader itself is never forked for one: a fork would know what the
+grader knows.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from typing import IO, TYPE_CHECKING
 from classroom.limits import Limits
 from classroom.sandbox import layers as sandbox
 from classroom.sandbox.control_groups import JobGroup, lent_group
-from classroom.sandbox.inside.terms import READY
+from classroom.sandbox.inside.terms import READY, WITH_COMPILER
 from classroom.sandbox.layers import Layer
 
 if TYPE_CHECKING:
@@ -86,10 +87,17 @@ class Launcher:
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def be_ready(self) -> None:
-        """Start the zygote again if it has died; a fork of this process shares it then."""
+    def be_ready(self, compiler: bool = False) -> None:
+        """Start the zygote again if it has died; a fork of this process shares it then.
+
+        Args:
+            compiler: Let it import torch's compiler, too, if every job will need that.
+
+        """
         if not self._is_alive():
             self._start()
+        if compiler:
+            self._wait_until_ready(WITH_COMPILER)
 
     def start_job(self, limits: Limits | None = None, deadline: float | None = None) -> "Job":
         """Start a job for one submission.
@@ -175,13 +183,13 @@ class Launcher:
                 cwd="/",
             )
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, message: bytes = READY) -> None:
         """Wait for its answer; if a zygote that was started elsewhere gives none, start another."""
         assert self._requests is not None
         ours, theirs = socket.socketpair()
         with ours:
             with theirs, contextlib.suppress(OSError):
-                socket.send_fds(self._requests, [READY], [theirs.fileno()])
+                socket.send_fds(self._requests, [message], [theirs.fileno()])
             ours.settimeout(_SECONDS_TO_START)
             try:
                 is_ready = bool(ours.recv(1))

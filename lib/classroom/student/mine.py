@@ -12,6 +12,7 @@ import ast
 import builtins
 import contextlib
 import hashlib
+import importlib
 import json
 import linecache
 import multiprocessing
@@ -32,9 +33,7 @@ from typing import Any
 
 import nbformat
 
-from classroom.calls.local import LocalSubject
-from classroom.exercise.prepared import PREPARED
-from classroom.exercise.run import load_checks, run_checks
+from classroom.course import PREPARED
 from classroom.student.work import notebooks_of
 
 PACKAGE = "mine"
@@ -567,6 +566,8 @@ class _Chapter:
             seconds: Time for one exercise.
 
         """
+        from classroom.exercise.run import load_checks
+
         self.why = {p.exercise: why for p in self.pieces if (why := self._problem_of(p))}
         with contextlib.suppress(FileNotFoundError, ValueError):
             checks = load_checks(self.folder)
@@ -772,6 +773,8 @@ def _try_in_models(package: Path, names: Iterable[str], seconds: float) -> _Foun
 _QUIET = {"MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"}
 """For code of a student's: a window would wait for somebody to close it."""
 _METHODS = multiprocessing.get_all_start_methods()
+# It imports torch, without which `status` starts at once.
+_RUNS = "classroom.exercise.run"
 # A copy of a process that has imported torch starts at once, and nothing is left in it.
 _PROCESSES: Any = multiprocessing.get_context("forkserver" if "forkserver" in _METHODS else "spawn")
 
@@ -779,7 +782,7 @@ _PROCESSES: Any = multiprocessing.get_context("forkserver" if "forkserver" in _M
 def _problem_of_code(folder: Path, exercise: str, code: str, path: str, seconds: float) -> str:
     """Return what is wrong with the code as an answer to an exercise; empty if nothing is."""
     if _PROCESSES.get_start_method() == "forkserver":
-        _PROCESSES.set_forkserver_preload([__name__])
+        _PROCESSES.set_forkserver_preload([__name__, _RUNS])
     ours, theirs = _PROCESSES.Pipe(duplex=False)
     process = _PROCESSES.Process(target=_check, args=(theirs, folder, exercise, code, path))
     process.start()
@@ -805,6 +808,7 @@ def _check(answers: Connection, folder: Path, exercise: str, code: str, path: st
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
+    importlib.import_module(_RUNS)
     answers.send_bytes(b"ready")
     try:
         problem = _found_in(code, folder, exercise)
@@ -814,6 +818,9 @@ def _check(answers: Connection, folder: Path, exercise: str, code: str, path: st
 
 
 def _found_in(code: str, folder: Path, exercise: str) -> str:
+    from classroom.calls.local import LocalSubject
+    from classroom.exercise.run import run_checks
+
     module = ModuleType("checked")
     sys.modules[module.__name__] = module
     file = f"<{exercise}>"

@@ -17,9 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from classroom.calls.local import LocalSubject
-from classroom.course import CHECK_SUFFIX, PUBLISHED_SEED, REPORT_TYPE, SEED_VARIABLE
+from classroom.course import (
+    CHECK_SUFFIX,
+    PUBLISHED_SEED,
+    REPORT_TYPE,
+    SEED_VARIABLE,
+    folder_for,
+)
 from classroom.exercise.expect import CheckFailed
-from classroom.exercise.prepared import folder_for
 from classroom.exercise.report import Report, next_step
 from classroom.exercise.run import list_checks, load_checks, run_checks
 

@@ -7,17 +7,15 @@ import torch
 
 from classroom.author.release import release
 from classroom.calls.subject import Crashed, TooSlow
-from classroom.course import SEED_VARIABLE
+from classroom.course import PREPARED, SEED_VARIABLE, folder_for
 from classroom.exercise.answers import load_answers
 from classroom.exercise.comparing import Sketch, same
 from classroom.exercise.diagnosis import answer_to, asking
 from classroom.exercise.prepared import (
-    PREPARED,
     NotPrepared,
     Reader,
     Recorder,
     answering,
-    folder_for,
     known,
     observing,
     oracle,

@@ -16,10 +16,12 @@ from classroom.grader.processes import (
     Ended,
     Killed,
     Process,
+    Started,
     Turns,
     in_a_fork,
     side_by_side,
     start_early,
+    with_forks,
 )
 
 # Processes find by its name what they are to do, so it lies in a module of its own.
@@ -206,8 +208,8 @@ def test_starting_early_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", look]).returncode == 0
 
 
-def test_those_that_were_started_early_do_the_jobs_and_end_with_them(sealed):
-    with start_early(2, allow_weaker=False) as started:
+def test_forks_do_the_jobs_and_end_with_them():
+    with with_forks(Started(), 2) as started:
         numbers = {process.number for process in started.processes}
         assert len(numbers) == 2
         done = side_by_side(TELLS, [0] * 5, 2, started)
@@ -216,15 +218,40 @@ def test_those_that_were_started_early_do_the_jobs_and_end_with_them(sealed):
         assert not any(Path(f"/proc/{number}").exists() for number in numbers)
 
 
-def test_those_that_were_started_for_nothing_end(sealed):
-    with start_early(2, allow_weaker=False) as started:
-        numbers = [process.number for process in started.processes]
-        assert all(Path(f"/proc/{number}").exists() for number in numbers)
-    assert not any(Path(f"/proc/{number}").exists() for number in numbers)
+def test_a_fork_that_is_killed_is_replaced_and_its_job_is_done(start, tmp_path):
+    with with_forks(Started(), 1) as started:
+        forked = started.processes[0].number
+        found = dict(side_by_side(start(), ["killed once", "poison", "1"], 1, started))
+    assert found.pop("poison") == Killed("by the signal SIGKILL")
+    assert found == {job: f"{job}, done" for job in ("killed once", "1")}
+    by = [int(each) for each in (tmp_path / "did killed once").read_text().split()]
+    assert by[0] == forked != by[1]
+
+
+def test_a_fork_leads_a_session_of_its_own_and_holds_no_file_but_those_it_is_given(tmp_path):
+    with (tmp_path / "kept").open("w") as kept, (tmp_path / "closed").open("w") as closed:
+        with with_forks(Started(kept.fileno()), 1) as started:
+            number = started.processes[0].number
+            assert os.getsid(number) == number
+            here = Path(f"/proc/{number}/fd")
+            while (held := {each.resolve().name for each in here.iterdir()}) >= {"closed"}:
+                time.sleep(0.01)
+            assert "kept" in held and closed.writable()
+
+
+def test_a_fork_begins_with_what_was_prepared(start, monkeypatch):
+    import workplace
+
+    def prepare():
+        workplace.Start.work = lambda self, job: "prepared"
+
+    monkeypatch.setattr(workplace.Start, "work", workplace.Start.work)
+    with with_forks(Started(), 1, prepare) as started:
+        assert list(side_by_side(start(), ["1"], 1, started)) == [("1", "prepared")]
 
 
 def test_a_sandbox_alone_can_be_started_early(sealed):
-    with start_early(0, allow_weaker=False) as started:
+    with start_early(allow_weaker=False) as started:
         assert started.processes == () and started.descriptors == (started.sandbox,)
 
 

@@ -18,8 +18,8 @@ from classroom.exercise.run import run_checks
 from classroom.grader import run
 from classroom.grader.processes import Killed, Turns
 from classroom.grader.run import (
-    VERDICTS,
     Assignment,
+    Execution,
     Settings,
     ThisMachine,
     execute,
@@ -27,7 +27,7 @@ from classroom.grader.run import (
     grade_folder,
 )
 from classroom.grader.submission import Submission, students_in
-from classroom.grader.verdicts import read_history, read_lines
+from classroom.grader.verdicts import VERDICTS, read_history, read_lines
 from classroom.limits import Limits
 from classroom.sandbox.job import Job
 from classroom.sandbox.layers import probe
@@ -104,6 +104,27 @@ def test_the_executed_notebook_shows_what_the_cells_showed(graded):
     assert cell_of(notebook, "centre-check").outputs == []
     assert notebook.cells[-5].outputs[0].text == "one is done\n"
     assert execution.errors == {3: "stopped: ZeroDivisionError: division by zero"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.optim.SGD([x], lr=1.0)",
+        "from torch.testing import assert_close",
+        "torch.func.jacrev(torch.sin)(x)",
+        "torch.autograd.gradcheck(torch.sin, x)",
+        "torch.autograd.functional.jacobian(torch.sin, x, vectorize=True)",
+        "from torch.utils.checkpoint import checkpoint",
+        "torch.use_deterministic_algorithms(True)",
+        "torch.compile(torch.sin)(x)",
+    ],
+)
+def test_torchs_compiler_is_imported_before_the_job_of_answers_that_need_it(line, handout, hand_in):
+    def needs_it(**own):
+        return Execution(handout, answers_in(hand_in(**own), handout.master)).needs_compiler
+
+    assert not needs_it(own={11: line})  # which is not run
+    assert needs_it(own={2: line})
 
 
 def test_nothing_after_the_last_check_is_run(graded):

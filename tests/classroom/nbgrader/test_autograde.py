@@ -20,7 +20,7 @@ from classroom.__main__ import main
 from classroom.author.notebooks import build_notebook, cell_of, write_notebook
 from classroom.author.release import nbgrader_config
 from classroom.grader import run
-from classroom.grader.verdicts import read_lines
+from classroom.grader.verdicts import VERDICTS, read_lines
 from classroom.nbgrader.autograde import SayOpen, SealedAutograde, switch_on
 from classroom.nbgrader.gradebook import GradebookWriter
 
@@ -231,7 +231,7 @@ def test_an_option_sets_how_long_a_cell_may_take(course, autograde):
     slow = new_code_cell("import time\ntime.sleep(30)")
     hand_in(course, "ada", change=lambda notebook: notebook.cells.insert(1, slow))
     assert autograde(SealedAutograde__seconds_per_cell=1) == ["ada"]
-    (verdict,) = read_lines(course / "graded" / NAME / run.VERDICTS)
+    (verdict,) = read_lines(course / "graded" / NAME / VERDICTS)
     assert verdict.errors == ("cell 2 did not end within 1 s",) and verdict.earned == 5
 
 

@@ -16,6 +16,7 @@ from classroom.calls.subject import (
 )
 from classroom.limits import Limits
 from classroom.sandbox.job import JobDied, JobTooSlow, ProtocolError
+from classroom.sandbox.launcher import Launcher
 
 ONE = torch.tensor([1.0, 2.0, 3.0])
 
@@ -155,18 +156,50 @@ def test_functions_are_called_by_name_with_copies(job):
     assert after.equal(result)
 
 
+_IMPORTED = """
+import sys, torch
+from torch.utils.checkpoint import checkpoint
+def num_imported(x):
+    before = set(sys.modules)
+    torch.testing.assert_close(x, x)
+    torch.autograd.gradcheck(torch.sin, x.double().requires_grad_())
+    torch.autograd.functional.jacobian(torch.sin, x, vectorize=True)
+    checkpoint(torch.sin, x, use_reentrant=False)
+    torch.func.jacrev(torch.sin)(x)
+    torch.use_deterministic_algorithms(True)
+    torch.optim.AdamW([x.requires_grad_()])
+    repr(x)
+    return len(set(sys.modules) - before)
+"""
+
+
 def test_a_call_pays_for_no_import_of_torch_s_that_each_fork_would_repeat(job):
-    job.run(
-        "import sys, torch\n"
-        "def imported(x):\n"
-        "    before = set(sys.modules)\n"
-        "    torch.testing.assert_close(x, x)\n"
-        "    torch.optim.AdamW([x.requires_grad_()])\n"
-        "    repr(x)\n"
-        "    return len(set(sys.modules) - before)"
-    )
-    with job.serving("imported") as subject:
-        assert subject.call("imported", ONE) <= 3
+    job.import_compiler()
+    job.run(_IMPORTED)
+    with job.serving("num_imported") as subject:
+        assert subject.call("num_imported", ONE) <= 3
+
+
+def has_compiler(job):
+    run = job.run("import sys\n'torch._dynamo' in sys.modules")
+    return run.outputs[0]["data"]["text/plain"] == "True"
+
+
+def test_torchs_compiler_is_in_the_job_that_asks_for_it_or_in_all(job, launcher):
+    assert not has_compiler(job)
+    job.import_compiler()
+    with launcher.start_job() as other:
+        assert has_compiler(job) and not has_compiler(other)
+    with Launcher() as another:
+        another.be_ready(compiler=True)
+        with another.start_job() as other:
+            assert has_compiler(other)
+
+
+def test_the_import_of_the_compiler_does_not_count_against_a_cell(launcher):
+    with launcher.start_job(Limits(seconds_per_cell=0.3)) as job:
+        job.import_compiler()
+        assert job.run("2 + 3").error == ""
 
 
 _LEAVES = """
@@ -189,6 +222,27 @@ def test_no_call_finds_what_another_left(job):
     with job.serving("count") as subject:
         assert [subject.call("count") for _ in range(3)] == [1, 1, 1]
     assert not job.run("assert calls == []").error
+
+
+def test_calls_that_explain_a_failure_share_a_process_and_no_other_call_does(job):
+    job.run("calls = []\ndef count():\n  calls.append(1)\n  return len(calls)")
+    with job.serving("count") as subject:
+        with subject.together():
+            assert [subject.call("count") for _ in range(3)] == [1, 2, 3]
+        assert [subject.call("count") for _ in range(2)] == [1, 1]
+
+
+def test_a_call_that_ends_the_process_it_shares_is_followed_by_one_in_another(job):
+    job.run("import os\ncalls = []\ndef count():\n  calls.append(1)\n  return len(calls)")
+    job.run("def die(): os._exit(3)\ndef crash(): raise ValueError")
+    with job.serving("count") as subject, subject.together():
+        assert subject.call("count") == 1
+        with pytest.raises(Crashed):
+            subject.call("crash")
+        assert subject.call("count") == 2
+        with pytest.raises(Died):
+            subject.call("die")
+        assert [subject.call("count") for _ in range(2)] == [1, 2]
 
 
 def test_a_process_that_a_call_leaves_is_gone_before_the_next_call(job):

@@ -130,6 +130,10 @@ class Runner:
                     before = dict(self._shell.user_ns) if only_adds else {}
                     self._control.send(["ran", token, *self._run_cell(source, num_bytes)])
                     self._shell.user_ns.update(before)
+                case ["compiler", str(token)]:
+                    with contextlib.suppress(ImportError, MemoryError):
+                        importlib.import_module("torch._dynamo")
+                    self._control.send(["compiler", token])
                 case ["serve", str(token), float(seconds)]:
                     self._start_server(seconds)
                     self._control.send(["serving", token])

@@ -1,6 +1,7 @@
 """Answers the checks of an exercise with the code of a submission, in its own process."""
 
 import builtins
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,25 +13,24 @@ from classroom.calls.wire import CannotCross, Handle
 
 
 def serve(channel: Channel, namespace: Mapping[str, Any], seconds: float) -> None:
-    """Answer one request of a `RemoteSubject`.
+    """Answer the requests of a `RemoteSubject`: one, or several that it keeps together.
 
     Args:
         channel: The other end of its channel.
         namespace: The functions, by name.
-        seconds: Time for all calls of the exercise, for messages; the request brings what is left.
+        seconds: Time for all calls of the exercise, for messages; a request brings what is left.
 
     """
     subject = _BorrowingSubject(channel, namespace, seconds)
-    try:
-        kind, seconds_left, *request = channel.receive()
-        answer = subject.answer(kind, seconds_left, request)
-        try:
-            channel.send(answer)
-        except CannotCross as reason:
-            said = f"`{request[0]}` returned something unreadable: {reason}"
-            channel.send(["raised", "WrongKind", said])
-    except HungUp:
-        return
+    with contextlib.suppress(HungUp):
+        while True:
+            kind, seconds_left, *request = channel.receive(resolve=subject._resolve)
+            answer = subject.answer(kind, seconds_left, request)
+            try:
+                channel.send(answer)
+            except CannotCross as reason:
+                said = f"`{request[0]}` returned something unreadable: {reason}"
+                channel.send(["raised", "WrongKind", said])
 
 
 class _BorrowingSubject(LocalSubject):
@@ -56,6 +56,9 @@ class _BorrowingSubject(LocalSubject):
             return ["raised", "Crashed", str(error), error.kind, error.text, error.where]
         except StudentError as error:
             return ["raised", type(error).__name__, str(error)]
+
+    def _given(self, args: Any) -> Any:
+        return args  # they have crossed on the channel
 
     def _resolve(self, handle: Handle) -> Callable[..., Any]:
         if handle.owner != "checks":
