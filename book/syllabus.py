@@ -61,8 +61,9 @@ def reading_minutes(page: str) -> int:
 
 
 def first_label(page: str) -> str:
-    """Give the label above a chapter's first section."""
-    return page.split("\n(", 1)[1].split(")=", 1)[0]
+    """Give the first label of a page; a deeper page may have none."""
+    found = re.search(r"^\(([\w-]+)\)=$", page, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def what_plans_see(page: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""What is graded in chapter 00, preliminaries.
+"""What is graded in chapter 00, the warm-up.
 
 Made by `classroom release`: what is right, and what known mistakes return, comes as data in
 prepared.zip.
@@ -25,7 +25,7 @@ INFINITY = float("inf")
 
 
 def expect_named_gradients(subject, case, name, inputs, oracle, wrt):
-    """Expect the gradients of `oracle`; name the mistakes whose gradients are wrong alike."""
+    """Expect the gradients of `oracle`; name the mistakes that have the same wrong gradients."""
     problem = gradient_problem(subject, case, name, inputs, oracle, wrt)
     if problem:
         alike = [
@@ -37,7 +37,7 @@ def expect_named_gradients(subject, case, name, inputs, oracle, wrt):
 
 
 def gradient_problem(subject, case, name, inputs, oracle, wrt):
-    """Say what is wrong with the gradients, on the same inputs each time."""
+    """Describe what is wrong with the gradients, on the same inputs each time."""
     try:
         expect_gradients(subject, case.fresh(0), name, inputs, oracle, wrt)
     except CheckFailed as failure:
@@ -46,7 +46,7 @@ def gradient_problem(subject, case, name, inputs, oracle, wrt):
 
 
 def integers(case, high, *shape):
-    """Draw whole numbers from 0 to `high` - 1."""
+    """Draw integers from 0 to `high` - 1."""
     return torch.randint(high, shape, generator=case.generator)
 
 
@@ -56,7 +56,7 @@ def integers(case, high, *shape):
 @exercise(
     "mean_of_rows",
     number="0.0",
-    title="How this works, tried on something easy",
+    title="How this works: an easy example",
     asks="Return the mean of each row of x.",
     difficulty=1,
     importance=1,
@@ -95,7 +95,7 @@ def logsumexp_oracle(scores, dim):
 
 
 def block_along(dim):
-    """Return what draws a block of scores, to be normalised along `dim`."""
+    """Return a function that draws a block of scores, to be normalised along `dim`."""
 
     def inputs(case):
         shape = case.size("batch", 2), case.size("rows", 5), case.size("columns", 7)
@@ -124,7 +124,7 @@ def spread_inputs(case):
 
 
 def forbidden_inputs(case):
-    """The first row is all minus infinity, the second in part, the others not."""
+    """The first row is all minus infinity, the second partly, the others not at all."""
     rows, columns = case.size("rows", 5, smallest=2), case.size("columns", 7, smallest=2)
     scores = case.normal(rows, columns)
     scores[0] = -INFINITY
@@ -143,7 +143,7 @@ ROW_TOTALS = {"totals": "rows"}
     number="0.1",
     title="A softmax that survives 1000",
     asks="`stable_softmax`, `log_softmax` and `logsumexp` work along the dimension they are given, "
-    "for scores of any size, and for a row in which every score is minus infinity.",
+    "for scores of any size, including a row in which every score is minus infinity.",
     difficulty=3,
     importance=5,
     minutes=25,
@@ -208,7 +208,7 @@ def sequence_oracle(logits, targets, ignore_index):
 
 
 def loss_inputs(case, ignored=lambda sequence, length: 0, ignore_index=-100, std=2.0):
-    """Draw logits and targets; `ignored` says how many targets of a sequence do not count."""
+    """Draw logits and targets; `ignored` targets of each sequence do not count."""
     batch, length = case.size("batch", 3), case.size("length", 5)
     vocab = case.size("vocab", 7, smallest=2)
     logits = case.normal(batch, length, vocab, std=std)
@@ -315,9 +315,10 @@ def scores_oracle(query, key):
 @exercise(
     "split_heads",
     number="0.3",
-    title="View against transpose",
-    asks="`split_heads` cuts each token into heads, `merge_heads` undoes it, `time_first` puts time in "
-    "front of batch, and `head_scores` takes dot products head by head.",
+    title="View versus transpose",
+    asks="`split_heads` splits each token into heads, `merge_heads` is its inverse, `time_first` "
+    "moves time in front of batch, and `head_scores` returns the dot products of queries and keys "
+    "in each head.",
     difficulty=2,
     importance=5,
     minutes=20,
@@ -374,7 +375,7 @@ def drawn_documents(case, vocab):
 
 
 def training_inputs(case):
-    """Two documents, one with a pair that comes twice, and one of a token, which holds no pair."""
+    """Two documents, one with a repeated pair, and one with a single token, which has no pair."""
     vocab = case.size("vocab_size", 7, smallest=2)
     documents = [*drawn_documents(case, vocab), integers(case, vocab, 1)]
     documents[0][-2:] = documents[0][:2].clone()
@@ -399,10 +400,11 @@ def held_out_oracle(log_probs, documents):
 @exercise(
     "bigram",
     number="0.4",
-    title="A language model made of counts",
+    title="A language model from counts",
     may_cut=("bigram_loss",),
     asks="`bigram` returns ln p(next | previous) from smoothed counts, one row for each previous "
-    "token; `bigram_loss` measures it on other documents; `first_loss` says where training starts.",
+    "token; `bigram_loss` evaluates it on other documents; `first_loss` returns the loss at which "
+    "training starts.",
     difficulty=2,
     importance=4,
     minutes=20,
@@ -484,9 +486,9 @@ FEATURES = {"y": "rows columns"}
 @exercise(
     "activations",
     number="0.5",
-    title="Activations and their doubles",
-    asks="Write `tanh_by_sigmoid`, `silu`, `softplus`, `gelu` and `gelu_tanh`, each of x, feature by "
-    "feature.",
+    title="Activation functions and their lookalikes",
+    asks="`tanh_by_sigmoid`, `silu`, `softplus`, `gelu` and `gelu_tanh` each return a function of "
+    "x, element by element.",
     difficulty=2,
     importance=3,
     minutes=20,
@@ -571,7 +573,7 @@ def classifier_inputs(case):
 
 
 def without_the_last_class(case):
-    """Two classes, and all examples belong to the first."""
+    """Two classes, where all examples belong to the first."""
     batch, d_in, classes = case.size("batch", 5, smallest=2), case.size("d_in", 4), 2
     return (
         case.normal(d_in, classes),
@@ -591,8 +593,8 @@ CLASSIFIER = {"weights": "d_in classes", "bias": "classes"}
     number="0.6",
     title="One step of gradient descent by hand",
     by_hand=True,
-    asks="`gradient_step` (two classes) and `classifier_step` (any number) return (weights, bias) after "
-    "one step on the mean loss of the batch, without autograd.",
+    asks="`gradient_step` (two classes) and `classifier_step` (any number) return (weights, bias) "
+    "after one step on the mean loss of the batch, without autograd.",
     difficulty=3,
     importance=4,
     minutes=30,
@@ -649,13 +651,13 @@ def uneven_rate(case):
 
 
 def dropout_inputs(case, training=True):
-    # Of 77 features no tenth is a whole number: luck never drops exactly the expected share.
+    # Of 77 features no tenth is a whole number: chance never gives the expected fraction.
     shape = case.size("length", 7), case.size("d_model", 11)
     return case.normal(*shape), case.uniform(*shape), uneven_rate(case), training
 
 
 def ones_and_even_noise(case):
-    """Noise that is spread evenly, in a random order: a share of it is exactly that share.
+    """Evenly spaced noise in a random order: exactly the expected fraction lies below the rate.
 
     One feature's noise is 0, another's is the rate.
     """
@@ -672,9 +674,9 @@ def dropout_oracle(x, noise, rate, training):
 @exercise(
     "mended_dropout",
     number="0.7",
-    title="Bug hunt: dropout that keeps when it should drop",
-    asks="Return x with a share `rate` of its features dropped and the others scaled up, in training; "
-    "x itself in evaluation.",
+    title="Bug hunt: dropout that keeps what it should drop",
+    asks="In training, return x with a fraction `rate` of its features dropped and the others "
+    "scaled up; in evaluation, return x itself.",
     difficulty=2,
     importance=3,
     minutes=15,
@@ -689,7 +691,7 @@ class TestMendedDropout:
             dropped, expected = int((output == 0).sum()), int((noise < rate).sum())
             if dropped != expected:
                 return (
-                    f"at rate {rate} in training, {dropped} of {len(x)} features are dropped, "
+                    f"at rate {rate} in training, {dropped} of {len(x)} features were dropped, "
                     f"expected {expected}"
                 )
             return None
@@ -701,7 +703,7 @@ class TestMendedDropout:
         def law(output, x, noise, rate, training):
             mean = float(output.mean())
             if not abs(mean - 1) < 1e-6:
-                return f"at rate {rate} in training, ones have the mean {mean:.4g}, expected 1"
+                return f"at rate {rate} in training, ones have a mean of {mean:.4g}, expected 1"
             return None
 
         expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
@@ -743,7 +745,7 @@ def agreement(seen, expected):
 
 
 def gap(seen, expected):
-    """Say how far apart two tensors are."""
+    """Describe the largest difference between two tensors."""
     if seen.shape != expected.shape:
         return f"the shapes are {tuple(seen.shape)} and {tuple(expected.shape)}"
     difference = seen - expected
@@ -757,7 +759,7 @@ def numbers(case):
 
 
 def off_by(amount):
-    """Return what draws a tensor and a copy with one number off."""
+    """Return a function that draws a tensor and a copy with one wrong number."""
 
     def inputs(case):
         expected = numbers(case)
@@ -769,7 +771,7 @@ def off_by(amount):
 
 
 def with_nan_in_both(case):
-    """The same tensor twice, and one of its numbers is none."""
+    """The same tensor twice, with a NaN in it."""
     expected = numbers(case)
     expected[-1, 0] = float("nan")
     return expected.clone(), expected
@@ -793,8 +795,9 @@ def of_broadcasting_shapes(case):
     "check_softmax",
     number="0.8",
     title="Write the test: one that can fail",
-    asks="`agree` says whether two tensors hold the same numbers; `check_softmax` calls the softmax "
-    "that it is given, on scores of your choice, and `assert`s what has to hold.",
+    asks="`agree` says whether two tensors hold the same numbers; `check_softmax` calls the "
+    "softmax that it is given on scores of your choice and `assert`s that the results are "
+    "correct.",
     difficulty=4,
     importance=5,
     minutes=30,
@@ -805,14 +808,14 @@ class TestCheckSoftmax:
     def test_rounding_is_forgiven_and_a_wrong_number_is_not(self, subject, case):
         for inputs in (*map(off_by, (5e-6, 1e-4, 0.01, -0.01)), large_and_off):
             self.judge_agreement(subject, case, inputs)
-        # In an order that is drawn, so that answers which do not look at the numbers are wrong.
+        # In random order, so that answers which ignore the numbers are wrong.
         for inputs in case.shuffled(5 * [off_by(5e-6), off_by(0.01)]):
             self.judge_agreement(subject, case, inputs)
 
     @points(1, only_with="test_rounding_is_forgiven_and_a_wrong_number_is_not")
     def test_nan_and_another_shape_never_agree(self, subject, case):
         self.judge_agreement(subject, case, off_by(float("nan")))
-        # Whoever comes this far has said no to a single NaN.
+        # At this point the function has returned False for a single NaN.
         others = [mistake for mistake in case.mistakes if mistake.name != "NoNumberAgrees"]
         self.judge_agreement(subject, replace(case, mistakes=others), with_nan_in_both)
         self.judge_agreement(subject, case, of_broadcasting_shapes)
@@ -829,11 +832,11 @@ class TestCheckSoftmax:
 
     @points(1)
     def test_scores_that_are_cut_off_are_caught(self, subject, case):
-        self.judge(subject, case, "large scores are cut off at 50")
+        self.judge(subject, case, "large scores are clamped at 50")
 
     @points(1)
     def test_a_dimension_that_is_ignored_is_caught(self, subject, case):
-        self.judge(subject, case, "dim is ignored: it is always the last")
+        self.judge(subject, case, "dim is ignored: the last axis is always used")
 
     @points(1)
     def test_another_base_is_caught(self, subject, case):
@@ -847,11 +850,13 @@ class TestCheckSoftmax:
             right = agreement(seen, expected)
             if isinstance(answer, torch.Tensor) and answer.dim() > 0:
                 shape = tuple(answer.shape)
-                return f"`agree` should return True or False, it returned a tensor of shape {shape}"
+                return f"`agree` should return True or False; it returned a tensor of shape {shape}"
             if answer not in (True, False):
-                return f"`agree` should return True or False, it returned {answer!r}"
+                return f"`agree` should return True or False; it returned {answer!r}"
             if bool(answer) == right:
                 return None
-            return f"`agree` says {bool(answer)}, it should say {right}: {gap(seen, expected)}"
+            return (
+                f"`agree` returned {bool(answer)}; it should return {right}: {gap(seen, expected)}"
+            )
 
         expect_law(subject, case, "agree", inputs, law)

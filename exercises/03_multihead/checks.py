@@ -1,4 +1,4 @@
-"""What is graded in chapter 03, many heads.
+"""What is graded in chapter 03, multi-head attention.
 
 Made by `classroom release`: what is right, and what known mistakes return, comes as data in
 prepared.zip.
@@ -25,7 +25,7 @@ from classroom.exercise.prepared import handed_out, packed
 
 
 def random_mask(case, *shape):
-    """Allow half of the keys: in each row at least one, and, if there are two, not all."""
+    """Allow half of the keys: in each row at least one, and not all if there are several."""
     allowed = case.uniform(*shape) < 0.5
     queries, k_len = torch.arange(shape[-2]), shape[-1]
     allowed[..., queries, (queries + 1) % k_len] = False
@@ -63,7 +63,7 @@ HEAD = {"output": "batch length d_head"}
     number="3.1",
     title="One head",
     asks="A module with the parameters `query.weight`, `key.weight` and `value.weight`; `forward` "
-    "returns what each token collects, (batch, length, d_head).",
+    "returns the output of the head for each token, (batch, length, d_head).",
     difficulty=2,
     importance=5,
     minutes=20,
@@ -120,8 +120,8 @@ MODEL = {"output": "batch length d_model"}
     "loop_of_heads",
     number="3.2",
     title="A loop of heads",
-    asks="Run every head on the tokens, lay what the heads found side by side, in their order, and "
-    "multiply with the output map.",
+    asks="Run every head on the tokens, concatenate the outputs in the order of the heads, and "
+    "multiply by the output projection.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -147,7 +147,7 @@ MAPS = (*INPUT_MAPS, "output")
 
 
 def layer_weights(case, d_model):
-    """Draw weights that give scores of the size of 1, and biases that are not zero."""
+    """Draw weights that give scores of about 1, and biases that are not zero."""
     weights = {}
     for name in MAPS:
         weights[f"{name}.weight"] = case.normal(d_model, d_model, std=1.2 / math.sqrt(d_model))
@@ -183,8 +183,9 @@ LAYER = {"output": "batch q_len d_model"}
     "MultiHeadAttention",
     number="3.3",
     title="All heads at once",
-    asks="A module with four linear maps `query`, `key`, `value` and `output`; `forward` maps the "
-    "tokens once, cuts the features into heads, attends, and puts the heads together again.",
+    asks="A module with four linear layers `query`, `key`, `value` and `output`; `forward` "
+    "projects the tokens once, splits the features into heads, attends, and merges the heads "
+    "again.",
     difficulty=3,
     importance=5,
     minutes=35,
@@ -257,8 +258,9 @@ CIRCUITS = {"w_qk": "num_heads d_model d_model", "w_ov": "num_heads d_model d_mo
     "head_circuits",
     number="3.6",
     title="Take the heads apart",
-    asks="`head_circuits` returns, for each head, the matrix behind its scores and the matrix of "
-    "what it writes; `head_contributions` says what each head adds to the output.",
+    asks="`head_circuits` returns, for each head, the matrix behind its scores and the matrix "
+    "behind its output; `head_contributions` returns what each head adds to the output of the "
+    "layer.",
     difficulty=3,
     importance=4,
     minutes=25,
@@ -286,7 +288,7 @@ class TestHeadCircuits:
             for label, found in zip(CIRCUITS, circuits, strict=True):
                 expected = (num_heads, len(w_query), len(w_query))
                 if not isinstance(found, torch.Tensor):
-                    return f"{label} should be a tensor, it is {describe(found)}"
+                    return f"{label} should be a tensor; it is {describe(found)}"
                 if found.shape != expected:
                     return f"{label} has shape {tuple(found.shape)}, expected {expected}"
                 ranks = torch.linalg.matrix_rank(found).tolist()
@@ -344,7 +346,7 @@ def same_function(zero):
 
     def law(new, weights):
         if not isinstance(new, dict):
-            return f"the result should be a dictionary of weights, it is {describe(new)}"
+            return f"the result should be a dictionary of weights; it is {describe(new)}"
         if missing := [name for name in weights if name not in new]:
             return f"the new weights have no {', '.join(missing)}: a bias may be zero, not absent"
         for name, weight in weights.items():
@@ -354,7 +356,7 @@ def same_function(zero):
             if new[name].shape != weight.shape:
                 return f"{name} has shape {tuple(new[name].shape)}, expected {tuple(weight.shape)}"
         if new[zero].any():
-            return f"{zero} should be zero, its largest entry is {new[zero].abs().max():.4g}"
+            return f"{zero} should be zero; its largest entry is {new[zero].abs().max():.4g}"
         generator = torch.Generator().manual_seed(0)
         tokens = torch.randn(2, 12, len(weights[zero]), generator=generator, dtype=torch.float64)
         x, context = tokens.split([5, 7], dim=1)
@@ -368,8 +370,9 @@ def same_function(zero):
     "drop_key_bias",
     number="3.8",
     title="The bias that does nothing",
-    asks="`split_score_bias` says what biases add to scores, per query and per key; `drop_key_bias` "
-    "and `move_value_bias` return weights without that bias that compute the same function.",
+    asks="`split_score_bias` returns what the biases add to the scores, per query and per key; "
+    "`drop_key_bias` and `move_value_bias` return weights without that bias that compute the same "
+    "function.",
     difficulty=3,
     importance=3,
     minutes=25,
@@ -448,9 +451,9 @@ GROUPED = {"output": "batch num_heads q_len d_value"}
 @exercise(
     "grouped_query_attention",
     number="3.5",
-    title="Heads that share their keys",
+    title="Grouped-query attention: heads that share keys",
     asks="`grouped_query_attention` lets neighbouring query heads share a key and value head; "
-    "`pool_heads` makes such shared heads by averaging.",
+    "`pool_heads` makes shared heads by averaging.",
     difficulty=2,
     importance=4,
     minutes=20,
@@ -499,9 +502,9 @@ def flops_oracle(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
 @exercise(
     "count_attention",
     number="3.7",
-    title="What it costs",
-    asks="`count_attention` counts parameters, `attention_flops` the operations of the maps and of "
-    "the products, `break_even_length` says when they cost the same.",
+    title="Parameters and operations",
+    asks="`count_attention` counts parameters, `attention_flops` the operations of the projections "
+    "and of the products; `break_even_length` returns the length at which they cost the same.",
     difficulty=2,
     importance=3,
     minutes=20,
@@ -532,7 +535,7 @@ class TestCountAttention:
     def test_at_the_break_even_length_maps_and_products_cost_the_same(self, subject, case):
         @handed_out
         def right(d_model, num_heads, num_kv_heads):
-            # Maps grow with the length, products with its square: at length 1 the ratio is known.
+            # Projections grow with the length, products with its square: length 1 gives the ratio.
             ...
 
         returns = {"length": ""}
@@ -560,7 +563,7 @@ exec(packed(__file__, 1), globals())
     number="3.9",
     title="Write the missing test",
     asks="`check_multi_head` calls the attention that it is given on inputs of your choice, and "
-    "`assert`s that the results are right.",
+    "`assert`s that the results are correct.",
     difficulty=4,
     importance=4,
     minutes=45,
@@ -569,15 +572,15 @@ exec(packed(__file__, 1), globals())
 class TestCheckMultiHead:
     @points(1)
     def test_heads_that_are_cut_across_tokens_are_caught(self, subject, case):
-        self.judge(subject, case, "the heads are cut across tokens")
+        self.judge(subject, case, "the heads are split across tokens")
 
     @points(1)
     def test_scores_scaled_for_all_heads_together_are_caught(self, subject, case):
-        self.judge(subject, case, "the scores are divided by the root of d_model")
+        self.judge(subject, case, "the scores are divided by the square root of d_model")
 
     @points(1)
     def test_a_missing_output_map_is_caught(self, subject, case):
-        self.judge(subject, case, "the output map is left out")
+        self.judge(subject, case, "the output projection is left out")
 
     @points(1)
     def test_missing_biases_are_caught(self, subject, case):
@@ -589,20 +592,20 @@ class TestCheckMultiHead:
 
     @points(1)
     def test_a_mask_for_the_first_head_only_is_caught(self, subject, case):
-        self.judge(subject, case, "the mask reaches the first head only")
+        self.judge(subject, case, "the mask is applied to the first head only")
 
     @points(1)
     def test_masks_of_sequences_laid_out_in_turns_are_caught(self, subject, case):
-        self.judge(subject, case, "the masks of the sequences are laid out in turns")
+        self.judge(subject, case, "the masks of the sequences are repeated in the wrong order")
 
     @points(1)
     def test_masks_of_sequences_taken_for_masks_of_heads_are_caught(self, subject, case):
-        bug = "masks of sequences are taken for masks of heads where there are as many"
+        bug = "masks of sequences are taken for masks of heads if there are equally many"
         self.judge(subject, case, bug)
 
     @points(1)
     def test_results_handed_to_the_wrong_sequence_are_caught(self, subject, case):
-        self.judge(subject, case, "each sequence gets the result of another")
+        self.judge(subject, case, "each sequence gets the result of another one")
 
     def judge(self, subject, case, bug):
         expect_test_judges(subject, case, "check_multi_head", RIGHT, NOT_RIGHT, bug)
@@ -634,9 +637,9 @@ DERIVED = {"output": "length d_value", "weights": "length length"}
 @exercise(
     "mended_derivation",
     number="3.4",
-    title="Bug hunt: who asks whom?",
-    asks="Return (output, weights) of attention in which each token asks for itself: the derivation "
-    "with query and key in their right places, causal where `is_causal` is true.",
+    title="Bug hunt: which index is the query?",
+    asks="Return (output, weights) of attention in which each token is a query: the derivation "
+    "with query and key in the correct roles, and causal if `is_causal` is true.",
     difficulty=3,
     importance=4,
     minutes=20,
@@ -686,9 +689,9 @@ CONVOLVED = {"output": "batch length d_out", "weights": "width length length"}
 @exercise(
     "convolution_as_heads",
     number="3.10",
-    title="A convolution is attention that does not look",
+    title="A convolution is attention with fixed weights",
     may_cut=("toeplitz_weights",),
-    asks="`toeplitz_weights` returns the matrix of weights of a convolution that looks back; "
+    asks="`toeplitz_weights` returns the matrix of weights of a causal convolution; "
     "`convolution_as_heads` computes a convolution with one head for each step back.",
     difficulty=3,
     importance=2,

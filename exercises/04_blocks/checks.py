@@ -1,4 +1,4 @@
-"""What is graded in chapter 04, blocks.
+"""What is graded in chapter 04, transformer blocks.
 
 Made by `classroom release`: what is right, and what known mistakes return, comes as data in
 prepared.zip.
@@ -28,7 +28,7 @@ TOKENS = {"output": "batch length d_model"}
 
 
 def norm_parameters(case, *shape):
-    """Draw a gain and a bias that nobody could do without."""
+    """Draw a gain and a bias that cannot be omitted without an effect."""
     return 1.0 + case.normal(*shape, std=0.5), case.normal(*shape)
 
 
@@ -36,7 +36,7 @@ def norm_parameters(case, *shape):
 
 
 def norm_inputs(case):
-    """Tokens that differ in their mean and in their size."""
+    """Tokens that differ in their mean and in their scale."""
     batch, length = case.size("batch", 2), case.size("length", 5)
     d_model = case.size("d_model", 4, smallest=2)
     sizes = case.uniform(batch, length, 1, low=0.3, high=3.0)
@@ -110,11 +110,11 @@ def rms_oracle(x, gain, eps):
 
 
 def same_as_layer_norm(matrix, d_model):
-    """Judge a matrix: RMSNorm behind it is LayerNorm."""
+    """Judge a matrix: followed by RMSNorm, it is LayerNorm."""
     if not isinstance(matrix, torch.Tensor) or matrix.shape != (d_model, d_model):
-        return f"the matrix should have the shape {(d_model, d_model)}, it is {describe(matrix)}"
+        return f"the matrix should have the shape {(d_model, d_model)}; it is {describe(matrix)}"
     if matrix.dtype != torch.float64:
-        return f"the matrix should have the dtype torch.float64, it has {matrix.dtype}"
+        return f"the matrix should have the dtype torch.float64; it has {matrix.dtype}"
     generator = torch.Generator().manual_seed(0)
     x = 2 + torch.randn(5, d_model, generator=generator, dtype=torch.float64)
     after = F.rms_norm(x @ matrix, (d_model,), eps=1e-5)
@@ -124,9 +124,9 @@ def same_as_layer_norm(matrix, d_model):
 @exercise(
     "rms_norm",
     number="4.5",
-    title="RMSNorm, and what it leaves out",
+    title="RMSNorm, and what it omits",
     asks="`rms_norm` brings each token to a mean square of 1 and multiplies by the gain; "
-    "`centring_matrix` returns the matrix that subtracts from a token its mean.",
+    "`centring_matrix` returns the matrix that subtracts the mean from a token.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -198,14 +198,14 @@ def gated_oracle(x, w_gate, w_up, w_down):
 
 
 def width_between_multiples(case):
-    """A width whose two thirds are whole, but no multiple."""
+    """A width whose two thirds are an integer, but not a multiple."""
     half = case.integer(3, 8)
     exact = 2 * (case.integer(2, 9) * half + case.integer(1, half - 1))
     return 3 * exact // 2, 2 * half
 
 
 def width_at_a_multiple(case):
-    """A width whose two thirds are a multiple already."""
+    """A width whose two thirds are already a multiple."""
     half = case.integer(3, 8)
     return 3 * half * case.integer(2, 9), 2 * half
 
@@ -225,8 +225,9 @@ def width_oracle(d_ff, multiple):
     "feed_forward",
     number="4.2",
     title="The feed-forward network, plain and gated",
-    asks="`feed_forward` maps up, bends, and maps down; `swiglu` multiplies what goes up by a gate; "
-    "`gated_width` says how wide the gated network is at the same cost.",
+    asks="`feed_forward` expands, applies an activation function, and projects back; `swiglu` "
+    "multiplies the expanded features by a gate; `gated_width` returns the width at which a gated "
+    "network costs the same.",
     difficulty=2,
     importance=5,
     minutes=25,
@@ -254,7 +255,7 @@ class TestFeedForward:
             expect_agrees(subject, case, "gated_width", inputs, width_oracle, {"width": ""})
 
         def is_whole(width, d_ff, multiple):
-            said = f"width is the float {width!r}: a layer takes a whole number (`//`, or int())"
+            said = f"width is the float {width!r}: a layer needs an integer (`//`, or int())"
             return said if isinstance(width, float) else None
 
         expect_law(subject, case, "gated_width", width_at_a_multiple, is_whole)
@@ -295,9 +296,10 @@ def block_oracle(settings, weights, x, mask=None):
 @exercise(
     "TransformerBlock",
     number="4.3",
-    title="A block, pre-norm and post-norm",
+    title="A transformer block, pre-norm and post-norm",
     asks="A module with `attention_norm`, `attention`, `feed_forward_norm`, `up` and `down`; "
-    "`forward` adds what attention finds, then what the feed-forward network makes of it.",
+    "`forward` adds the output of attention to the stream, then the output of the feed-forward "
+    "network.",
     difficulty=3,
     importance=5,
     minutes=35,
@@ -361,10 +363,10 @@ STACK = {"output": "batch length d_model", "sizes": "num_layers+1"}
 @exercise(
     "stack_with_final_norm",
     number="4.6",
-    title="A stack, and why it ends with a norm",
+    title="Why a pre-norm stack ends with a norm",
     may_cut=("stack_with_final_norm",),
-    asks="Return (output, sizes): the stream after all sub-layers and the final norm, and how large "
-    "the stream was before the first sub-layer and after each.",
+    asks="Return (output, sizes): the stream after all sub-layers and the final norm, and the size "
+    "of the stream before the first sub-layer and after each one.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -408,7 +410,7 @@ def add_up_variances(fan_in, num_layers, std):
 
 
 def stays_below_two(std, fan_in, num_layers):
-    """Judge a standard deviation by a stack of random maps: two for each block."""
+    """Judge a standard deviation by a stack of random layers: two for each block."""
     std = float(std)
     generator = torch.Generator().manual_seed(0)
     stream = torch.randn(64, fan_in, generator=generator)
@@ -427,9 +429,10 @@ def stays_below_two(std, fan_in, num_layers):
 @exercise(
     "init_std",
     number="4.7",
-    title="First weights that do not shout",
-    asks="`linear_std` and `uniform_bound` keep the size of what passes through a layer, `init_std` "
-    "keeps the stream below twice its variance at any depth, `stream_variance` says what it becomes.",
+    title="Initial weights for any depth",
+    asks="`linear_std` and `uniform_bound` preserve the mean square through a layer; `init_std` "
+    "doubles the variance of the stream at any depth; `stream_variance` returns its final "
+    "variance.",
     difficulty=3,
     importance=4,
     minutes=20,
@@ -516,8 +519,8 @@ def dropout_block_oracle(x, keep, rate, gain, bias, w_up, w_down, training):
     "dropout_block",
     number="4.8",
     title="Where dropout belongs",
-    asks="`dropout` drops where `keep` is False and keeps the mean; `dropout_block` uses it on what a "
-    "pre-norm feed-forward sub-layer adds to the stream.",
+    asks="`dropout` drops features where `keep` is False and preserves the mean; `dropout_block` "
+    "applies it to the output of a pre-norm feed-forward sub-layer.",
     difficulty=2,
     importance=3,
     minutes=15,
@@ -567,12 +570,12 @@ def writer_inputs(case):
 
 
 def wrong_pair(pair, weight, bias):
-    """Say what is wrong with the form of a weight and a bias that replace these."""
+    """Describe what is wrong with the form of a new weight and bias."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        return f"a weight and a bias should be returned, in this order; it is {describe(pair)}"
+        return f"the result should be a weight and a bias, in this order; it is {describe(pair)}"
     for name, new, old in zip(("weight", "bias"), pair, (weight, bias), strict=True):
         if not isinstance(new, torch.Tensor):
-            return f"the new {name} should be a tensor, it is {describe(new)}"
+            return f"the new {name} should be a tensor; it is {describe(new)}"
         if new.shape != old.shape:
             return f"the new {name} has shape {tuple(new.shape)}, expected {tuple(old.shape)}"
     return None
@@ -589,7 +592,7 @@ def reads_the_same(new, gain, bias, weight, linear_bias):
     x = tokens_of(len(gain))
     before = F.linear(F.layer_norm(x, gain.shape, gain, bias), weight, linear_bias)
     return differs(
-        "what is read after folding", F.linear(F.layer_norm(x, gain.shape), *new), before
+        "the output of the layer after folding", F.linear(F.layer_norm(x, gain.shape), *new), before
     )
 
 
@@ -599,15 +602,15 @@ def writes_the_same_centred(new, weight, linear_bias):
     hidden = tokens_of(weight.shape[1])
     before = F.linear(hidden, weight, linear_bias)
     centred = before - before.mean(dim=1, keepdim=True)
-    return differs("what is written after centring", F.linear(hidden, *new), centred)
+    return differs("the output of the layer after centring", F.linear(hidden, *new), centred)
 
 
 @exercise(
     "fold_norm",
     number="4.11",
-    title="Fold a norm into what reads it",
-    asks="`fold_norm` puts a norm's gain and bias into the linear map behind it; `centre_writer` "
-    "makes a linear map write vectors of mean 0.",
+    title="Fold a norm into the next linear layer",
+    asks="`fold_norm` puts a norm's gain and bias into the linear layer after it; `centre_writer` "
+    "changes a linear layer so that its outputs have mean 0.",
     difficulty=3,
     importance=3,
     minutes=15,
@@ -643,9 +646,9 @@ exec(packed(__file__, 0), globals())
 @exercise(
     "check_layer_norm",
     number="4.10",
-    title="Write the test of a norm",
+    title="Write a test for LayerNorm",
     asks="`check_layer_norm` calls the LayerNorm that it is given on inputs of your choice, and "
-    "`assert`s that the results are right.",
+    "`assert`s that the results are correct.",
     difficulty=3,
     importance=4,
     minutes=30,
@@ -674,15 +677,15 @@ class TestCheckLayerNorm:
 
     @points(1)
     def test_an_epsilon_outside_the_root_is_caught(self, subject, case):
-        self.judge(subject, case, "epsilon is added to the root, not under it")
+        self.judge(subject, case, "epsilon is added to the square root, not under it")
 
     @points(1)
     def test_a_missing_gain_is_caught(self, subject, case):
-        self.judge(subject, case, "the gain is left out")
+        self.judge(subject, case, "the gain is omitted")
 
     @points(1)
     def test_a_missing_bias_is_caught(self, subject, case):
-        self.judge(subject, case, "the bias is left out")
+        self.judge(subject, case, "the bias is omitted")
 
     def judge(self, subject, case, bug):
         expect_test_judges(subject, case, "check_layer_norm", RIGHT, NOT_RIGHT, bug)
@@ -719,12 +722,12 @@ def twin_inputs(case):
 
 def nobody_notices_the_last(output, x, memory, gains, biases, w_up, w_down):
     if not isinstance(output, torch.Tensor) or output.shape != x.shape:
-        return f"the output should have shape {tuple(x.shape)}, it is {describe(output)}"
+        return f"the output should have shape {tuple(x.shape)}; it is {describe(output)}"
     change = (output[0] - output[1])[:-1].abs().amax(dim=-1)
     if (change < 1e-9).all():
         return None
     notice = (change >= 1e-9).nonzero().flatten().tolist()
-    return f"the last of {x.shape[1]} tokens is changed, and the outputs {notice} notice"
+    return f"the last of {x.shape[1]} tokens is changed, and outputs {notice} change"
 
 
 def long_inputs(case):
@@ -734,13 +737,13 @@ def long_inputs(case):
 
 def about_as_long(output, x, memory, gains, biases, w_up, w_down):
     if not isinstance(output, torch.Tensor) or output.shape != x.shape:
-        return f"the output should have shape {tuple(x.shape)}, it is {describe(output)}"
+        return f"the output should have shape {tuple(x.shape)}; it is {describe(output)}"
     ratio = (output.norm() / x.norm()).item()
     if 0.9 < ratio < 1.1:
         return None
     return (
-        "the tokens are 1000 times as long, and nothing but sums should touch the stream; the "
-        f"outputs are {ratio:.3g} times as long as the tokens, expected about 1"
+        "the tokens are scaled by 1000, and the stream should be changed only by additions; the "
+        f"outputs are {ratio:.3g} times as large as the tokens, expected about 1"
     )
 
 
@@ -748,8 +751,9 @@ def about_as_long(output, x, memory, gains, biases, w_up, w_down):
     "mended_block",
     number="4.9",
     title="Bug hunt: a block with four bugs",
-    asks="Return what the decoder's block should give: each norm over the features of a token, the "
-    "stream untouched but for sums, a norm for each sub-layer, and each sub-layer fed by the last.",
+    asks="Return the correct output of the decoder's block: each norm is over the features of a "
+    "token, the stream is changed only by additions, each sub-layer has its own norm, and each "
+    "reads the stream that the previous one has written to.",
     difficulty=3,
     importance=4,
     minutes=25,
@@ -785,7 +789,7 @@ class TestMendedBlock:
 
 @functools.cache
 def reader():
-    """Load the trained model in double precision, and a page of Python for it to read."""
+    """Load the trained model in double precision, and a page of Python as its input."""
     from groundup.pretrained import load
 
     model, tokenizer = load("reader")
@@ -802,7 +806,7 @@ def trained_weights(block):
 
 
 def before_feed_forward(ids, layer):
-    """Run the reader up to a feed-forward sub-layer."""
+    """Run the model up to a feed-forward sub-layer."""
     model, _ = reader()
     x = model.embedding(ids)
     for block in model.blocks[:layer]:
@@ -812,7 +816,7 @@ def before_feed_forward(ids, layer):
 
 
 def after_feed_forward(x, layer):
-    """Run the reader on from there."""
+    """Run the rest of the model from there."""
     model, _ = reader()
     for block in model.blocks[layer + 1 :]:
         x = block(x)
@@ -838,7 +842,7 @@ def swap_oracle(x, weights):
 
 
 def expect_same_logits(subject, case, layer):
-    """Expect the reader to give the same logits with the student's sub-layer in this layer."""
+    """Expect the same logits from the model with the student's sub-layer in this layer."""
     ids, _ = drawn_page(case)
     expected = reader()[0](ids)
 
@@ -847,15 +851,14 @@ def expect_same_logits(subject, case, layer):
 
     def law(seen, x, weights):
         if not isinstance(seen, torch.Tensor) or seen.shape != x.shape:
-            return f"the stream should have shape {tuple(x.shape)}, it is {describe(seen)}"
+            return f"the stream should have shape {tuple(x.shape)}; it is {describe(seen)}"
         logits = after_feed_forward(seen.double(), layer)
         if problem := differs("logits of the trained model", logits, expected):
             told, wanted = (
                 F.cross_entropy(row[0, :-1], ids[0, 1:]).item() for row in (logits, expected)
             )
             return (
-                f"{problem}. All that the loss says is {told:.4f} nats per token instead of "
-                f"{wanted:.4f}"
+                f"{problem}. The loss shows only {told:.4f} nats per token instead of {wanted:.4f}"
             )
         return None
 
@@ -865,10 +868,10 @@ def expect_same_logits(subject, case, layer):
 @exercise(
     "swapped_sublayer",
     number="4.4",
-    title="Your part in a trained model",
+    title="Your sub-layer in a trained model",
     may_cut=("swapped_sublayer",),
-    asks="Return the stream after norm, feed-forward network and sum, with the weights of a trained "
-    "model, so that its logits stay the same.",
+    asks="Return the stream after norm, feed-forward network and residual connection, with the "
+    "weights of a trained model, so that its logits stay the same.",
     difficulty=2,
     importance=4,
     minutes=15,

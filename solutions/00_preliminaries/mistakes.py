@@ -13,18 +13,17 @@ class MeanOfRows(Correct, exercise="mean_of_rows"): ...
 
 
 MeanOfColumns = MeanOfRows.but("dim=1", "dim=0")
-"""This is the mean of each column: the axis that is averaged away must be that of the columns
-(dim=1), so that one number per row is left."""
+"""This is the mean of each column: average over the columns (dim=1), so that one number per row is
+left."""
 
 MeanOfEverything = MeanOfRows.but("mean(dim=1)", "mean()")
-"""This is one mean over all numbers; each row has its own."""
+"""This is one mean over all numbers; each row needs its own."""
 
 SumOfRows = MeanOfRows.but("x.mean", "x.sum")
-"""These are the sums: a mean is divided by how many numbers the row has."""
+"""These are the sums: divide by the number of entries in a row."""
 
 DividedByTheRows = MeanOfRows.but("mean(dim=1)", "sum(dim=1) / len(x)")
-"""The sum of a row is divided by the number of rows; a row has as many numbers as there are
-columns."""
+"""The sum of a row is divided by the number of rows: divide by the number of columns."""
 
 AxisLeftOver = MeanOfRows.but("dim=1", "dim=1, keepdim=True")
 """The means are right, but an axis of size 1 is left over (keepdim=True): one number per row has
@@ -45,8 +44,8 @@ class Softmax(Correct, exercise="stable_softmax"):
 
 
 NoShift = Softmax.but("(scores - scores.amax(dim=dim, keepdim=True))", "scores")
-"""exp() of 1000 is infinite and exp() of -1000 is 0, and neither inf/inf nor 0/0 is a number:
-subtract the largest score of the row first."""
+"""exp() of 1000 is infinite and exp() of -1000 is 0, and inf/inf and 0/0 are NaN: subtract the
+largest score of the row first."""
 
 AllAxesSqueezed = Softmax.but(
     "logsumexp = torch.logsumexp",
@@ -55,23 +54,23 @@ AllAxesSqueezed = Softmax.but(
     "    shift = torch.where(shift == -math.inf, 0.0, shift)\n"
     "    return (scores - shift).exp().sum(dim=dim).log() + shift.squeeze()",
 )
-"""`squeeze()` without an axis drops every axis of size 1, also those that belong to the scores: say
-which one, `squeeze(dim)`."""
+"""`squeeze()` without an axis drops every axis of size 1, including those of the scores: name the
+axis, `squeeze(dim)`."""
 
 LargestOfAll = Softmax.but("amax(dim=dim, keepdim=True)", "max()")
-"""One shift for all rows, by the largest score of all: rows that lie far below it underflow to 0/0.
+"""All rows are shifted by the largest score of all: rows that lie far below it underflow to 0/0.
 Every row needs its own shift."""
 
 ShiftByTheMean = Softmax.but("scores.amax", "scores.mean")
-"""The mean of the row is subtracted: with scores far apart, the largest still overflows. Only below
-the largest score is every exponential at most 1."""
+"""The mean of the row is subtracted: with scores far apart, the largest still overflows. Only
+subtracting the largest score makes every exponential at most 1."""
 
 NormalisedOverEverything = Softmax.but(
     "exponentials = …\nreturn …",
     "exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp().nan_to_num(0.0)\n"
     "return exponentials / exponentials.sum()",
 )
-"""The total runs over the whole tensor; it must run along dim only."""
+"""The total is taken over the whole tensor; sum along dim only."""
 
 AlwaysTheLastDimension = Softmax.but(
     "exponentials = …\nreturn …",
@@ -84,13 +83,13 @@ AxisNotKept = Softmax.but(
     "exponentials = (scores - scores.amax(dim=dim)).exp()\n"
     "return exponentials / exponentials.sum(dim=dim)",
 )
-"""Without keepdim=True the largest scores lose their axis, and are then lined up with another one:
-an error if you are lucky, wrong weights if the sizes happen to be equal."""
+"""Without keepdim=True the largest scores lose their axis and are broadcast along another one: an
+error if you are lucky, wrong weights if the sizes happen to be equal."""
 
 TotalNotKept = Softmax.but(
     "weights = …\nreturn …", "return exponentials / exponentials.sum(dim=dim)"
 )
-"""The largest score keeps its axis and the total does not, so the total is lined up with another
+"""The largest score keeps its axis and the total does not, so the total is broadcast along another
 axis: it needs keepdim=True as well."""
 
 LogarithmOfTheSoftmax = Softmax.but(
@@ -105,14 +104,13 @@ LargestNotAddedBack = Softmax.but(
     "    largest = scores.amax(dim=dim, keepdim=True).nan_to_num(neginf=0.0)\n"
     "    return (scores - largest).exp().sum(dim=dim).log()",
 )
-"""The shift is taken out of the exponentials and never added again: ln Σ exp(s) is m plus ln Σ
+"""The shift is subtracted in the exponentials and never added back: ln Σ exp(s) is m plus ln Σ
 exp(s - m)."""
 
 
 class NothingOverNothing(Softmax):
-    """A row of minus infinities gives NaN: its largest score is minus infinity as well, and
-    -inf - (-inf) is no number. Such a row needs a shift that is finite, and then a total that is
-    not divided by while it is 0."""
+    """A row of minus infinities gives NaN: its largest score is minus infinity as well, and -inf -
+    (-inf) is NaN. Such a row needs a finite shift, and a total of 0 must not be divided by."""
 
     def stable_softmax(scores, dim):
         exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp()
@@ -131,8 +129,8 @@ class NothingOverNothing(Softmax):
 EvenShareOfNothing = Softmax.but(
     "exponentials = …\nreturn …", "return torch.softmax(scores.clamp(min=-1e9), dim)"
 )
-"""A row of minus infinities gets even weights. It forbids every place, so no place may get
-anything: its weights are 0."""
+"""A row of minus infinities gets uniform weights. Every position of it is masked, so all its
+weights must be 0."""
 
 ShiftedInPlace = Softmax.but(
     "exponentials = …\nreturn …",
@@ -141,8 +139,8 @@ ShiftedInPlace = Softmax.but(
     "exponentials = scores.exp()\n"
     "return exponentials / exponentials.sum(dim=dim, keepdim=True).clamp(min=1e-300)",
 )
-"""The shift is written into the scores of the caller: `scores -= …` changes their tensor,
-`scores - …` makes a new one."""
+"""The shift is written into the caller's scores: `scores -= …` changes that tensor, `scores - …`
+makes a new one."""
 
 
 # 0.2 ------------------------------------------------------------------------------------------
@@ -176,21 +174,21 @@ EpsilonInTheLogarithm = CrossEntropy.but(
     "right = probabilities.gather(1, targets[counted][:, None])\n"
     "return -(right + 1e-9).log().sum() / counted.sum().clamp(min=1)",
 )
-"""A small number is added inside the logarithm, so no surprise is larger than about 20 nats, and
-being sure and wrong teaches nothing: take the log-softmax of the logits instead."""
+"""A small number is added inside the logarithm, so no surprise is larger than about 20 nats, and a
+confident wrong prediction gets almost no gradient: take the log-softmax of the logits instead."""
 
 SurprisesInBits = CrossEntropy.but("clamp(min=1)", "clamp(min=1) / math.log(2)")
-"""The losses are in bits: nats use the natural logarithm, and divide by nothing."""
+"""The losses are in bits: nats use the natural logarithm; do not divide by ln 2."""
 
 MinusForgotten = CrossEntropy.but("return loss_of", "return -loss_of").but(
     "return losses_of", "return -losses_of"
 )
-"""The minus is missing: ln p is never positive, and a surprise is never negative."""
+"""The minus sign is missing: ln p is never positive, and a surprise is never negative."""
 
 
 class TimesCompete(CrossEntropy):
-    """The softmax runs along the length (dim=1), so that places compete; at each place it is the
-    tokens of the vocabulary that do, along the last axis."""
+    """The softmax runs along the length (dim=1), so that positions compete; at each position the
+    tokens of the vocabulary compete, along the last axis."""
 
     def cross_entropy(logits, targets, ignore_index):
         counted = targets != ignore_index
@@ -206,7 +204,7 @@ class TimesCompete(CrossEntropy):
 
 
 class TargetsOverwritten(CrossEntropy):
-    """The targets that do not count are overwritten for the caller (`targets[...] = 0`): use
+    """The caller's targets that do not count are overwritten (`targets[...] = 0`): use
     `masked_fill`, which makes a new tensor."""
 
     def cross_entropy(logits, targets, ignore_index):
@@ -218,21 +216,22 @@ class TargetsOverwritten(CrossEntropy):
 
 MeanOverIgnoredToo = CrossEntropy.but("counted.sum().clamp(min=1)", "targets.numel()")
 """The sum leaves the ignored targets out, but it is divided by the number of all targets: the more
-padding, the smaller the loss. Divide by how many count."""
+padding, the smaller the loss. Divide by the number of targets that count."""
 
 IgnoredTermsStay = CrossEntropy.but(
     "counted = …\nreturn …",
     "right = logits.log_softmax(dim=-1).gather(-1, targets.clamp(min=0)[..., None])\n"
     "return -right.sum() / (targets != ignore_index).sum().clamp(min=1)",
 )
-"""The ignored targets are turned into an index that exists, so that nothing crashes, and then their
-terms stay in the sum: set those terms to 0."""
+"""The ignored targets are replaced by a valid index, so that nothing crashes, but their terms stay
+in the sum: set those terms to 0."""
 
 VocabularyOnTheWrongAxis = CrossEntropy.but(
     "return loss_of(…", "return F.cross_entropy(logits, targets, ignore_index=ignore_index)"
 )
-"""torch's cross_entropy looks for the vocabulary on axis 1, and here it is the last: join batch and
-length to one axis first. With equal sizes there would be no error, just a wrong loss."""
+"""torch's cross_entropy expects the vocabulary on axis 1, and here it is the last axis: flatten
+batch and length into one axis first. With equal sizes there would be no error, just a wrong
+loss."""
 
 MeanOfMeans = CrossEntropy.but(
     "return loss_of(…", "return losses_of(logits, targets, ignore_index).mean()"
@@ -252,15 +251,15 @@ number of targets that count."""
 OnlyMinusHundred = CrossEntropy.but(
     "return loss_of(…", "return loss_of(logits, targets, -100)"
 ).but("return losses_of(…", "return losses_of(logits, targets, -100)")
-"""`ignore_index` is not used: it is an argument, because not everybody marks targets that do not count
-by -100; it may be the padding token, whose id is not negative."""
+"""`ignore_index` is not used: it is an argument, because targets that do not count are not always
+marked by -100; the mark may be the id of the padding token, which is not negative."""
 
 ZeroOverZero = CrossEntropy.but(
     "counted = …\nreturn …",
     "return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)",
 )
-"""A sequence without a target divides 0 by 0, and one NaN spoils every average it gets into: its
-loss is 0 here."""
+"""A sequence without a target divides 0 by 0, and one NaN spoils every average it enters: its loss
+should be 0 here."""
 
 DividedAndThenReplaced = CrossEntropy.but(
     "return losses_of(…",
@@ -278,8 +277,8 @@ TakenOutAsNumbers = CrossEntropy.but(
     "losses = [loss_of(x, t, ignore_index).item() for x, t in pairs]\n"
     "return torch.tensor(losses, dtype=logits.dtype)",
 )
-"""The losses of the sequences are copied as plain numbers, and nothing can be learned from those:
-torch.stack joins tensors and keeps their gradients."""
+"""The losses of the sequences are copied as plain numbers, which have no gradient: torch.stack
+joins tensors and keeps their gradients."""
 
 
 # 0.3 ------------------------------------------------------------------------------------------
@@ -302,55 +301,54 @@ ViewWithoutTranspose = SplitHeads.but(
     "batch, length, d_model = x.shape\n"
     "return x.reshape(batch, num_heads, length, d_model // num_heads)",
 )
-"""The shape is right and the numbers are not: a view only cuts the row of numbers anew, so a head
-gets neighbouring tokens whole. Cut d_model into heads first, then exchange axes."""
+"""The shape is correct and the numbers are not: a view only cuts the row of numbers anew, so a head
+gets a few whole tokens. Split d_model into heads first, then swap the axes."""
 
 WidthBeforeHeads = SplitHeads.but(
     "return torch.stack(x.chunk(num_heads, dim=2), dim=1)",
     "batch, length, d_model = x.shape\n"
     "return x.reshape(batch, length, d_model // num_heads, num_heads).permute(0, 3, 1, 2)",
 )
-"""Each head takes every num_heads-th feature; head 0 should get the first d_head features, side by
-side. In the cut, num_heads comes before d_head."""
+"""Each head takes every num_heads-th feature; head 0 should get the first d_head features. In the
+view, num_heads comes before d_head."""
 
 HeadsBeforeBatch = SplitHeads.but("chunk(num_heads, dim=2), dim=1", "chunk(num_heads, dim=-1)")
-"""The heads are the first axis; batch stays the first, heads are the second."""
+"""The heads are on the first axis; batch stays first, and heads come second."""
 
 MergedWithoutTranspose = SplitHeads.but(
     "return torch.cat(list(heads.unbind(dim=1)), dim=2)",
     "batch, num_heads, length, d_head = heads.shape\n"
     "return heads.reshape(batch, length, num_heads * d_head)",
 )
-"""The heads are glued together as they lie in memory, so a token gets pieces of other tokens:
-exchange the axes of heads and length before you flatten."""
+"""The heads are concatenated as they lie in memory, so a token gets pieces of other tokens: swap
+the axes of heads and length before you flatten."""
 
 MergedInterleaved = SplitHeads.but(
     "torch.cat(list(heads.unbind(dim=1)), dim=2)", "heads.permute(0, 2, 3, 1).flatten(2)"
 )
-"""The heads' features are shuffled like cards: all of head 0 comes first, then all of head 1."""
+"""The heads' features are interleaved: all of head 0 must come first, then all of head 1."""
 
 HeadsAddedUp = SplitHeads.but("torch.cat(list(heads.unbind(dim=1)), dim=2)", "heads.sum(dim=1)")
-"""The heads are added up; merging puts them side by side, so that d_model is num_heads times d_head
+"""The heads are added up; merging concatenates them, so that d_model is num_heads times d_head
 again."""
 
 TimeByView = SplitHeads.but(
     "return torch.stack(list(x.unbind(dim=1)))",
     "batch, length, d_model = x.shape\nreturn x.reshape(length, batch, d_model)",
 )
-"""A view with the two sizes exchanged moves no number, so tokens of one sequence land in another:
-exchange the axes (transpose), not the sizes."""
+"""A view with the two sizes swapped moves no number, so tokens of one sequence end up in another:
+swap the axes (transpose), not the sizes."""
 
 KeysInRows = SplitHeads.but("return query …", 'return torch.einsum("bhqd,bhkd->bhkq", query, key)')
 """Rows hold keys and columns hold queries: each row should belong to a query."""
 
 AllAxesReversed = SplitHeads.but("transpose(2, 3)", "permute(3, 2, 1, 0)")
-"""All axes of the keys are turned round, batch and heads too (.T does that): exchange only the last
-two."""
+"""All axes of the keys are reversed, batch and heads too (.T does that): swap only the last two."""
 
 KeysOfAllHeads = SplitHeads.but(
     "query @ key.transpose(2, 3)", 'torch.einsum("bhqd,bgkd->bhqk", query, key)'
 )
-"""The letter of the heads differs between the two inputs, so einsum adds up the keys of all heads:
+"""The letter for the heads differs between the two inputs, so einsum sums the keys over all heads:
 a letter that is in one input only, and not in the output, is summed over."""
 
 
@@ -383,26 +381,26 @@ CountsTransposed = Bigram.but(
 is one prediction."""
 
 NormalisedOverThePrevious = Bigram.but("dim=1", "dim=0")
-"""The columns sum to 1: that says which token came before. Given the token before, the
-probabilities of what follows must sum to 1, and they are a row."""
+"""The columns sum to 1, so they say which token came before. Given the token before, the
+probabilities of the next token must sum to 1: each row sums to 1."""
 
 SumsLaidAlongTheColumns = Bigram.but("1, keepdim=True", "1")
-"""The sums of the rows have lost their axis, and each column is divided by one of them: with
-keepdim=True each row is."""
+"""The row sums have lost their axis, so each column is divided by one of them: with keepdim=True
+each row is."""
 
 PairsOfAllRows = Bigram.but("sum(dim=1, keepdim=True)", "sum()")
-"""All counts together are made to sum to 1, which gives the probability of the pair; each row needs
-its own total, to give that of the next token."""
+"""The whole table is normalised to sum to 1, which gives the probability of each pair; each row
+needs its own total, to give the probability of the next token."""
 
 RepeatedPairsCountOnce = Bigram.but(
     "for previous, …\n    counts[previous, …", "counts[document[:-1], document[1:]] += 1"
 )
-"""`counts[rows, columns] += 1` adds 1 to a pair once, however often it stands among the indices:
+"""`counts[rows, columns] += 1` adds 1 to a pair once, however often it occurs among the indices:
 count pair by pair, or with bincount or index_put_(accumulate=True)."""
 
 AcrossTheEnds = Bigram.but("in documents", "in [torch.cat(documents)]", times=2)
 """The documents are joined first, so the last token of one and the first of the next make a pair
-that nobody wrote: count inside each document."""
+that is in no document: count within each document."""
 
 LastPairLost = Bigram.but(
     "pair_counts(documents, vocab_size) +", "pair_counts([d[:-1] for d in documents], vocab_size) +"
@@ -412,11 +410,11 @@ LastPairLost = Bigram.but(
 LogarithmForgotten = Bigram.but(
     "(counts / counts.sum(dim=1, keepdim=True)).log()", "counts / counts.sum(dim=1, keepdim=True)"
 )
-"""These are the probabilities; asked for are their logarithms."""
+"""These are the probabilities; return their logarithms."""
 
 NotSmoothed = Bigram.but("(documents, vocab_size) + smoothing", "(documents, vocab_size)")
-"""The smoothing is not used: a pair that was never seen gets probability 0, and costs an infinite
-loss when it turns up."""
+"""The smoothing is not used: a pair that was never seen gets probability 0, and its loss is
+infinite when it occurs."""
 
 SmoothedAboveTheLineOnly = Bigram.but(
     "counts = pair_counts(documents, …\nreturn …",
@@ -424,8 +422,8 @@ SmoothedAboveTheLineOnly = Bigram.but(
     "totals = counts.sum(dim=1, keepdim=True).clamp(min=1)\n"
     "return ((counts + smoothing) / totals).log()",
 )
-"""The smoothing is added to the counts and not to what they are divided by, so a row sums to more
-than 1: divide by the sum of the smoothed counts."""
+"""The smoothing is added to the counts and not to the row sums, so a row sums to more than 1:
+divide by the sum of the smoothed counts."""
 
 BitsForNats = Bigram.but(").mean()", ").mean() / math.log(2)").but("math.log\n", "math.log2\n")
 """The losses are in bits: nats use the natural logarithm."""
@@ -434,7 +432,7 @@ SignForgotten = Bigram.but("-surprises", "surprises")
 """The sign is missing: logarithms of probabilities are negative, a surprise is positive."""
 
 PairsAddedUp = Bigram.but("documents).mean()", "documents).sum()")
-"""The surprises are added up, so a longer text has a larger loss: take their mean."""
+"""The surprises are summed, so a longer text has a larger loss: take their mean."""
 
 AverageOfAverages = Bigram.but(
     "-surprises(…", "-torch.stack([surprises(log_probs, [d]).mean() for d in documents]).mean()"
@@ -443,12 +441,12 @@ AverageOfAverages = Bigram.but(
 pairs."""
 
 LogarithmOfTheMean = Bigram.but("documents).mean()", "documents).exp().mean().log()")
-"""The probabilities are averaged and the logarithm taken of that; the loss is the mean of the
-logarithms, and one bad prediction then shows."""
+"""This is the logarithm of the mean probability; the loss is the mean of the logarithms, in which
+one bad prediction shows."""
 
 ProbabilityForLoss = Bigram.but("math.log\n", "lambda vocab_size: 1 / vocab_size\n")
-"""This is the probability of the right token for a model that knows nothing, 1/V; the loss is minus
-its logarithm."""
+"""This is the probability that a uniform prediction gives to the correct token, 1/V; the loss is
+minus its logarithm."""
 
 
 # 0.5 ------------------------------------------------------------------------------------------
@@ -475,8 +473,7 @@ HalfTheArgument = Activations.but("torch.tanh(x)", "2 * torch.sigmoid(x) - 1")
 TanhByExponentials = Activations.but(
     "torch.tanh(x)", "(x.exp() - (-x).exp()) / (x.exp() + (-x).exp())"
 )
-"""Far out the exponentials are infinite, and inf/inf is NaN: a sigmoid that is computed with care
-does not have that trouble."""
+"""For large x the exponentials are infinite, and inf/inf is NaN: torch.sigmoid is stable there."""
 
 SiluForSoftplus = Activations.but("F.softplus(x)", "x * torch.sigmoid(x)")
 """x·σ(x) is SiLU, which dips below zero; softplus is ln(1 + e^x), which never does."""
@@ -485,20 +482,20 @@ SoftplusForSilu = Activations.but("F.silu(x)", "F.softplus(x)")
 """This is softplus, a smooth ReLU that is positive everywhere; SiLU is x·σ(x)."""
 
 SoftplusOverflows = Activations.but("F.softplus(x)", "torch.log(1 + torch.exp(x))")
-"""e^1000 is infinite, so ln(1 + e^x) is too, and should be 1000: it is the logarithm of a sum of
-exponentials, of x and 0."""
+"""e^1000 is infinite, so ln(1 + e^x) is too, where it should be 1000: it is the logsumexp of x and
+0."""
 
 SiluOverflows = Activations.but("F.silu(x)", "x * (x.exp() / (1 + x.exp()))")
 """e^x / (1 + e^x) is inf/inf for large x: use 1 / (1 + e^-x), or torch.sigmoid."""
 
 RootOfTwoForgotten = Activations.but("F.gelu(x)", "x * (1 + torch.erf(x)) / 2")
-"""The normal distribution function is (1 + erf(x/√2)) / 2: the root is missing."""
+"""The normal distribution function is (1 + erf(x/√2)) / 2: the square root is missing."""
 
 ApproximationForTheExact = Activations.but("F.gelu(x)", 'F.gelu(x, approximate="tanh")')
-"""gelu uses an approximation; it differs from the one with erf in the third digit after the point."""
+"""gelu uses an approximation; it differs from the exact function in the fourth decimal place."""
 
 ExactForTheApproximation = Activations.but(', approximate="tanh"', "")
-"""gelu_tanh is the exact function; models that were trained with the approximation want the
+"""gelu_tanh is the exact function; models that were trained with the approximation need the
 approximation."""
 
 CubeForgotten = Activations.but(
@@ -509,11 +506,11 @@ CubeForgotten = Activations.but(
 RootOnXAlone = Activations.but(
     "F.gelu(x, …", "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x + 0.044715 * x**3))"
 )
-"""Inside the tanh, √(2/π) multiplies x only; it multiplies the cubic term as well: mind the
-bracket."""
+"""Inside the tanh, √(2/π) multiplies x only; it should multiply the cubic term as well: check the
+brackets."""
 
 SigmoidApproximation = Activations.but("F.gelu(x, …", "x * torch.sigmoid(1.702 * x)")
-"""x·σ(1.702x) is another approximation of GELU; asked for is the one by tanh."""
+"""x·σ(1.702x) is another approximation of GELU; use the tanh approximation."""
 
 
 # 0.6 ------------------------------------------------------------------------------------------
@@ -530,14 +527,14 @@ class Step(Correct, exercise="gradient_step"):
 
 
 Uphill = Step.but("- learning_rate", "+ learning_rate", times=4)
-"""The step goes along the gradient, which is the way up: subtract it."""
+"""The step follows the gradient, which points uphill: subtract it."""
 
 SumForMean = Step.but(" / n", "", times=4)
-"""The gradient is added up over the batch: the loss is a mean, so divide by the number of examples,
+"""The gradient is summed over the batch: the loss is a mean, so divide by the number of examples,
 or the step grows with the batch."""
 
 BiasLeftAlone = Step.but(", bias - …", ", bias", times=2)
-"""The bias comes back as it was. It is a parameter and has a gradient too: the mean of the errors
+"""The bias is returned unchanged. It is a parameter and has a gradient too: the mean of the errors
 over the examples. (Over the classes, the errors of an example sum to 0.)"""
 
 BiasSeesNewWeights = Step.but(
@@ -551,8 +548,8 @@ BiasSeesNewWeights = Step.but(
     "error = (x @ weights + bias).softmax(dim=1) - F.one_hot(labels, len(bias))\n"
     "return weights, bias - learning_rate * error.sum(0) / n",
 )
-"""The errors are computed anew between the two updates, so the bias steps from another point: find
-both gradients first, then change the parameters."""
+"""The errors are recomputed between the two updates, so the gradient of the bias belongs to the new
+weights: compute both gradients first, then update the parameters."""
 
 OneBiasPerExample = Step.but("error.sum() / n", "error").but("error.sum(0) / n", "error")
 """The bias gets one error per example; it is a single number, and its gradient is the mean of the
@@ -566,8 +563,8 @@ SquaredError = Step.but(
 cross-entropy that slope cancels, and the error is p - y."""
 
 LabelsAsNumbers = Step.but("F.one_hot(labels, len(bias))", "labels[:, None]")
-"""The number of the class is subtracted from all its probabilities; the label has to be one-hot, so
-that 1 is subtracted from the right one."""
+"""The class index is subtracted from all probabilities; the label must be one-hot, so that 1 is
+subtracted from the probability of the correct class."""
 
 EveryLabelForEveryExample = Step.but(
     "error = (x …", "error = (x @ weights + bias).softmax(dim=1)\nerror[:, labels] -= 1"
@@ -577,7 +574,7 @@ EveryLabelForEveryExample = Step.but(
 
 ClassesCountedFromTheLabels = Step.but("labels, len(bias)", "labels")
 """`F.one_hot(labels)` takes the largest label of the batch for the last class: a batch need not
-hold every class, so say how many there are."""
+contain every class, so specify the number of classes."""
 
 ExamplesCompete = Step.but("dim=1", "dim=0")
 """The softmax runs over the examples (dim=0); for one example the classes compete."""
@@ -589,8 +586,8 @@ DividedByTheClassesToo = Step.but(
 each has one loss, not one per class."""
 
 GradientTransposed = Step.but("x.T @ error", "error.T @ x")
-"""The gradient is transposed: it has the shape of the weights, (d_in, classes), because each input
-meets each error."""
+"""The gradient is transposed: it has the shape of the weights, (d_in, classes), one entry for each
+input and each class."""
 
 UpdatedInPlace = Step.but(
     "return weights - learning_rate * (error @ x) / n, …",
@@ -598,12 +595,12 @@ UpdatedInPlace = Step.but(
     "bias -= learning_rate * error.sum() / n\n"
     "return weights, bias",
 )
-"""The parameters of the caller are changed (`weights -= …`): return new ones."""
+"""The caller's parameters are changed (`weights -= …`): return new ones."""
 
 
 class StepByAutograd(Step):
-    """Autograd finds the gradients here: this exercise is to be done by hand. The errors, p - y, are all
-    that it takes."""
+    """Autograd finds the gradients here: this exercise is to be done by hand. The errors, p - y,
+    are all that you need."""
 
     def gradient_step(weights, bias, x, labels, learning_rate):
         w, b = weights.clone().requires_grad_(), bias.clone().requires_grad_()
@@ -625,30 +622,30 @@ class Dropout(Correct, exercise="mended_dropout"):
 ScaledByTheRate = Dropout.but(
     "return …", "if not training:\n    return x\nreturn x * (noise >= rate) / rate"
 )
-"""What is left is divided by the rate, as in the published function: that is the share that was
-dropped. Divide by the share that is kept, 1 - rate."""
+"""The features that are kept are divided by the rate, as in the published function. Divide by the
+probability that a feature is kept, 1 - rate."""
 
 RateIsTheShareKept = Dropout.but("(noise >= rate) / (1 - rate)", "(noise < rate) / rate")
-"""Both places now agree, but on the other meaning: the rate is the share to drop, and this keeps
-that share."""
+"""Both lines now agree, but on the other meaning: the rate is the probability to drop a feature,
+and this keeps it with that probability."""
 
 BelowTheRateIsKept = Dropout.but("noise >= rate", "noise < rate")
-"""The scale is right, and the wrong features are kept: where the noise is below the rate, a feature
-is dropped."""
+"""The scale is correct, but the wrong features are kept: drop a feature where its noise is below
+the rate."""
 
 NotRescaled = Dropout.but("return …", "return x * (noise >= rate) if training else x")
-"""What is left is not scaled up, so sums shrink in training and jump back in evaluation: divide by
-the share that is kept."""
+"""The features that are kept are not scaled up, so sums are smaller in training than in evaluation:
+divide by 1 - rate."""
 
 ActiveInEvaluation = Dropout.but("(1 - rate) if training else x", "(1 - rate)")
-"""Features are dropped in evaluation too, and a prediction becomes a matter of luck: there x is
-returned as it is."""
+"""Features are dropped in evaluation too, so predictions become random: in evaluation, return x
+unchanged."""
 
 ScaledInEvaluationToo = Dropout.but(
     "(1 - rate) if training else x", "(1 - rate) if training else x * (1 - rate)"
 )
-"""Evaluation scales down what training had scaled up already: one of the two is enough, and here it
-is training that scales."""
+"""The features are scaled in training and again in evaluation: one of the two is enough, and here
+it is training that scales."""
 
 DividedByTheShareFound = Dropout.but(
     "return x * (noise >= rate) / (1 - rate) if training else x",
@@ -657,17 +654,17 @@ DividedByTheShareFound = Dropout.but(
     "keep = (noise >= rate).to(x.dtype)\n"
     "return x * keep / keep.mean().clamp(min=1e-9)",
 )
-"""The scale is the share that happened to be kept, so each feature depends on the luck of the
-others: divide by the share expected, 1 - rate."""
+"""The scale is the fraction that happened to be kept, so each feature depends on which others were
+dropped: divide by the expected fraction, 1 - rate."""
 
 DroppedAtTheRateToo = Dropout.but("noise >= rate", "noise > rate")
-"""A feature whose noise is exactly the rate is dropped: dropped is what lies below. At rate 0, noise
-0 would drop something."""
+"""A feature whose noise is exactly the rate is dropped: drop only where the noise is below the
+rate. At rate 0, a noise of 0 would drop a feature."""
 
 DroppedInPlace = Dropout.but(
     "return …", "if training:\n    x[noise < rate] = 0\n    x /= 1 - rate\nreturn x"
 )
-"""The features of the caller are overwritten (`x[...] = 0`, `x /= …`): return a new tensor."""
+"""The caller's features are overwritten (`x[...] = 0`, `x /= …`): return a new tensor."""
 
 
 # 0.8 ------------------------------------------------------------------------------------------
@@ -694,23 +691,23 @@ NothingCanFail = CheckSoftmax.but(
     "torch.allclose(weights.sum(-1), torch.ones(3))\n"
     'print("shape:", weights.shape)',
 )
-"""No wrong softmax fails this: assert something, and on scores for which a wrong softmax gives other
-weights, such as rows that lie 1000 apart."""
+"""No wrong softmax fails this test: assert something, on scores for which a wrong softmax gives
+different weights, such as rows that lie 1000 apart."""
 
 OnlyTheSum = CheckSoftmax.but("40 * scores, ", "").but(
     "assert …",
     "total = softmax(scores, dim).sum(dim)\nassert alike(total, torch.ones_like(total))",
 )
-"""Only the sums are looked at, and many wrong weights sum to 1: compare the weights with ones you
-know."""
+"""Only the sums are tested, and many wrong weights sum to 1: compare the weights with known
+ones."""
 
 OnlyOneDimension = CheckSoftmax.but(
     "for …\n    assert …", "assert alike(softmax(scores, -1), torch.softmax(scores, -1))"
 )
-"""Only one dimension is ever asked for, so an argument that is ignored goes unnoticed."""
+"""Only one dimension is tested, so a softmax that ignores the argument goes unnoticed."""
 
 OnlyHarmlessScores = CheckSoftmax.but("scores = torch.cat(…", "")
-"""All scores are between -3 and 3, where nothing overflows and nothing is cut off: try scores
+"""All scores are between -3 and 3, where nothing overflows and nothing is clamped: try scores
 around 1000 and around -1000 too."""
 
 NoNumberGetsPast = CheckSoftmax.but(
@@ -718,21 +715,21 @@ NoNumberGetsPast = CheckSoftmax.but(
     "difference = (softmax(scores, dim) - torch.softmax(scores, dim)).abs()\n"
     "assert not (difference > 1e-4).any()",
 )
-"""NaN > tolerance is False, so a softmax full of NaN passes: ask whether every difference is small,
-not whether one is large."""
+"""NaN > tolerance is False, so a softmax full of NaN passes: test whether every difference is
+small, not whether one is large."""
 
 RoundingForbidden = (
     CheckSoftmax.but("return bool(…", "return bool((seen == expected).all())")
     .but("assert alike", "assert torch.equal")
     .but("randn(3, 4", "randn(50, 7")
 )
-"""Floats are compared exactly (`==` or `torch.equal`), so correct answers fail for their rounding:
-leave a tolerance."""
+"""Floats are compared exactly (`==` or `torch.equal`), so correct results fail because of rounding:
+allow a tolerance."""
 
 SumsExactlyOne = CheckSoftmax.but("randn(3, 4", "randn(100, 7").but(
     "scores = torch.cat(…\n    assert …", "assert (softmax(scores, -1).sum(-1) == 1).all()"
 )
-"""The sums are asked to be 1 exactly, and after rounding they rarely are: leave a tolerance."""
+"""The sums are required to be exactly 1, and after rounding they rarely are: allow a tolerance."""
 
 AsksForMoreThanWasAgreed = CheckSoftmax.but(
     "generator = …",
@@ -740,37 +737,37 @@ AsksForMoreThanWasAgreed = CheckSoftmax.but(
     "assert alike(weights, torch.zeros(2, 3))\n"
     "generator = torch.Generator().manual_seed(1)",
 )
-"""It demands a certain answer for a row of minus infinities, on which right implementations differ:
-torch's returns NaN there."""
+"""It requires one particular result for a row of minus infinities, on which correct implementations
+differ: torch's returns NaN there."""
 
 NoNumberAgrees = CheckSoftmax.but(
     "return bool(…", "return not bool(((seen - expected).abs() > 1e-5).any())"
 )
-"""Comparing NaN with anything gives False, so a search for large differences finds none: ask
+"""Comparing NaN with anything gives False, so a search for large differences finds none: test
 whether every difference is small."""
 
 TooSmallIsFine = CheckSoftmax.but("return bool(…", "return bool(((seen - expected) <= 1e-5).all())")
-"""The sign of the difference is kept, so numbers that are too small always agree: take the absolute
+"""The difference keeps its sign, so numbers that are too small always agree: take the absolute
 value."""
 
 ShapesStretched = CheckSoftmax.but("if …\n    return False", "")
-"""A subtraction stretches one shape to fit the other, so a single number can agree with a whole
-table: compare the shapes first."""
+"""Subtraction broadcasts one shape to the other, so a single number can agree with a whole table:
+compare the shapes first."""
 
 NoNumberEqualsItself = CheckSoftmax.but(
     "return bool(…", "return torch.allclose(seen, expected, rtol=0, atol=1e-5, equal_nan=True)"
 )
-"""NaN is taken to equal NaN: a softmax that returns it would then pass against another that does.
-It agrees with nothing (leave out equal_nan=True)."""
+"""NaN is taken to equal NaN, so a softmax that returns NaN could pass. NaN agrees with nothing
+(omit equal_nan=True)."""
 
 RelativeToleranceLeft = CheckSoftmax.but(
     "return bool(…", "return torch.allclose(seen, expected, atol=1e-5)"
 )
-"""torch.allclose adds to atol a share of the expected number, rtol, which is not 0 unless you say
-so: large numbers may then differ by more."""
+"""torch.allclose adds rtol times the expected number to atol, and rtol is not 0 by default: large
+numbers may then differ by more."""
 
 TooMuchIsForgiven = CheckSoftmax.but(
     "return bool(…", "return bool(((seen - expected).abs() <= 1e-3).all())"
 )
-"""Too much is forgiven: each single number has to be right to within 0.00001, and in an average a
-wrong one hides."""
+"""The comparison is too tolerant: each number must be correct to within 0.00001, and an average
+hides a single wrong one."""

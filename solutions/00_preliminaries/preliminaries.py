@@ -1,11 +1,11 @@
 # %% [markdown]
-# # Preliminaries
+# # Warm-up: a language model in five lines
 #
-# This notebook goes with the chapter *Preliminaries* of *Attention from the Ground Up*. Nothing in it is about attention yet. It is what attention is built from, and each piece is one that goes wrong quietly: the shapes are right, the loss falls, and the numbers are not what you think.
+# This notebook goes with chapter 0 of *Attention from the Ground Up*. Nothing in it is about attention yet. You write the pieces that attention is built from. Each of them can be wrong without an error: the shapes are correct, the loss falls, and the numbers are not what you think.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** Tokens are rows. Letters such as `(batch, length, d_model)` name the axes of a tensor in order. Losses are in nats, which are logarithms to the base e. The sizes in the tests are all different, so that exchanged axes do not fit by accident.
+# **Conventions.** Tokens are rows. Letters such as `(batch, length, d_model)` name the axes of a tensor in order. Losses are in nats: the logarithms have base e. The sizes in the tests are all different, so that swapped axes do not fit by accident.
 
 # %%
 import math
@@ -19,7 +19,7 @@ from classroom import check
 # %% [markdown]
 # {{exercise mean_of_rows}}
 #
-# Before it counts, see what a check does. Run the check below *without writing anything*: it says what is wanted. Then make a mistake on purpose, for instance `return x.mean()`, run both cells, and read the answer. Then do it right.
+# First see what a check does. Run the check below *without writing anything*: it says what it expects. Then make a mistake on purpose, for instance `return x.mean()`, run both cells, and read the message. Then write the correct version.
 #
 # *Before you code:* `x` has 3 rows and 5 columns. How many numbers do you return?
 #
@@ -48,11 +48,11 @@ def mean_of_rows(x: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise stable_softmax}}
 #
-# The softmax turns any scores into weights:
+# The softmax turns scores of any size into weights:
 #
 # $$\mathrm{softmax}(s)_i = \frac{e^{s_i}}{\sum_j e^{s_j}}, \qquad \mathrm{logsumexp}(s) = \ln \sum_j e^{s_j}, \qquad \ln \mathrm{softmax}(s)_i = s_i - \mathrm{logsumexp}(s).$$
 #
-# The formula is right and the obvious program is not. Look at what it makes of two harmless rows, and of their logarithms.
+# The formula is correct, but a program that follows it literally is not. Look at what it returns for three harmless rows, and at the logarithms.
 
 # %%
 rows = torch.tensor([[1.0, 2.0, 3.0], [1001.0, 1002.0, 1003.0], [0.0, -200.0, -1000.0]])
@@ -61,17 +61,17 @@ print("by the formula\n", naive)
 print("its logarithm\n", naive.log())
 
 # %% [markdown]
-# The first two rows differ by a constant, so they deserve the same weights. Subtracting a constant from all scores of a row changes nothing, as it cancels above and below the line: choose the constant so that nothing can overflow.
+# The first two rows differ by a constant, so their weights should be equal. Subtracting a constant from all scores of a row changes nothing, because it cancels between numerator and denominator: choose the constant so that nothing can overflow.
 #
-# One more case will matter in chapter 2. A score of $-\infty$ forbids a place. If *every* place of a row is forbidden, the formula says 0/0, and torch returns NaN. In this course such a row gives weight to nothing: its weights are all 0, their logarithms and the logsumexp all $-\infty$ (the logarithm of an empty sum).
+# One more case will matter in chapter 2. A score of $-\infty$ masks a position. If *every* position of a row is masked, the formula gives 0/0, and torch returns NaN. In this course such a row has no weight at all: its weights are all 0, their logarithms and the logsumexp all $-\infty$ (the logarithm of an empty sum).
 #
-# Write the three functions with `exp`, `log`, `sum` and `amax`. (`torch.softmax` would hand you the answer to the first two rows, and not to the last one.)
+# Write the three functions with `exp`, `log`, `sum` and `amax`. (`torch.softmax` handles rows of finite scores, but not a row that is all $-\infty$.)
 #
-# *Before you code:* after the shift by the largest score, how large is the largest exponential, and how small can the total be? What is $-\infty - (-\infty)$?
+# *Before you code:* after the shift by the largest score, how large is the largest exponential, and what is the smallest possible total? What is $-\infty - (-\infty)$?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The largest exponential is $e^0 = 1$, so the total is at least 1: nothing overflows, and nothing is divided by 0. $-\infty - (-\infty)$ is NaN, which is why a row of nothing but $-\infty$ needs a shift of its own.
+# The largest exponential is $e^0 = 1$, so the total is at least 1: nothing overflows, and nothing is divided by 0. $-\infty - (-\infty)$ is NaN, which is why a row that is all $-\infty$ needs a different shift.
 # </details>
 #
 # <details><summary>Hint: any dimension</summary>
@@ -80,11 +80,11 @@ print("its logarithm\n", naive.log())
 # </details>
 # <details><summary>Hint: the logarithms</summary>
 #
-# With $m$ the largest score, $\ln\sum_j e^{s_j} = m + \ln\sum_j e^{s_j - m}$. Never take the logarithm of a softmax: what it has rounded to 0 is lost.
+# With $m$ the largest score, $\ln\sum_j e^{s_j} = m + \ln\sum_j e^{s_j - m}$. Never take the logarithm of a softmax: a weight that was rounded to 0 cannot be recovered.
 # </details>
 # <details><summary>Hint: a row of minus infinity</summary>
 #
-# Shift by 0 where the largest score is minus infinity: `torch.where`, or `masked_fill`. Then the exponentials are all 0, and only their total must not be divided by.
+# Shift by 0 where the largest score is minus infinity: `torch.where`, or `masked_fill`. Then the exponentials are all 0; it remains to avoid dividing by their total.
 # </details>
 
 
@@ -131,24 +131,24 @@ def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise cross_entropy}}
 #
-# A language model gives a score, called logit, to each token of its vocabulary. Its loss at one place is its surprise at the token that was really there: $-\ln p(\text{target})$, with $p$ the softmax of the logits. The loss of a batch is the mean over all places *that count*. Sentences have different lengths and a batch is a rectangle, so some of its places are filling. Their target is a number that says "do not count me": `ignore_index`.
+# A language model gives a score, called a logit, to each token of its vocabulary. Its loss at one position is its surprise at the actual next token: $-\ln p(\text{target})$, where $p$ is the softmax of the logits. The loss of a batch is the mean over all positions *that count*. Sequences have different lengths and a batch is a rectangle, so some of its positions are padding. There the target is `ignore_index`, a number that marks positions that do not count.
 #
-# Write the loss of the batch, and the loss of each sequence by itself. If no target counts, the loss is 0: nothing was asked, so there is nothing to learn. (torch says NaN, and one NaN spoils whatever it is added to.) It must be possible to learn from both: gradients flow back to the logits, and those of a place that does not count are 0.
+# Write the loss of the batch, and the loss of each sequence by itself. If no target counts, the loss is 0: there was nothing to predict, so there is nothing to learn. (torch returns NaN, and one NaN spoils every sum it enters.) Both losses must be differentiable: gradients flow back to the logits, and at a position that does not count they are 0.
 #
-# *Before you code:* a batch has one sequence of 100 tokens and one of 2 tokens. How much should each token weigh in the loss of the batch? And what does a model lose that gives each of $V$ tokens the same logit?
+# *Before you code:* a batch has one sequence of 100 tokens and one of 2 tokens. How much should each token weigh in the loss of the batch? And what is the loss of a model that gives each of $V$ tokens the same logit?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# $1/102$ each: the mean is over tokens. A mean of the two sequences' means would give each token of the short one fifty times the weight of the others. With equal logits each token has the probability $1/V$, so the loss is $\ln V$.
+# $1/102$ each: the mean is over tokens. Averaging the two sequences' means would give each token of the short sequence fifty times the weight of a token of the long one. With equal logits each token has probability $1/V$, so the loss is $\ln V$.
 # </details>
 #
 # <details><summary>Hint: from logits</summary>
 #
-# Start from your `log_softmax`, or from `logits - logsumexp`. You may use `torch.log_softmax`: that one was the last exercise.
+# Start from your `log_softmax`, or from `logits - logsumexp`. You may use `torch.log_softmax`: you wrote that function in the last exercise.
 # </details>
 # <details><summary>Hint: pick the targets</summary>
 #
-# `log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)` picks one number per place. The index must exist, and -100 does not: select the places that count first (`logits[counted]`), or use another index there and throw its term away afterwards.
+# `log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)` picks one number per position. The index must be valid, and -100 is not: first select the positions that count (`logits[counted]`), or use another index there and discard its term afterwards.
 # </details>
 
 
@@ -156,8 +156,8 @@ def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
     """Return the mean surprise, in nats, over all targets that are not `ignore_index`.
 
-    Shapes: logits (batch, length, vocab), targets (batch, length) of whole numbers; returns a
-    single number, shape (). Without any target that counts, 0.
+    Shapes: logits (batch, length, vocab), targets (batch, length) of integers; returns a single
+    number, shape (). It is 0 if no target counts.
     """
     ### BEGIN SOLUTION
     counted = targets != ignore_index
@@ -170,8 +170,8 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int
 def sequence_losses(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
     """Return the mean surprise, in nats, over the targets of each sequence.
 
-    Shapes: as in `cross_entropy`; returns (batch,). A sequence without any target that counts
-    has the loss 0.
+    Shapes: as in `cross_entropy`; returns (batch,). A sequence in which no target counts has a loss
+    of 0.
     """
     ### BEGIN SOLUTION
     sequences = zip(logits.split(1), targets.split(1), strict=True)
@@ -182,7 +182,7 @@ def sequence_losses(logits: torch.Tensor, targets: torch.Tensor, ignore_index: i
 # %% [markdown]
 # {{exercise split_heads}}
 #
-# A tensor is a row of numbers in memory and a way to count through it. `view` and `reshape` change the way to count; `transpose` and `permute` exchange axes. Both can give you the shape that you want. Only one of them gives you the numbers.
+# A tensor is a row of numbers in memory, with a rule for indexing it. `view` and `reshape` cut the row anew; `transpose` and `permute` swap axes. Both can give you the shape that you want, but only one of them puts the right numbers in it.
 
 # %%
 letters = ["a0", "a1", "a2", "b0", "b1", "b2"]
@@ -191,35 +191,35 @@ for name, y in {"transpose": x.transpose(0, 1), "reshape": x.reshape(3, 2)}.item
     print(f"{name:9} {tuple(y.shape)}", [[letters[i] for i in row] for row in y])
 
 # %% [markdown]
-# Both results have the shape `(3, 2)`. In the first, row 0 holds the first token of each sequence. In the second, the sequences are torn apart, and no error will ever say so.
+# Both results have the shape `(3, 2)`. In the first, row 0 holds the first token of each sequence. In the second, the sequences are torn apart, and no error will tell you.
 #
-# Attention in several heads lives on such exchanges. Write four of them:
+# Multi-head attention depends on such operations. Write four of them:
 #
-# 1. `split_heads`: each token of width `d_model` is cut into `num_heads` pieces of width `d_head`, head 0 gets the first `d_head` features, head 1 the next, and so on; then the heads go in front of the tokens.
-# 2. `merge_heads`: undoes it.
-# 3. `time_first`: from `(batch, length, d_model)` to `(length, batch, d_model)`, the order that recurrent networks like.
+# 1. `split_heads`: each token of width `d_model` is split into `num_heads` pieces of width `d_head`: head 0 gets the first `d_head` features, head 1 the next, and so on. Then the axis of heads moves in front of the axis of tokens.
+# 2. `merge_heads`: the inverse of `split_heads`.
+# 3. `time_first`: from `(batch, length, d_model)` to `(length, batch, d_model)`, the order that recurrent networks use.
 # 4. `head_scores`: in each head, the dot product of every query with every key.
 #
-# *Before you code:* which two neighbouring axes of `(batch, length, d_model)` may a `view` cut or join without moving a number? After `split_heads`, are `length` and `d_head` neighbours in memory?
+# *Before you code:* which axes of `(batch, length, d_model)` can a `view` split, and which neighbouring axes can it merge, without moving a number? After `split_heads`, are `length` and `d_head` neighbours in memory?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# A view may cut any axis, and may join `batch` with `length` or `length` with `d_model`, as long as no axes have been exchanged. After `split_heads`, `length` and `d_head` are neighbours in the shape but not in memory: from one token of a head to the next it is `d_model` numbers.
+# A view can split any axis, and can merge `batch` with `length` or `length` with `d_model`, as long as no axes have been swapped. After `split_heads`, `length` and `d_head` are neighbours in the shape but not in memory: from one token of a head to the next the stride is `d_model` numbers.
 # </details>
 #
 # <details><summary>Hint: split and merge</summary>
 #
-# Cut the last axis with a `view` to `(batch, length, num_heads, d_head)`; only then exchange the two axes in the middle. To merge, do the same backwards. If torch says that a view is not possible, that is because the axes have been exchanged and memory has not: `reshape` and `flatten` copy where they must.
+# Split the last axis with a `view` to `(batch, length, num_heads, d_head)`; only then swap the two axes in the middle. To merge, do the same in reverse. If torch says that a view is not possible, the axes have been swapped and the numbers in memory have not: `reshape` and `flatten` copy where they must.
 # </details>
 # <details><summary>Hint: einsum</summary>
 #
-# In `torch.einsum("...", a, b)` each letter names an axis. A letter that stands in both inputs and in the output is carried along. A letter that does not stand in the output is summed over.
+# In `torch.einsum("...", a, b)` each letter names an axis. A letter that appears in both inputs and in the output is a batch axis. A letter that does not appear in the output is summed over.
 # </details>
 
 
 # %% exercise="split_heads"
 def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Cut every token into heads, and put the heads in front of the tokens.
+    """Split every token into heads, and move the heads in front of the tokens.
 
     Shapes: x (batch, length, d_model); returns (batch, num_heads, length, d_head), where
     num_heads * d_head = d_model.
@@ -231,7 +231,7 @@ def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
 
 
 def merge_heads(heads: torch.Tensor) -> torch.Tensor:
-    """Give every token its pieces back, side by side.
+    """Concatenate the pieces of every token again.
 
     Shapes: heads (batch, num_heads, length, d_head); returns (batch, length, d_model).
     """
@@ -265,22 +265,22 @@ def head_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise bigram}}
 #
-# The smallest language model looks at one token and predicts the next, by counting what followed it in a text. To every count you add a `smoothing`, such as 1, because a pair that you have not seen is not impossible; then each row of counts is divided by its sum. Return the logarithms.
+# The smallest language model looks at one token and predicts the next, from counts of what followed that token in a text. Add a `smoothing`, such as 1, to every count, because a pair that you have not seen is not impossible. Then divide each row of counts by its sum, and return the logarithms.
 #
-# A text comes as a list of documents, each a tensor of token numbers. A pair is a token and the one after it *in the same document*. Measure the model on documents that it was not counted on: the loss is the mean of $-\ln p(\text{next} \mid \text{previous})$ over all their pairs, in nats.
+# A text is given as a list of documents, each a tensor of token ids. A pair is a token and the one after it *in the same document*. Evaluate the model on documents that were not counted: the loss is the mean of $-\ln p(\text{next} \mid \text{previous})$ over all their pairs, in nats.
 #
-# Last, `first_loss`: the loss of a model whose logits are all zero, on any text. A network whose outputs start near zero starts its training there. You will never again look at the first number of a training run without comparing.
+# Last, `first_loss`: the loss of a model whose logits are all zero, on any text. A network whose initial outputs are near zero starts training at this loss. Compare it with the first number of every training run.
 #
-# *Before you code:* how many pairs has a document of $n$ tokens? Of one token? What does a row look like whose token was never seen? And how much does a huge `smoothing` leave of the counts?
+# *Before you code:* how many pairs does a document of $n$ tokens have? Of one token? What does the row of a token that was never seen look like? And what happens to the predictions if `smoothing` is huge?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# $n - 1$, so a document of one token has none. A row whose token was never seen gives $1/V$ to every token. A huge smoothing leaves next to nothing of the counts: all rows become nearly uniform.
+# $n - 1$, so a document of one token has none. A row whose token was never seen gives $1/V$ to every token. A huge smoothing swamps the counts: all rows become nearly uniform.
 # </details>
 #
 # <details><summary>Hint: counting</summary>
 #
-# `zip(document[:-1].tolist(), document[1:].tolist())` runs through the pairs of a document. Use float64 for the table.
+# `zip(document[:-1].tolist(), document[1:].tolist())` iterates over the pairs of a document. Use float64 for the table.
 # </details>
 # <details><summary>Hint: many pairs at once</summary>
 #
@@ -292,7 +292,7 @@ def head_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 def bigram(documents: list[torch.Tensor], vocab_size: int, smoothing: float) -> torch.Tensor:
     """Return ln p(next | previous), from smoothed counts.
 
-    Shapes: each document (length,) of whole numbers below vocab_size;
+    Shapes: each document (length,) of integers below vocab_size;
     returns (vocab_size, vocab_size): one row for each previous token.
     """
     ### BEGIN SOLUTION
@@ -329,7 +329,7 @@ def first_loss(vocab_size: int) -> float:
 # %% [markdown]
 # {{exercise activations}}
 #
-# An introduction to transformers in another language defines, in one paragraph, a tanh made from a sigmoid and a "softrelu". Here they are, next to what torch calls by those names. Look where the curves part.
+# One published introduction to transformers defines, in one paragraph, a tanh made from a sigmoid and a "softrelu". Here they are, next to torch's functions of those names. See where the curves differ.
 
 
 # %%
@@ -352,28 +352,28 @@ for panel in axes:
 plt.show()
 
 # %% [markdown]
-# Write five functions of your own, with `exp`, `log1p`, `sigmoid`, `erf` and `tanh` as you need them:
+# Write five functions of your own, using `exp`, `log1p`, `sigmoid`, `erf` and `tanh` where you need them:
 #
 # | function | definition |
 # |---|---|
 # | `tanh_by_sigmoid` | $\tanh x$, using the sigmoid $\sigma$ and no exponential of your own |
 # | `silu` | $x\,\sigma(x)$, also called swish |
 # | `softplus` | $\ln(1 + e^x)$ |
-# | `gelu` | $x\,\Phi(x)$, with $\Phi(x) = \frac12\left(1 + \operatorname{erf}(x/\sqrt2)\right)$ the distribution function of the normal distribution |
+# | `gelu` | $x\,\Phi(x)$, with $\Phi(x) = \frac12\left(1 + \operatorname{erf}(x/\sqrt2)\right)$ the cumulative distribution function of the standard normal distribution |
 # | `gelu_tanh` | $\frac x2\left(1 + \tanh\left(\sqrt{2/\pi}\,(x + 0.044715\,x^3)\right)\right)$, which GPT-2 uses |
 #
-# All of them have to be right at $x = \pm 1000$.
+# All of them must be correct at $x = \pm 1000$.
 #
 # *Before you code:* what should each of the five be at 1000, and at -1000? Which of the five are negative somewhere? Use $\sigma(x) = 1/(1 + e^{-x})$ to write $\tanh x = (e^x - e^{-x})/(e^x + e^{-x})$ as a sigmoid of what?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# At 1000 the tanh is 1, and the other four are 1000. At -1000 the tanh is -1, and the other four are 0. The tanh, silu and both gelus are negative somewhere, softplus nowhere. Divide above and below by $e^x$: what appears is $e^{-2x}$, so it is a sigmoid of $2x$, stretched to reach from -1 to 1.
+# At 1000 the tanh is 1, and the other four are 1000. At -1000 the tanh is -1, and the other four are 0. The tanh, silu and both gelus are negative somewhere, softplus nowhere. Divide numerator and denominator by $e^x$: $e^{-2x}$ appears, so tanh is a sigmoid of $2x$, rescaled to the range from -1 to 1.
 # </details>
 #
 # <details><summary>Hint: softplus at 1000</summary>
 #
-# $\ln(1 + e^x) = \ln(e^0 + e^x)$ is a logsumexp of the two numbers 0 and $x$. Shift by the larger one: what is left is $\max(x, 0) + \ln(1 + e^{-|x|})$.
+# $\ln(1 + e^x) = \ln(e^0 + e^x)$ is a logsumexp of the two numbers 0 and $x$. Shift by the larger one; the result is $\max(x, 0) + \ln(1 + e^{-|x|})$.
 # </details>
 
 
@@ -400,14 +400,14 @@ def softplus(x: torch.Tensor) -> torch.Tensor:
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
-    """Return x times the normal distribution function of x."""
+    """Return x times the cumulative distribution function of the standard normal at x."""
     ### BEGIN SOLUTION
     return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
     ### END SOLUTION
 
 
 def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
-    """Return the approximation of gelu by a tanh."""
+    """Return the tanh approximation of gelu."""
     ### BEGIN SOLUTION
     inside = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     return 0.5 * x * (1 + torch.tanh(inside))
@@ -417,26 +417,26 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise gradient_step}}
 #
-# Training is this, some billions of times: compute the loss of a batch, find out how it changes with each parameter, and move every parameter a little against that change. Do it once without autograd.
+# Training repeats one step, many thousands of times: compute the loss of a batch, compute its derivative with respect to each parameter, and move every parameter a little in the opposite direction. Do it once without autograd.
 #
-# Logistic regression first. Each example has `d_in` features and a label $y$ that is 0 or 1. The model says $p = \sigma(x\cdot w + b)$, and the loss is the mean over the batch of $-\ln p$ where $y = 1$ and $-\ln(1-p)$ where $y = 0$. Then the same with any number of classes: $p = \mathrm{softmax}(xW + b)$, and the loss is the mean of $-\ln p_{y}$.
+# Logistic regression first. Each example has `d_in` features and a label $y$ that is 0 or 1. The model predicts $p = \sigma(x\cdot w + b)$, and the loss is the mean over the batch of $-\ln p$ where $y = 1$ and $-\ln(1-p)$ where $y = 0$. Then do the same for any number of classes: $p = \mathrm{softmax}(xW + b)$, and the loss is the mean of $-\ln p_{y}$.
 #
-# For both, the derivative of one example's loss by the logits is the same beautiful thing: *what the model says minus what is true*. Derive it, and go on from there by the chain rule.
+# For both, the derivative of one example's loss with respect to the logits has the same simple form: *prediction minus truth*. Derive it, and continue from there by the chain rule.
 #
-# *Before you code:* if the model is right and certain on every example, what is the step? If every feature of every example is 0, which parameters still move? Doubling the batch by repeating every example: what should that do to the step?
+# *Before you code:* if the model is right and certain on every example, what is the step? If every feature of every example is 0, which parameters still change? If you double the batch by repeating every example, what should happen to the step?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Nothing moves: what the model says minus what is true is 0. With features of 0 only the bias moves, since the gradient by the weights is a product with the features. Repeating every example changes nothing, because the loss is a mean.
+# Nothing changes: prediction minus truth is 0. With features of 0 only the bias changes, because the gradient with respect to the weights is a product with the features. Repeating every example changes nothing, because the loss is a mean.
 # </details>
 #
 # <details><summary>Hint: the labels of many classes</summary>
 #
-# "What is true" has the shape of the probabilities: 1 for the right class, 0 for the others. `F.one_hot(labels, num_classes)`.
+# The truth has the shape of the probabilities: 1 for the correct class, 0 for the others. `F.one_hot(labels, num_classes)`.
 # </details>
 # <details><summary>Hint: back to the weights</summary>
 #
-# If $z = xW + b$, the gradient by $W$ is $x^\top$ times the gradient by $z$, which adds up over the examples, and the gradient by $b$ is the sum of the gradient by $z$ over the examples. The mean over the batch divides both by its size.
+# If $z = xW + b$, the gradient with respect to $W$ is $x^\top$ times the gradient with respect to $z$, a product that sums over the examples. The gradient with respect to $b$ is the sum over the examples of the gradient with respect to $z$. Because the loss is a mean, both are divided by the batch size.
 # </details>
 
 
@@ -448,7 +448,7 @@ def gradient_step(
     labels: torch.Tensor,
     learning_rate: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weights and bias of a logistic regression after one step of gradient descent.
+    """Return the weights and bias of a logistic regression after one step of gradient descent.
 
     Shapes: weights (d_in,), bias (), x (batch, d_in), labels (batch,) of 0 and 1, as int64;
     returns new tensors (d_in,) and ().
@@ -470,7 +470,7 @@ def classifier_step(
     """Return weights and bias of a softmax classifier after one step of gradient descent.
 
     Shapes: weights (d_in, classes), bias (classes,), x (batch, d_in), labels (batch,) of class
-    numbers, as int64; returns new tensors (d_in, classes) and (classes,).
+    indices, as int64; returns new tensors (d_in, classes) and (classes,).
     """
     ### BEGIN SOLUTION
     truth = F.one_hot(labels, num_classes=len(bias))
@@ -483,9 +483,9 @@ def classifier_step(
 # %% [markdown]
 # {{exercise mended_dropout}}
 #
-# Dropout sets features to 0 by chance, so that a network cannot lean on any one of them. It does so in training only. What is left is scaled up, so that the next layer gets the same sum on average.
+# Dropout sets randomly chosen features to 0, in training only, so that a network cannot rely on any one of them. The remaining features are scaled up, so that the next layer gets the same sum on average.
 #
-# Some libraries ask for the share to *keep*, others for the share to *drop*. The function below was moved from the one convention to the other, and only part of it arrived. It takes its chance as an argument: `noise` holds a number between 0 and 1 for each feature. The cell shows what it does to a million ones, whose mean should stay 1.
+# Some libraries ask for the probability to *keep* a feature, others for the probability to *drop* it. The function below was converted from one convention to the other, but not completely. Its randomness is an argument: `noise` holds a number between 0 and 1 for each feature. The cell shows what the function does to a million ones, whose mean should stay 1.
 
 
 # %%
@@ -505,18 +505,18 @@ for rate in (0.1, 0.5, 0.8):
         )
 
 # %% [markdown]
-# At rate 0.5 the mean looks healthy, which is why nobody noticed: it is the rate that everybody tries first. Write the mended function. The rate is the share to *drop*: a feature is dropped where its noise is below the rate. Leave `x` as it was.
+# At rate 0.5 the mean looks correct, and 0.5 is the rate that most people try first. Write the corrected function. The rate is the probability to *drop* a feature: it is dropped where its noise is below the rate. Do not modify `x`.
 #
-# *Before you code:* at which rate do the two conventions agree, so that no test at that rate can tell them apart? At rate 0, what should come out?
+# *Before you code:* at which rate do the two conventions agree, so that no test at that rate can distinguish them? What should the result be at rate 0?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# At 0.5, where as much is kept as is dropped. At rate 0 nothing is dropped and nothing scaled: `x` comes out as it went in.
+# At 0.5, where the two probabilities are equal. At rate 0 nothing is dropped and nothing is scaled: the result is `x`.
 # </details>
 #
 # <details><summary>Hint: how many are wrong</summary>
 #
-# Two things: what the rate means in one of the two lines, which is what the mean suffers from, and an argument that nobody reads.
+# Two things: the meaning of the rate in one of the two lines, which makes the mean wrong, and an argument that is never used.
 # </details>
 
 
@@ -524,7 +524,7 @@ for rate in (0.1, 0.5, 0.8):
 def mended_dropout(
     x: torch.Tensor, noise: torch.Tensor, rate: float, training: bool
 ) -> torch.Tensor:
-    """Drop a share of the features in training, and scale up what is left.
+    """Drop a fraction of the features in training, and scale up the rest.
 
     Shapes: x and noise have the same shape, any; noise lies in [0, 1), rate in [0, 1); returns
     the shape of x.
@@ -540,7 +540,7 @@ def mended_dropout(
 # %% [markdown]
 # {{exercise check_softmax}}
 #
-# Now the tables turn: you write the test. Here is one that somebody else wrote, and what it says about a "softmax" that returns zeros.
+# Now the roles are reversed: you write the test. Here is a published one, and its verdict on a "softmax" that returns zeros.
 
 
 # %%
@@ -555,32 +555,32 @@ def published_test(softmax):
 published_test(lambda scores, dim: 0 * scores)
 
 # %% [markdown]
-# It cannot fail: two comparisons whose results are thrown away, and a print. Tests like it have been published. A test that you have never seen fail is not a test yet.
+# This test cannot fail: it makes two comparisons, discards their results, and prints a message. Similar tests have been published. A test that you have never seen fail is not a test yet.
 #
-# First write `agree`, the comparison that a test stands on. Two tensors agree if they have the same shape and every number differs by no more than 0.00001. NaN agrees with nothing, not even with NaN. (Whoever uses `torch.allclose` should know what it adds to `atol`.)
+# First write `agree`, the comparison that a test rests on. Two tensors agree if they have the same shape and every number differs by no more than 0.00001. NaN agrees with nothing, not even with NaN. (If you use `torch.allclose`, find out what it adds to `atol`.)
 #
-# Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. It has to stop the wrong ones and to let the right ones pass. You may compare with `torch.softmax`. Be fair: a right softmax may round like single precision does, to within 0.00001; and for a row in which all scores are minus infinity, right ones differ (you know two answers from exercise 0.1), so do not ask.
+# Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. Wrong softmaxes must fail and correct ones must pass. You may compare with `torch.softmax`. Be fair: a correct softmax may compute in single precision and be off by up to 0.00001. For a row in which all scores are minus infinity, correct ones differ (you know two conventions from exercise 0.1), so do not test such rows.
 #
 # *Before you code:* what is `float("nan") > 0.1`? And `not (float("nan") <= 0.1)`? Which inputs would make each mistake of exercise 0.1 visible?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# False, and so the second is True: every comparison with NaN is False. Scores near 1000 show what overflows, scores near -1000 what divides 0 by 0, and a table that is not square, with more than one `dim`, shows a wrong axis.
+# The first is False, so the second is True: every comparison with NaN is False. Scores near 1000 reveal an overflow, scores near -1000 a division of 0 by 0, and a non-square table with more than one `dim` reveals a wrong axis.
 # </details>
 #
 # <details><summary>Hint: comparing</summary>
 #
-# `(3, 1) - (3,)` has the shape `(3, 3)`: torch stretches shapes to fit. So compare `seen.shape == expected.shape` first. Then ask whether *all* differences are small, rather than whether *any* is large.
+# A tensor of shape `(3, 1)` minus one of shape `(3,)` has the shape `(3, 3)`: torch broadcasts them. So compare `seen.shape == expected.shape` first. Then ask whether *all* differences are small, rather than whether *any* is large.
 # </details>
-# <details><summary>Hint: inputs that show something</summary>
+# <details><summary>Hint: inputs that reveal bugs</summary>
 #
-# Scores around 0, around 1000 and around -1000, in different rows of one tensor; scores far apart in one row; more than one `dim`; a table that is not square.
+# Scores around 0, around 1000 and around -1000, in different rows of one tensor; scores far apart in one row; more than one `dim`; a non-square table.
 # </details>
 
 
 # %% exercise="check_softmax"
 def agree(seen: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Say whether two tensors of floats have the same shape and, up to 0.00001, the same numbers."""
+    """Return whether two float tensors have the same shape and, up to 0.00001, the same numbers."""
     ### BEGIN SOLUTION
     if seen.shape != expected.shape:
         return False
@@ -606,7 +606,7 @@ def check_softmax(softmax) -> None:
 # %% [markdown]
 # ## Look at what you built
 #
-# Your bigram on a real text: the reference manual of Python, paragraph by paragraph, character by character. The dotted line is where a model that knows nothing starts; the loss on held-out paragraphs is what one character of context is worth. Below the figure the model writes. (This cell is not graded.)
+# Your bigram model on a real text: the Python reference manual, split into paragraphs, with characters as tokens. The dotted line is the loss of a uniform prediction; the distance from it down to the loss on held-out paragraphs is what one character of context is worth. Below the figure is a text that the model generated. (This cell is not graded.)
 
 # %%
 from groundup.data.texts import python_reference
@@ -626,7 +626,7 @@ smoothings = [0.01, 0.1, 1, 10, 100, 1000, 10_000]
 losses = [float(bigram_loss(bigram(learned, len(number), s), held_out)) for s in smoothings]
 plt.figure(figsize=(6, 3))
 plt.plot(smoothings, losses, "o-", label="bigram, held-out text")
-plt.axhline(first_loss(len(number)), linestyle=":", color="k", label="knows nothing: ln V")
+plt.axhline(first_loss(len(number)), linestyle=":", color="k", label="uniform prediction: ln V")
 plt.xscale("log")
 plt.xlabel("smoothing")
 plt.ylabel("nats per character")
@@ -643,13 +643,13 @@ print(written)
 # %% [markdown]
 # {{question why_subtract_the_maximum}}
 #
-# In exact arithmetic, the softmax of some scores stays the same when you subtract the largest score from all of them. Why? And why does every implementation subtract it all the same? Name a list of scores on which it makes a difference, and say what comes out without it. Answer in three to five sentences.
+# In exact arithmetic, a softmax does not change when you subtract the largest score from all scores. Why? And why does every implementation subtract it anyway? Give a list of scores for which it makes a difference, and say what the result is without it. Answer in three to five sentences.
 
 # %% [markdown] written="why_subtract_the_maximum" points=3
 # **What earns the points**, one each:
 #
 # 1. Subtracting a constant divides numerator and denominator by the same factor, e to that constant, which cancels.
-# 2. Without it, large scores overflow: the exponential is infinite, and infinity divided by infinity is NaN. (Or: very negative scores all become 0, and 0 divided by 0 is NaN.) After it, the largest exponential is 1.
+# 2. Without it, large scores overflow: the exponential is infinite, and infinity divided by infinity is NaN. (Or: very negative scores all become 0, and 0 divided by 0 is NaN.) With it, the largest exponential is 1.
 # 3. An example that does overflow in the dtype named, such as 1000 and 0 in float32 (e to the 89 is already too large), or all scores at -1000.
 #
-# **Often seen, and wrong:** “It makes the numbers smaller” without saying that the result stays the same; an example such as 10 and 20, on which nothing happens; the claim that it makes the softmax flatter, which is what dividing by a temperature does.
+# **Often seen, and wrong:** “It makes the numbers smaller” without saying that the result stays the same; an example such as 10 and 20, which does not overflow; the claim that it makes the softmax flatter, which is what dividing by a temperature does.

@@ -1,11 +1,11 @@
 # %% [markdown]
-# # Deriving attention
+# # Attention: queries, keys and values
 #
-# This notebook goes with chapter 1 of *Attention from the Ground Up*. You build attention from a weighted average, find out how large its scores get, test what it can and cannot do, differentiate it by hand, and mend two programs that went wrong.
+# This notebook goes with chapter 1 of *Attention from the Ground Up*. You build attention from a weighted average, find out how large its scores get, test what it can and cannot do, differentiate it by hand, and fix two published programs.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** A token is a row. `query` has the shape `(..., q_len, d_head)`, `key` `(..., k_len, d_head)`, `value` `(..., k_len, d_value)`, and weights `(..., q_len, k_len)`: one row per query, one column per key. The dots stand for any number of leading axes, such as batch and heads. The lengths and widths in the tests are all different, so a product that fits only square matrices will not fit here.
+# **Conventions.** A token is a row. `query` has the shape `(..., q_len, d_head)`, `key` `(..., k_len, d_head)`, `value` `(..., k_len, d_value)`, and weights `(..., q_len, k_len)`: one row per query, one column per key. The dots stand for any number of leading axes, such as batch and heads. The lengths and widths in the tests are all different, so a product that needs square matrices raises an error.
 
 # %%
 import math
@@ -19,20 +19,20 @@ from classroom import check
 # %% [markdown]
 # {{exercise kernel_regression}}
 #
-# You have observed values $v_s$ at places $k_s$ and want to guess the value at a place $q$ where you have not looked. Nearby observations should count more. Kernel regression, sixty years old, takes the average
+# You have observed values $v_j$ at points $k_j$ and want to predict the value at a point $q$ that you have not observed. Nearby observations should count more. Kernel regression, sixty years old, takes the average
 #
-# $$\hat v(q) = \frac{\sum_s K(q, k_s)\, v_s}{\sum_s K(q, k_s)}, \qquad K(q, k) = \exp\left(-\frac{\lVert q - k\rVert^2}{2\sigma^2}\right)$$
+# $$\hat v(q) = \frac{\sum_j K(q, k_j)\, v_j}{\sum_j K(q, k_j)}, \qquad K(q, k) = \exp\left(-\frac{\lVert q - k\rVert^2}{2\sigma^2}\right)$$
 #
-# with a bandwidth $\sigma$. Write it for many queries at once.
+# with a bandwidth $\sigma$. Implement it for many queries at once.
 #
-# *Before you code:* what does the formula give when the bandwidth is huge? And what should it give for a query that is a thousand bandwidths from every key: what does `torch.exp(torch.tensor(-500_000.0))` say, and what is $0/0$?
+# *Before you code:* what does the formula give when the bandwidth is huge? And what should it give for a query that is a thousand bandwidths from every key? What does `torch.exp(torch.tensor(-500_000.0))` return, and what is $0/0$?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# With a huge bandwidth all weights are equal, and the result is the mean of the values. Far away it should be the value of the nearest key, which gets nearly all the weight; but `exp(-500_000)` is exactly 0 in floats, the formula becomes $0/0$, and that is NaN.
+# With a huge bandwidth all weights are equal, and the result is the mean of the values. Far away it should be the value of the nearest key, which has nearly all the weight; but `exp(-500_000)` is exactly 0 in floating point, so the formula becomes $0/0$, which is NaN.
 # </details>
 #
-# Now expand the square: $-\lVert q-k\rVert^2 = 2\,q\cdot k - \lVert q\rVert^2 - \lVert k\rVert^2$. If all keys are equally long, two of the three terms cancel in the quotient, and what is left is a softmax of `scale * (q · k)`. Which scale?
+# Now expand the square: $-\lVert q-k\rVert^2 = 2\,q\cdot k - \lVert q\rVert^2 - \lVert k\rVert^2$. If all keys have the same norm, two of the three terms cancel in the quotient, and the result is a softmax of `scale * (q · k)`. Which scale?
 #
 # <details><summary>Hint: the shapes</summary>
 #
@@ -40,7 +40,7 @@ from classroom import check
 # </details>
 # <details><summary>Hint: far away</summary>
 #
-# A softmax over the keys of $-\lVert q-k\rVert^2/2\sigma^2$ is the same quotient, and `softmax` never divides zero by zero.
+# The softmax of $-\lVert q-k\rVert^2/2\sigma^2$ over the keys is the same quotient, and `softmax` never divides zero by zero.
 # </details>
 
 
@@ -48,7 +48,8 @@ from classroom import check
 def kernel_regression(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bandwidth: float
 ) -> torch.Tensor:
-    """Average the values with Gaussian weights of the distance from query to key.
+    """Average the values, with weights that are a Gaussian function of the distance from query to
+    key.
 
     Shapes: query (batch, q_len, d_head), key (batch, k_len, d_head), value (batch, k_len, d_value);
     returns (batch, q_len, d_value).
@@ -61,8 +62,8 @@ def kernel_regression(
 
 
 def scale_for(bandwidth: float) -> float:
-    """Return the scale at which softmax(scale * query · key) gives the same weights, if all keys
-    are equally long.
+    """Return the scale for which softmax(scale * query · key) gives the same weights, if all keys
+    have the same norm.
     """
     ### BEGIN SOLUTION
     return 1 / bandwidth**2
@@ -72,20 +73,20 @@ def scale_for(bandwidth: float) -> float:
 # %% [markdown]
 # {{exercise soft_lookup}}
 #
-# A Python dictionary compares your query with every key and hands over the value of the one that is equal. Attention is a dictionary that can be unsure: it hands over a mixture, with weights $\mathrm{softmax}(q\cdot k_s/\tau)$. The temperature $\tau$ says how unsure.
+# A Python dictionary compares your query with every key and returns the value of the one that is equal. Attention is a soft dictionary: it returns a mixture of all values, with weights $\mathrm{softmax}(q\cdot k_j/\tau)$. The temperature $\tau$ determines how soft.
 #
-# *Before you code:* which weights does the query $q = 0$ get? What happens to them as $\tau$ grows, and as $\tau \to 0$? At $\tau = 10^{-3}$ a score of 2 becomes 2000: will your code survive that?
+# *Before you code:* which weights does the query $q = 0$ get? What happens to them as $\tau$ grows, and as $\tau \to 0$? At $\tau = 10^{-3}$ a score of 2 becomes 2000: will your code handle that?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# $q = 0$ has the same score with every key, so the weights are equal. A growing $\tau$ makes them more equal, and as $\tau \to 0$ the largest score takes all. $e^{2000}$ is infinite in floats: only a softmax that subtracts the largest score first survives.
+# $q = 0$ has the same score with every key, so the weights are equal. As $\tau$ grows, they become more equal, and as $\tau \to 0$ the key with the largest score takes all the weight. $e^{2000}$ is infinite in floating point: only a softmax that subtracts the largest score first survives.
 # </details>
 #
 # At temperature exactly 0 return the limit: the value of the key with the largest score.
 #
 # <details><summary>Hint: temperature 0</summary>
 #
-# `scores.argmax(dim=-1)` holds the winner of each query. `torch.take_along_dim`, or `F.one_hot(...)` times the values, fetches its value.
+# `scores.argmax(dim=-1)` is the index of the best key for each query. `torch.take_along_dim`, or `F.one_hot(...)` times the values, gets its value.
 # </details>
 
 
@@ -111,20 +112,20 @@ def soft_lookup(
 # %% [markdown]
 # {{exercise raw_scores}}
 #
-# Take the tokens themselves as queries and keys, and the score of $t$ on $s$ is $x_t\cdot x_s$, the same as the score of $s$ on $t$. But "cat" may need "the" more than "the" needs "cat". Two learned maps break the tie: $q_t = x_t W_q$ and $k_s = x_s W_k$.
+# If the tokens themselves are the queries and keys, the score of query $i$ and key $j$ is $x_i\cdot x_j$, the same as that of query $j$ and key $i$. But "cat" may need "the" more than "the" needs "cat". Two learned projections break the symmetry: $q_i = x_i W_q$ and $k_j = x_j W_k$.
 #
-# Write three small functions: the matrix of raw scores (no scale, no softmax); the one matrix $M$ with $\text{score}_{ts} = x_t M x_s^\top$; and a measure of asymmetry, $\lVert S - S^\top\rVert / \lVert S\rVert$, which is 0 for symmetric scores.
+# Write three small functions: the matrix of raw scores (no scale, no softmax); the single matrix $M$ for which $s_{ij} = x_i M x_j^\top$; and a measure of asymmetry, $\lVert S - S^\top\rVert / \lVert S\rVert$, which is 0 for symmetric scores.
 #
-# *Before you code:* what is the shape of $M$, and what is its rank at most? For which $W_q, W_k$ are the scores symmetric for every input?
+# *Before you code:* what is the shape of $M$, and what is the highest rank it can have? For which $W_q, W_k$ are the scores symmetric for every input?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# $M$ is `(d_model, d_model)`, and its rank is at most `d_head`, which both maps pass through. The scores are symmetric for every input exactly if $M$ is symmetric, for instance if $W_q = W_k$.
+# $M$ is `(d_model, d_model)`, and its rank is at most `d_head`, the width of both projections. The scores are symmetric for every input if and only if $M$ is symmetric, for instance if $W_q = W_k$.
 # </details>
 #
 # <details><summary>Hint: which one is transposed</summary>
 #
-# $x_t W_q (x_s W_k)^\top = x_t\, W_q W_k^\top\, x_s^\top$.
+# $x_i W_q (x_j W_k)^\top = x_i\, W_q W_k^\top\, x_j^\top$.
 # </details>
 
 
@@ -141,7 +142,7 @@ def raw_scores(x: torch.Tensor, w_query: torch.Tensor, w_key: torch.Tensor) -> t
 
 
 def mixing_matrix(w_query: torch.Tensor, w_key: torch.Tensor) -> torch.Tensor:
-    """Return the matrix (d_model, d_model) that scores are made with."""
+    """Return the matrix (d_model, d_model) behind the scores."""
     ### BEGIN SOLUTION
     return w_query @ w_key.T
     ### END SOLUTION
@@ -157,26 +158,26 @@ def asymmetry(scores: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise scaled_dot_product_attention}}
 #
-# The operation that the rest of the course stands on:
+# The operation that the rest of the course builds on:
 #
 # $$\mathrm{attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_{\text{head}}}}\right) V$$
 #
 # The softmax runs over the keys. $d_{\text{head}}$ is the width of one query or key: not of the values, and not of all heads together. Return the output *and* the weights; you will want to look at them.
 #
-# *Before you code:* with a single key, what is the output, whatever the query? With keys that are all equal?
+# *Before you code:* with a single key, what is the output, whatever the query? If all keys are equal?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# With one key its weight is 1, so the output is its value. With equal keys all weights are equal: the output is the mean of the values. The query matters in neither case.
+# With one key its weight is 1, so the output is its value. With equal keys all weights are equal: the output is the mean of the values. In neither case does the query matter.
 # </details>
 #
 # <details><summary>Hint: any number of leading axes</summary>
 #
-# `key.transpose(-2, -1)` swaps the last two axes and leaves the others alone; `@` multiplies the last two and carries the others along.
+# `key.transpose(-2, -1)` swaps the last two axes and leaves the others unchanged; `@` multiplies matrices on the last two axes and treats the others as batch axes.
 # </details>
 # <details><summary>Hint: scores in the thousands</summary>
 #
-# `softmax` subtracts the largest score before it exponentiates. If you wrote the exponential yourself, do the same.
+# `softmax` subtracts the largest score before taking exponentials. If you take the exponentials yourself, do the same.
 # </details>
 
 
@@ -199,15 +200,15 @@ def scaled_dot_product_attention(
 # %% [markdown]
 # {{exercise mended_attention}}
 #
-# This function was published, ran without an error, and trained. It computes a scale. Run the cell: the wider the head, the more one key takes all, although the inputs are plain noise.
+# This function was published, ran without an error, and could be trained. It does compute a scale. Run the cell: the wider the head, the more weight goes to a single key, although the inputs are pure noise.
 #
-# There are two bugs in it. Write the mended function; it returns the output only.
+# It has two bugs. Write the corrected function; it returns the output only.
 #
-# *Before you code:* if `scaled` had been used as it stands, would the largest weight have grown or shrunk with the width?
+# *Before you code:* if `scaled` had been used as it is, would the largest weight grow or shrink with the width?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Shrunk: dot products grow with $\sqrt{d}$, so divided by $d$ they fall with $1/\sqrt{d}$, and all keys would come close to $1/32$.
+# Shrink: dot products grow like $\sqrt{d}$, so divided by $d$ they fall like $1/\sqrt{d}$, and all weights would approach $1/32$.
 # </details>
 
 
@@ -223,7 +224,7 @@ generator = torch.Generator().manual_seed(0)
 for d_head in (4, 64, 1024):
     query, key = torch.randn(2, 32, d_head, generator=generator)
     largest = published_attention(query, key, torch.eye(32)).amax(dim=-1).mean()
-    print(f"d_head {d_head:4}: the favourite of 32 keys gets {largest:.2f} of the weight")
+    print(f"d_head {d_head:4}: the largest of 32 weights is {largest:.2f} on average")
 
 
 # %% exercise="mended_attention"
@@ -247,22 +248,22 @@ def mended_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 # %% [markdown]
 # {{exercise worked_row}}
 #
-# An introduction to decoder-only transformers, read by many, works one row of attention out by hand: the sentence is "The sun dipped below the horizon", the query is that of its last token, `d_head` is 2. It explains the scale, and then prints these numbers:
+# A widely read introduction to decoder-only transformers works out one row of attention by hand: the sentence is "The sun dipped below the horizon", the query is that of its last token, `d_head` is 2. It explains the scale, and then prints these numbers:
 #
 # | | The | sun | dipped | below | the | horizon |
 # |---|---|---|---|---|---|---|
 # | printed scores | 0.4254 | 0.7648 | 0.3096 | 0.7953 | 0.8659 | 0.9515 |
 # | printed weights | 0.1252 | 0.1758 | 0.1115 | 0.1812 | 0.1945 | 0.2119 |
 #
-# and the output `(0.5863, 0.4673)`. The query, the keys and the values are in the cell below. Something was forgotten. Write `worked_row` so that it is right.
+# and the output `(0.5863, 0.4673)`. The query, the keys and the values are in the cell below. The introduction forgot one step. Write `worked_row` so that it is correct.
 #
-# The text also says that a dot product tells how much two vectors "point in the same direction". Write `rankings`: the indices of the keys from best to worst, first by dot product, then by the cosine of the angle. Then look at "dipped" in both.
+# The text also says that a dot product measures how much two vectors "point in the same direction". Write `rankings`: the indices of the keys from best to worst, first by dot product, then by the cosine of the angle. Then compare the ranks of "dipped".
 #
 # *Before you code:* if every key were twice as long, which of the two rankings would change? If only one key were?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Neither, if all of them grow: every dot product doubles, and the cosine does not see lengths. If one key grows, it may change its place by dot product, up if its score is positive and down if it is negative. By cosine it stays.
+# Neither, if all of them are doubled: every dot product doubles, and the cosine does not depend on length. If one key is doubled, its rank by dot product may change: it rises if the score is positive and falls if the score is negative. Its rank by cosine stays the same.
 # </details>
 
 # %%
@@ -294,7 +295,7 @@ values = torch.tensor(
 def worked_row(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Work one row of attention out.
+    """Work out one row of attention.
 
     Shapes: query (d_head,), keys (k_len, d_head), values (k_len, d_value); returns the scaled
     scores (k_len,), the weights (k_len,) and the output (d_value,).
@@ -307,7 +308,8 @@ def worked_row(
 
 
 def rankings(query: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rank the keys from best to worst, by dot product and by cosine: two (k_len,) of indices."""
+    """Rank the keys from best to worst, by dot product and by cosine: two (k_len,) index
+    tensors."""
     ### BEGIN SOLUTION
     by_dot_product = (keys @ query).argsort(descending=True)
     by_cosine = F.cosine_similarity(keys, query[None], dim=-1).argsort(descending=True)
@@ -318,7 +320,7 @@ def rankings(query: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, tor
 # %% [markdown]
 # {{exercise logit_std}}
 #
-# Why divide by $\sqrt{d_{\text{head}}}$, and not by $d_{\text{head}}$, or by nothing? Measure first. The cell below draws queries and keys with independent entries of mean 0 and variance 1, and prints the standard deviation and the excess kurtosis of their dot products (the excess kurtosis is 0 for a normal distribution, and larger if extreme values are more common).
+# Why divide by $\sqrt{d_{\text{head}}}$, and not by $d_{\text{head}}$, or not at all? Measure first. The cell below draws queries and keys with independent entries of mean 0 and variance 1, and prints the standard deviation and the excess kurtosis of their dot products (the excess kurtosis is 0 for a normal distribution, and larger if extreme values are more common).
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -333,13 +335,13 @@ for d_head in (1, 4, 16, 64, 256):
 # %% [markdown]
 # Now explain the table. Write the standard deviation of `scale * (query · key)` and the excess kurtosis of `query · key` as formulas in `d_head`, for *normal* entries. (One product of two standard normals has variance 1 and fourth moment 9.)
 #
-# Then write the entropy of rows of weights, $-\sum_s p_s \ln p_s$, in nats: $\ln n$ for $n$ equal weights, 0 when one key takes all. It is how the chapter shows that unscaled attention stops hesitating.
+# Then write the entropy of each row of weights, $-\sum_j p_j \ln p_j$, in nats: it is $\ln n$ for $n$ equal weights and 0 if one key has all the weight. The chapter uses it to show that unscaled attention saturates.
 #
-# *Before you code:* what is the entropy of the row $(1, 0, 0)$, and what does `0 * math.log(0)` say about it?
+# *Before you code:* what is the entropy of the row $(1, 0, 0)$, and what does `0 * math.log(0)` give?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The entropy is 0: there is no doubt. `math.log(0)` raises an error, and with torch $0 \cdot (-\infty)$ is NaN.
+# The entropy is 0: there is no uncertainty. `math.log(0)` raises an error, and with torch $0 \cdot (-\infty)$ is NaN.
 # </details>
 #
 # <details><summary>Hint: the kurtosis of a sum</summary>
@@ -348,7 +350,7 @@ for d_head in (1, 4, 16, 64, 256):
 # </details>
 # <details><summary>Hint: zero weights</summary>
 #
-# `torch.xlogy` and `torch.special.entr` know that $0 \ln 0 = 0$.
+# `torch.xlogy` and `torch.special.entr` define $0 \ln 0 = 0$.
 # </details>
 
 
@@ -377,15 +379,15 @@ def entropy(weights: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise project_after_mixing}}
 #
-# Somebody read that "the value map gives attention its nonlinearity", disbelieved it, and was right: $A(TW) = (AT)W$. So they moved the map behind the average, where it runs once per query instead of once per key, and the tests stayed green. Months later padding was added: rows of weights for padded queries became all zero. Since then padded positions are no longer silent.
+# A programmer read that "the value projection gives attention its nonlinearity" and rightly doubted it: $A(TW) = (AT)W$. So they moved the projection after the average, where it runs once per query instead of once per key, and the tests still passed. Months later padding was added: the rows of weights for padded queries became all zero. Since then the outputs at padded positions are no longer zero.
 #
-# `projected_first` below is what was there before, `projected_last` is the fast version. Find out when they differ, and write `project_after_mixing`: fast, and equal to the old one for *any* weights. The map has a bias.
+# `projected_first` below is the old version, `projected_last` the fast one. Find out when they differ, and write `project_after_mixing`, which is fast and agrees with the old version for *any* weights. The projection has a bias.
 #
-# *Before you code:* what does a row of weights that sums to one half make of a constant?
+# *Before you code:* what is the average of a constant under a row of weights that sums to one half?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Half of it. So a bias that every token carries arrives halved, and one that is added afterwards arrives whole.
+# Half of it. So a bias that was added to every token is halved, while one that is added after the average is not.
 # </details>
 
 
@@ -402,7 +404,7 @@ def projected_last(weights, tokens, w_value, b_value):
 def project_after_mixing(
     weights: torch.Tensor, tokens: torch.Tensor, w_value: torch.Tensor, b_value: torch.Tensor
 ) -> torch.Tensor:
-    """Average first, project then, and get what projecting first would have given.
+    """Average first, then project; return the same result as projecting first.
 
     Shapes: weights (q_len, k_len), tokens (k_len, d_model), w_value (d_model, d_value),
     b_value (d_value,); returns (q_len, d_value).
@@ -416,16 +418,16 @@ def project_after_mixing(
 # %% [markdown]
 # {{exercise check_convex_hull}}
 #
-# Here the tables turn: you write the tests, and they are graded by the bugs that they catch. Your two functions get `attention`, a function of `(query, key, value)` that returns only the output. They call it on inputs of their choice and use `assert`. They must let every right implementation pass, however it rounds, and stop the wrong ones.
+# Now the roles are reversed: you write the tests, and they are graded by the bugs that they catch. Each of your two functions gets `attention`, a function of `(query, key, value)` that returns only the output, calls it on inputs of your choice, and uses `assert`. Every correct implementation must pass, however it rounds, and wrong ones must fail.
 #
-# 1. **An average stays inside.** Weights that are positive and sum to 1 cannot leave the convex hull of the values. It is enough to look feature by feature: every output lies between the smallest and the largest value of that feature. Nothing that attention adds up can be larger than what it was given.
-# 2. **A linear map may be applied before or after.** Averaging projected values is projecting averaged values: $A(VW) = (AV)W$. So the value map alone makes attention no more expressive per row of weights; what is not linear sits in the weights.
+# 1. **An average stays inside.** An average with positive weights that sum to 1 cannot leave the convex hull of the values. Test it feature by feature: every output lies between the smallest and the largest value of that feature.
+# 2. **A linear map may be applied before or after.** Averaging projected values gives the same result as projecting averaged values: $A(VW) = (AV)W$. So for given weights attention is linear in the values; its nonlinearity is in the weights.
 #
-# *Before you code:* which inputs make a bug visible? If all values lie around zero, will an output that is half as large as it should be leave the hull? If all values are equal, can a negative weight show? If the map only stretches, what gets past?
+# *Before you code:* which inputs reveal a bug? If all values lie around zero, will an output that is half as large as it should be leave the hull? If all values are equal, can a negative weight be detected? If the map only rescales, which bugs get past?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Values far from zero and close together, but different. Around zero the hull contains 0, so half of an output is still inside; and if all values are equal, weights that sum to 1 give the same output whatever their signs. A map that only stretches, by a positive factor, commutes with exchanged features, with a maximum in place of the mean, and with much else.
+# Values far from zero and close together, but different. If the values lie around zero, the hull contains 0, so half of an output is still inside; and if all values are equal, weights that sum to 1 give the same output whatever their signs. A map that only rescales by a positive factor commutes with swapping features, with a maximum in place of the mean, and with much else.
 # </details>
 #
 # <details><summary>Hint: values that leave no room</summary>
@@ -434,13 +436,13 @@ def project_after_mixing(
 # </details>
 # <details><summary>Hint: comparing floats</summary>
 #
-# Use `torch.allclose(a, b, atol=...)`, or double precision and a small tolerance. Two right implementations differ in the last digits.
+# Use `torch.allclose(a, b, atol=...)`, or double precision and a small tolerance. Two correct implementations differ in the last digits.
 # </details>
 
 
 # %% exercise="check_convex_hull"
 def check_convex_hull(attention) -> None:
-    """Raise AssertionError if some output of attention lies outside what its values span."""
+    """Raise AssertionError if an output of attention lies outside the range of its values."""
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(0)
     query = 2 * torch.randn(11, 4, generator=generator)
@@ -453,7 +455,7 @@ def check_convex_hull(attention) -> None:
 
 
 def check_value_map_commutes(attention) -> None:
-    """Raise AssertionError if mapping the values before and after averaging gives different
+    """Raise AssertionError if a linear map before and after averaging gives different
     results.
     """
     ### BEGIN SOLUTION
@@ -471,26 +473,26 @@ def check_value_map_commutes(attention) -> None:
 # %% [markdown]
 # {{exercise attention_backward}}
 #
-# Autograd will do this for you for the rest of your life. Do it once by hand, and you will know what a kernel such as flash attention has to compute.
+# Autograd will do this for you from now on. Do it once by hand, and you will know what a kernel such as FlashAttention has to compute.
 #
-# Given $G = \partial L/\partial \text{output}$, work backwards through `output = weights @ value`, `weights = softmax(scores)`, `scores = scale * query @ keyᵀ`, with `scale` $= 1/\sqrt{d_{\text{head}}}$. Return the gradients by query, key and value.
+# Given $G = \partial L/\partial\,\text{output}$, work backwards through `output = weights @ value`, `weights = softmax(scores)`, `scores = scale * query @ keyᵀ`, with `scale` $= 1/\sqrt{d_{\text{head}}}$. Return the gradients with respect to query, key and value.
 #
-# Then look at a single query. Write $\partial\,\text{output}_i/\partial q_j$ as a matrix `(d_value, d_head)`. It turns out to be `scale` times the covariance of values and keys under the weights. No spread among the keys that get weight means no gradient for the query: that is why saturated attention stops learning.
+# Then look at a single query. Write $\partial\,\text{output}_a/\partial q_b$ as a matrix `(d_value, d_head)`, with $a$ and $b$ numbering features. It is `scale` times the covariance of values and keys under the weights. If the keys that have weight do not vary, the query gets no gradient: that is why saturated attention stops learning.
 #
-# *Before you code:* if one key has all the weight, what are the gradients by query and by key? What is the gradient by its value?
+# *Before you code:* if one key has all the weight, what are the gradients with respect to the query and the keys? What is the gradient with respect to that key's value?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# By query and by key they are 0: the gradient of each score is its weight times its distance from the weighted mean, and one of the two is 0 for every key. The gradient by the value of that key is the whole gradient of the output, summed over the queries.
+# For the query and the keys they are 0: the gradient of each score is its weight times the deviation of that weight's gradient from the weighted mean, and one of the two factors is 0 for every key. The gradient with respect to the value of that key is the whole gradient of the output, summed over the queries.
 # </details>
 #
 # <details><summary>Hint: through the softmax</summary>
 #
-# For one row, $\partial L/\partial s_i = p_i\,(g_i - \sum_j p_j g_j)$ with $g = \partial L/\partial p$: each gradient minus the weighted mean of its row.
+# For one row, $\partial L/\partial s_j = p_j\,(g_j - \sum_l p_l g_l)$ with $g = \partial L/\partial p$: each gradient minus the weighted mean of its row.
 # </details>
 # <details><summary>Hint: through a product</summary>
 #
-# If $C = AB$, then the gradient by $A$ is $G B^\top$ and the gradient by $B$ is $A^\top G$. Shapes leave no choice.
+# If $C = AB$ and $G$ is the gradient with respect to $C$, the gradient with respect to $A$ is $G B^\top$ and the gradient with respect to $B$ is $A^\top G$. No other products have the right shapes.
 # </details>
 
 
@@ -498,10 +500,10 @@ def check_value_map_commutes(attention) -> None:
 def attention_backward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grad_output: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of the loss by query, key and value, without autograd.
+    """Return the gradients of the loss with respect to query, key and value, without autograd.
 
     Shapes: query (batch, q_len, d_head), key (batch, k_len, d_head), value (batch, k_len, d_value),
-    grad_output (batch, q_len, d_value); each gradient has the shape of what it belongs to.
+    grad_output (batch, q_len, d_value); each gradient has the shape of its tensor.
     """
     ### BEGIN SOLUTION
     scale = 1 / math.sqrt(query.shape[-1])
@@ -515,7 +517,7 @@ def attention_backward(
 
 
 def output_jacobian(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return how the output of one query changes with the query.
+    """Return the Jacobian of the output of one query with respect to that query.
 
     Shapes: query (d_head,), key (k_len, d_head), value (k_len, d_value);
     returns (d_value, d_head).
@@ -531,7 +533,7 @@ def output_jacobian(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
 # %% [markdown]
 # ## Look at what you built
 #
-# Your own attention on the printed sentence, every token as a query: brighter is more weight. And your kernel regression through a few noisy observations, from narrow to wide. (This cell is not graded.)
+# Left: your own attention on the printed sentence, with every token as a query; brighter means more weight. Right: your kernel regression through a few noisy observations, with bandwidths from narrow to wide. (This cell is not graded.)
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
@@ -543,12 +545,12 @@ left.set_xlabel("key")
 left.set_ylabel("query")
 
 generator = torch.Generator().manual_seed(0)
-places = torch.rand(1, 30, 1, generator=generator) * 6
-observed = torch.sin(places) + 0.2 * torch.randn(places.shape, generator=generator)
+points = torch.rand(1, 30, 1, generator=generator) * 6
+observed = torch.sin(points) + 0.2 * torch.randn(points.shape, generator=generator)
 grid = torch.linspace(0, 6, 200)[None, :, None]
-right.plot(places.flatten(), observed.flatten(), "k.", label="observed")
+right.plot(points.flatten(), observed.flatten(), "k.", label="observed")
 for bandwidth in (0.1, 0.4, 2.0):
-    curve = kernel_regression(grid, places, observed, bandwidth)
+    curve = kernel_regression(grid, points, observed, bandwidth)
     right.plot(grid.flatten(), curve.flatten(), label=f"bandwidth {bandwidth}")
 right.legend()
 plt.show()
@@ -561,8 +563,8 @@ plt.show()
 # %% [markdown] written="why_scale" points=3
 # **What earns the points**, one each:
 #
-# 1. The score is a sum of d_head products of variance 1, so its variance is d_head and its standard deviation 8.
+# 1. The score is a sum of d_head products of variance 1, so its variance is d_head = 64 and its standard deviation is 8.
 # 2. Differences of this size put nearly all weight on one key: the softmax saturates.
-# 3. Where the softmax saturates its derivative is nearly 0, so queries and keys hardly learn; the square root, because it makes the standard deviation 1; dividing by d_head would make it 1/8, and the weights nearly equal.
+# 3. Where the softmax saturates its derivative is nearly 0, so queries and keys hardly learn. The square root makes the standard deviation 1; dividing by d_head would make it 1/8, and the weights nearly equal.
 #
-# **Often seen, and wrong:** “To avoid overflow” (scores of 8 overflow nowhere); “so that the weights sum to 1” (they do in any case); variance and standard deviation confused.
+# **Often seen, and wrong:** “To avoid overflow” (scores around 8 do not overflow); “so that the weights sum to 1” (they do in any case); variance and standard deviation confused.

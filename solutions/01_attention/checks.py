@@ -1,4 +1,4 @@
-"""What is graded in chapter 01, deriving attention.
+"""What is graded in chapter 01, attention.
 
 The oracles are torch's own attention, torch's autograd, or numbers made by hand.
 """
@@ -61,8 +61,9 @@ def far_inputs(case):
     "kernel_regression",
     number="1.1",
     title="Kernel regression is attention",
-    asks="`kernel_regression` averages the values with Gaussian weights of the distance from query to "
-    "key; `scale_for` returns the scale at which dot products give the same weights.",
+    asks="`kernel_regression` averages the values, with weights that are a Gaussian function of "
+    "the distance from query to key; `scale_for` returns the scale for which dot products give "
+    "the same weights.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -109,7 +110,7 @@ def some_queries_short(case):
 @exercise(
     "soft_lookup",
     number="1.2",
-    title="A dictionary that can be unsure",
+    title="A soft dictionary",
     asks="Return the average of the values, weighted by the softmax of query · key / temperature; "
     "at temperature 0, the value of the best matching key.",
     difficulty=2,
@@ -168,10 +169,10 @@ def score_inputs(case):
 @exercise(
     "raw_scores",
     number="1.3",
-    title="Who looks at whom: symmetric and asymmetric scores",
+    title="Who attends to whom: symmetric and asymmetric scores",
     may_cut=("asymmetry",),
-    asks="`raw_scores` scores every query against every key, `mixing_matrix` returns the one matrix "
-    "behind the scores, and `asymmetry` says how far they are from symmetric.",
+    asks="`raw_scores` scores every query against every key, `mixing_matrix` returns the one "
+    "matrix behind the scores, and `asymmetry` measures how far they are from symmetric.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -220,7 +221,7 @@ class TestRawScores:
 
 @oracle
 def attention_oracle(query, key, value):
-    """Torch's attention; the weights are what it does to the identity matrix."""
+    """Torch's attention; with the identity matrix as values it returns the weights."""
     identity = torch.eye(key.shape[-2], dtype=key.dtype).expand(*key.shape[:-1], key.shape[-2])
     return (
         F.scaled_dot_product_attention(query, key, value),
@@ -246,8 +247,8 @@ HEADS = {"output": "batch heads q_len d_value", "weights": "batch heads q_len k_
     "scaled_dot_product_attention",
     number="1.4",
     title="Scaled dot-product attention",
-    asks="Return (output, weights): the weights of every query over the keys, and the averages of "
-    "the values that they give.",
+    asks="Return (output, weights): the weights of every query over the keys, and the weighted "
+    "averages of the values.",
     difficulty=2,
     importance=5,
     minutes=15,
@@ -285,7 +286,7 @@ class TestScaledDotProductAttention:
     def test_scores_in_the_thousands_give_no_nan(self, subject, case):
         def inputs(case):
             query, key, value = head_inputs(case)
-            # The first query stays small, so that right and wrong softmaxes both show there.
+            # The first query stays small, so that correct and wrong softmaxes both show there.
             grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(query.shape[-2])])
             return query * grow[:, None].double(), key, value
 
@@ -324,8 +325,8 @@ def entropy_oracle(weights):
     number="1.7",
     title="How large does a dot product get?",
     may_cut=("entropy",),
-    asks="`logit_std` and `excess_kurtosis` say how dot products of independent normal entries spread; "
-    "`entropy` says how undecided each row of weights is.",
+    asks="`logit_std` and `excess_kurtosis` describe the distribution of dot products of "
+    "independent normal entries; `entropy` returns the entropy of each row of weights.",
     difficulty=3,
     importance=4,
     minutes=20,
@@ -336,7 +337,9 @@ class TestLogitStd:
     def test_the_spread_grows_with_the_root_of_the_width(self, subject, case):
         def inputs(case):
             tenths = case.integer(1, 29)
-            return case.integer(2, 200), (tenths + (tenths >= 10)) / 10  # of 1 nobody sees anything
+            return case.integer(2, 200), (
+                tenths + (tenths >= 10)
+            ) / 10  # 1 would hide a missing scale
 
         @oracle
         def right(d_head, scale):
@@ -419,10 +422,10 @@ ROW = {"scores": "k_len", "weights": "k_len", "output": "d_value"}
 @exercise(
     "worked_row",
     number="1.6",
-    title="Repair a printed example",
+    title="Correct a printed example",
     may_cut=("worked_row",),
-    asks="`worked_row` returns (scores, weights, output) of one query, with scaled scores; `rankings` "
-    "orders the keys by dot product and by cosine, the best first.",
+    asks="`worked_row` returns (scores, weights, output) of one query, with scaled scores; "
+    "`rankings` orders the keys by dot product and by cosine, the best first.",
     difficulty=2,
     importance=3,
     minutes=15,
@@ -473,7 +476,7 @@ def averaging(weights_of):
 
 
 def around(before=lambda value: value, after=lambda output: output):
-    """Return right attention with something done to its values or to its output."""
+    """Return correct attention with a change to its values or to its output."""
 
     def attention(query, key, value):
         return after(F.scaled_dot_product_attention(query, key, before(value)))
@@ -499,8 +502,8 @@ NO_AVERAGES = {
     ),
 }
 NOT_LINEAR = {
-    "negative features of the values are cut off": around(before=torch.relu),
-    "every value is stretched to length 1": around(before=lambda v: F.normalize(v, dim=-1)),
+    "negative features of the values are clamped to 0": around(before=torch.relu),
+    "every value is rescaled to length 1": around(before=lambda v: F.normalize(v, dim=-1)),
     "a constant is added to the output": around(after=lambda output: output + 0.5),
 }
 ### END PACKED
@@ -510,8 +513,8 @@ NOT_LINEAR = {
     "check_convex_hull",
     number="1.9",
     title="Write the tests: what averaging can and cannot do",
-    asks="`check_convex_hull` and `check_value_map_commutes` call the attention function that they are "
-    "given, on inputs of your choice, and `assert` what has to hold.",
+    asks="`check_convex_hull` and `check_value_map_commutes` call the attention function that they "
+    "are given on inputs of your choice, and `assert` the property that must hold.",
     difficulty=4,
     importance=4,
     minutes=35,
@@ -532,11 +535,11 @@ class TestCheckConvexHull:
 
     @points(1)
     def test_values_that_are_cut_off_are_caught(self, subject, case):
-        self.judge_map(subject, case, "negative features of the values are cut off")
+        self.judge_map(subject, case, "negative features of the values are clamped to 0")
 
     @points(1)
     def test_values_that_are_normalised_are_caught(self, subject, case):
-        self.judge_map(subject, case, "every value is stretched to length 1")
+        self.judge_map(subject, case, "every value is rescaled to length 1")
 
     @points(1)
     def test_a_constant_in_the_output_is_caught(self, subject, case):
@@ -584,8 +587,9 @@ GRADIENTS = {
     number="1.10",
     title="Backward by hand",
     by_hand=True,
-    asks="`attention_backward` returns (grad_query, grad_key, grad_value), given the gradient by the "
-    "output; `output_jacobian` says how the output of one query moves with the query. Both without autograd.",
+    asks="`attention_backward` returns (grad_query, grad_key, grad_value), given the gradient with "
+    "respect to the output; `output_jacobian` returns the derivative of the output of one query "
+    "with respect to that query. Do not use autograd in either.",
     difficulty=5,
     importance=3,
     minutes=45,
@@ -634,8 +638,8 @@ class TestAttentionBackward:
 @exercise(
     "mended_attention",
     number="1.5",
-    title="Bug hunt: the scale that was computed and never used",
-    asks="Return the output of attention: the published function with its two bugs mended.",
+    title="Bug hunt: a scale that is computed and never used",
+    asks="Return the output of attention: the published function with its two bugs fixed.",
     difficulty=1,
     importance=4,
     minutes=10,
@@ -692,16 +696,16 @@ def mixing_inputs(case):
 
 @oracle
 def mixing_oracle(weights, tokens, w_value, b_value):
-    """What the function computed before it was made fast: project first, then average."""
+    """The result of the old function: project first, then average."""
     return torch.einsum("qk,kv->qv", weights, torch.addmm(b_value, tokens, w_value))
 
 
 @exercise(
     "project_after_mixing",
     number="1.8",
-    title="Bug hunt: the value map that was moved",
-    asks="Return what averaging the projected values gives, but project only once per query: mend "
-    "the fast function for rows that do not sum to 1.",
+    title="Bug hunt: the value projection that was moved",
+    asks="Return the average of the projected values, but project only once per query: fix the "
+    "fast function for rows that do not sum to 1.",
     difficulty=2,
     importance=3,
     minutes=10,

@@ -22,7 +22,7 @@ DistanceNotSquared = Kernel.but(
     "squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)",
     "distance = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1).sqrt()",
 ).but("-squared", "-distance")
-"""A Gaussian falls with the square of the distance, not with the distance."""
+"""A Gaussian depends on the square of the distance, not on the distance."""
 
 FactorTwoForgotten = Kernel.but("(2 * bandwidth**2)", "bandwidth**2")
 """The exponent of a Gaussian is the squared distance over twice the squared bandwidth."""
@@ -31,7 +31,7 @@ BandwidthNotSquared = Kernel.but("* bandwidth**2", "* bandwidth")
 """The squared distance is divided by the bandwidth, not by its square."""
 
 NeverDividedByTheTotal = Kernel.but("softmax(dim=-1)", "exp()")
-"""The kernel weights are used as they are: they must be divided by their sum over the keys."""
+"""The kernel weights are not normalised: divide them by their sum over the keys."""
 
 TotalOverQueries = Kernel.but("softmax(dim=-1)", "softmax(dim=-2)")
 """The weights are divided by their sum over the queries; each query needs its own total."""
@@ -45,7 +45,7 @@ UnderflowFarAway = Kernel.but(
 instead of dividing exponentials."""
 
 ScaleWithFactorTwo = Kernel.but("1 / bandwidth**2", "1 / (2 * bandwidth**2)")
-"""Expand the square: the 2 in front of query · key cancels the 2 under the distance."""
+"""Expand the square: the 2 in front of query · key cancels the 2 in the denominator."""
 
 
 # 1.2 ------------------------------------------------------------------------------------------
@@ -58,13 +58,14 @@ class Lookup(Correct, exercise="soft_lookup"):
 
 
 TimesTemperature = Lookup.but("scores / temperature", "scores * temperature")
-"""The scores are multiplied by the temperature; a hot lookup then gets sharper."""
+"""The scores are multiplied by the temperature, so a high temperature makes the lookup sharper:
+divide by it."""
 
 WinnersAddedUp = Lookup.but(
     "return torch.stack(…", "return (scores == scores.amax(dim=-1, keepdim=True)).double() @ value"
 )
-"""At temperature 0 the values of all keys that match equally well are added up, so that their weights
-sum to more than 1: take one of them, or share."""
+"""At temperature 0 the values of all keys that match equally well are summed, so that the weights
+sum to more than 1: take one of them, or their mean."""
 
 TemperatureAfterSoftmax = Lookup.but(
     "scores / temperature).softmax(dim=-1", "scores.softmax(dim=-1) / temperature"
@@ -85,14 +86,14 @@ softmax does."""
 ScaledAsWell = Lookup.but(
     "query @ key.transpose(-2, -1)", "query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5"
 )
-"""The scores are also divided by the square root of the width: here the temperature is all that they
-are divided by."""
+"""The scores are also divided by the square root of the width: here they are divided by the
+temperature only."""
 
 TemperatureClamped = Lookup.but(
     "if temperature == 0:\n    return …", "temperature = max(temperature, 1e-3)"
 )
-"""At temperature 0 a small temperature is used, and keys that match nearly as well still share the
-weight: in the limit, the best key takes all."""
+"""At temperature 0 a small temperature is used, so keys that match nearly as well still get weight:
+in the limit, the best key takes all of it."""
 
 WorstMatchWins = Lookup.but("argmax", "argmin")
 """At temperature 0 the key with the smallest score is taken instead of the largest."""
@@ -101,8 +102,8 @@ ZeroMeansNoTemperature = Lookup.but(
     "if temperature == 0:…\nreturn …",
     "if temperature:\n    scores = scores / temperature\nreturn scores.softmax(dim=-1) @ value",
 )
-"""Temperature 0 is taken to mean “leave the scores alone”; it is the limit in which the best key
-takes all."""
+"""Temperature 0 is taken to mean “do not scale the scores”; it is the limit in which the best key
+takes all the weight."""
 
 
 # 1.3 ------------------------------------------------------------------------------------------
@@ -115,22 +116,22 @@ KeysAsRows = Scores.but(
 """Rows hold keys and columns hold queries: the matrix is transposed."""
 
 QueryMapUsedTwice = Scores.but("x @ w_key)", "x @ w_query)")
-"""Queries and keys come from the same map, so the scores stay symmetric."""
+"""Queries and keys come from the same projection, so the scores stay symmetric."""
 
 MadeSymmetric = Scores.but(
     "return (x @ w_query) …",
     "scores = (x @ w_query) @ (x @ w_key).transpose(-2, -1)\nreturn (scores + scores.transpose(-2, -1)) / 2",
 )
-"""The scores are averaged with their transpose; the asymmetry is wanted."""
+"""The scores are averaged with their transpose, which removes the asymmetry."""
 
 MapsForgotten = Scores.but("(x @ w_query) @ (x @ w_key)", "x @ x")
-"""The tokens are compared as they are; neither map is used."""
+"""The tokens themselves are compared; neither projection is used."""
 
 MixingMatrixBackwards = Scores.but("w_query @ w_key.T", "w_key @ w_query.T")
 """The mixing matrix is transposed: for row vectors it is w_query times w_key transposed."""
 
 MixingMatrixInHeadSpace = Scores.but("w_query @ w_key.T", "w_query.T @ w_key")
-"""The product is taken the other way round and has the width of a head: the matrix between two
+"""The factors are in the wrong order, and the product is d_head by d_head: the matrix between two
 tokens is d_model by d_model."""
 
 AsymmetryBySquares = Scores.but("/ scores.norm()", "/ scores.square().sum()")
@@ -141,8 +142,8 @@ AsymmetryOfTheLargest = Scores.but(
     "(scores - scores.T).norm() / scores.norm()",
     "(scores - scores.T).abs().max() / scores.abs().max()",
 )
-"""Only the largest difference and the largest score count: a norm is the root of the sum of all
-squares."""
+"""Only the largest difference and the largest score are used: a norm is the square root of the sum
+of all squares."""
 
 AsymmetryNotRelative = Scores.but(" / scores.norm()", "")
 """The difference is not divided by the size of the scores, so doubling them doubles it."""
@@ -166,13 +167,13 @@ ScaledByModelWidth = Attention.but(
     "d_model = query.shape[-1] * query.shape[-3] if query.dim() > 2 else query.shape[-1]\n"
     "weights = (query @ key.transpose(-2, -1) / math.sqrt(d_model)).softmax(dim=-1)",
 )
-"""The scale uses the width of all heads together (d_model); it is that of one head."""
+"""The scale uses the width of all heads together (d_model); use that of one head."""
 
 ScaledByValueWidth = Attention.but("query.shape", "value.shape")
 """The scale uses the width of the values; the dot product runs over that of the keys."""
 
 ScaledByLength = Attention.but("query.shape[-1]", "key.shape[-2]")
-"""The scale uses the number of keys; it is the width of a key that makes scores grow."""
+"""The scale uses the number of keys; scores grow with the width of a key."""
 
 ScaledAfterSoftmax = Attention.but(
     "(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1",
@@ -192,7 +193,7 @@ QueryAndKeyExchanged = Attention.but(
     "scores = key @ query.transpose(-2, -1) / math.sqrt(query.shape[-1])\n"
     "weights = scores.softmax(dim=-1)",
 )
-"""Queries and keys have changed places: a row of the weights must belong to a query."""
+"""Queries and keys are swapped: a row of the weights must belong to a query."""
 
 KeysAveraged = Attention.but(
     "weights = …\nreturn …",
@@ -200,7 +201,7 @@ KeysAveraged = Attention.but(
     "weights = scores.softmax(dim=-1)\n"
     "return weights @ key, weights",
 )
-"""The weights average the keys; what is handed over are the values."""
+"""The weights average the keys; they should average the values."""
 
 FeaturesAttendToFeatures = Attention.but(
     "weights = …\nreturn …",
@@ -211,7 +212,7 @@ FeaturesAttendToFeatures = Attention.but(
 """The product compares features with features: transpose the keys, not the queries."""
 
 TransposeForgotten = Attention.but("key.transpose(-2, -1)", "key")
-"""Nothing is transposed, so rows of queries meet columns of keys, which are features."""
+"""The keys are not transposed, so rows of queries meet columns of keys, which are features."""
 
 ExponentialsOverflow = Attention.but(
     "weights = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1)",
@@ -248,16 +249,17 @@ CalledNormal = LogitStd.but("6 / d_head", "0.0")
 have 6 / d_head."""
 
 KurtosisWithoutExcess = LogitStd.but("return 6", "return 3 + 6")
-"""This is the kurtosis; its excess is what is above the 3 of a normal."""
+"""This is the kurtosis; the excess kurtosis is 3 less, because a normal distribution has kurtosis
+3."""
 
 EntropyInBits = LogitStd.but("sum(dim=-1)", "sum(dim=-1) / math.log(2)")
-"""The entropy is counted in bits; nats use the natural logarithm."""
+"""The entropy is in bits; nats use the natural logarithm."""
 
 ZeroTimesMinusInfinity = LogitStd.but("torch.special.entr(weights)", "-(weights * weights.log())")
 """The logarithm of a weight of 0 is minus infinity, and 0 times that is NaN; its limit is 0."""
 
 AllRowsTogether = LogitStd.but("sum(dim=-1)", "sum()")
-"""The entropies of all rows are added up; each query has its own."""
+"""The entropies of all rows are summed; each query has its own."""
 
 
 # 1.6 ------------------------------------------------------------------------------------------
@@ -273,12 +275,12 @@ class WorkedRow(Correct, exercise="worked_row"):
 
 
 ScaleLeftOut = WorkedRow.but("query / math.sqrt(len(query))", "query")
-"""The scale is left out of scores and weights, as in the printed example."""
+"""The scale is missing from scores and weights, as in the printed example."""
 
 ScoresPrintedUnscaled = WorkedRow.but("query / math.sqrt(len(query))", "query").but(
     "scores.softmax", "(scores / math.sqrt(len(query))).softmax"
 )
-"""The weights are right, but the scores that are returned are those before scaling."""
+"""The weights are correct, but the scores are returned unscaled."""
 
 RootLeftOut = WorkedRow.but("math.sqrt(len(query))", "len(query)")
 """The scores are divided by the width of a key instead of its square root."""
@@ -287,14 +289,14 @@ RankedUpwards = WorkedRow.but("argsort(descending=True)", "argsort()", times=2)
 """The rankings run from the worst key to the best."""
 
 CosineByQueryLength = WorkedRow.but("keys.norm(dim=-1)", "query.norm()")
-"""For the cosine only the query's length is divided out, which changes no order: the length of each
-key matters."""
+"""For the cosine only the query's length is divided out, which does not change the order: divide by
+the length of each key."""
 
 DistanceForDirection = WorkedRow.but("dot = …", "distance = (keys - query).norm(dim=-1)").but(
     "return dot.argsort(descending=True), …",
     "return (keys @ query).argsort(descending=True), distance.argsort()",
 )
-"""The second ranking is by closeness in space; direction is the angle between the vectors."""
+"""The second ranking is by distance; direction is the angle between the vectors."""
 
 
 # 1.9 ------------------------------------------------------------------------------------------
@@ -319,8 +321,8 @@ class CheckHull(Correct, exercise="check_convex_hull"):
 
 
 class NothingCaught(CheckHull):
-    """No error makes the test fail: it looks only at the shape, or at numbers with so much room that
-    errors find place in it (values around 0, of which half are still inside)."""
+    """No bug makes the test fail: it checks only the shape, or values so far apart that a wrong
+    output is still within their range (around 0, half an output is still inside)."""
 
     def check_convex_hull(attention):
         query, key, value = torch.randn(5, 4), torch.randn(7, 4), torch.randn(7, 6)
@@ -335,19 +337,19 @@ TooSmallGetsPast = CheckHull.but(
     "2 * torch.randn(11, 4, generator=generator)", "torch.randn(5, 4, generator=generator)"
 ).but("assert …\nassert (output …", "assert (output <= value.amax(dim=0) + 1e-5).all()")
 """Outputs that are too small get past: test the lower end as well, on values that are all far above
-0 (around 10, say), where a sum of weights below 1 leads out of the hull."""
+0 (around 10, say), where weights that sum to less than 1 take the output out of the hull."""
 
 AllValuesEqual = CheckHull.but("query = 2 …", "query = torch.randn(5, 4, generator=generator)").but(
     "value = …\nassert (output <= …",
     "value = torch.full((7, 6), 3.0)\n"
     "assert torch.allclose(attention(query, key, value), torch.tensor(3.0), atol=1e-4)",
 )
-"""With all values equal, weights that sum to 1 look right even if some are negative."""
+"""With all values equal, weights that sum to 1 look correct even if some are negative."""
 
 
 class OnlyStretched(CheckHull):
-    """The map only stretches all features by one positive number, which even a cut-off at zero
-    survives: take a matrix that mixes features."""
+    """The map only multiplies all features by one positive number, which commutes even with
+    clamping at zero: take a matrix that mixes features."""
 
     def check_convex_hull(attention):
         generator = torch.Generator().manual_seed(2)
@@ -377,7 +379,7 @@ ExactComparison = (
     .but("assert torch.allclose(before, …", "assert torch.equal(before, after @ matrix)")
 )
 """Floats are compared exactly (`==` or `torch.equal`): rounding makes the test reject correct
-implementations, so leave a tolerance."""
+implementations, so allow a tolerance."""
 
 
 # 1.10 -----------------------------------------------------------------------------------------
@@ -417,14 +419,14 @@ class BackwardByAutograd(Backward):
 ScaleForgottenBackward = Backward.but("(grad_weights - mean) * scale", "(grad_weights - mean)").but(
     "(weights[:, None] * key) / math.sqrt(len(query))", "(weights[:, None] * key)"
 )
-"""The scale multiplies the scores, so it multiplies the gradients by query and key too."""
+"""The scale multiplies the scores, so it multiplies the gradients with respect to query and key
+too."""
 
 SoftmaxRowForgotten = Backward.but(
     "grad_weights = …\ngrad_scores = …",
     "grad_scores = weights * (grad_output @ value.transpose(-2, -1)) * scale",
 )
-"""Raising one weight lowers the others: the weighted mean of the gradients has to be subtracted in
-each row."""
+"""Raising one weight lowers the others: subtract the weighted mean of the gradients in each row."""
 
 MeanOverQueries = Backward.but("dim=-1,", "dim=-2,")
 """The mean that is subtracted is taken over the queries; a softmax row runs over the keys."""
@@ -433,17 +435,17 @@ ScoresForWeights = Backward.but(
     "weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)",
     "scores = query @ key.transpose(-2, -1) * scale\nweights = scores.softmax(dim=-1)",
 ).but("weights.transpose", "scores.transpose")
-"""The gradient by the values uses the scores; the output is linear in the values with the weights
-as coefficients."""
+"""The gradient with respect to the values uses the scores; the output is linear in the values, and
+the coefficients are the weights."""
 
 GradientsExchanged = Backward.but(
     "grad_scores @ key,\ngrad_scores.transpose(-2, -1) @ query,",
     "grad_scores.transpose(-2, -1) @ query,\ngrad_scores @ key,",
 )
-"""The gradients by query and key are returned in each other's place."""
+"""The gradients with respect to query and key are swapped."""
 
 ProductNotCentred = Backward.but("(value - weights @ value)", "value")
-"""The Jacobian is a covariance: the mean value has to be subtracted before multiplying."""
+"""The Jacobian is a covariance: subtract the mean value before multiplying."""
 
 JacobianTransposed = Backward.but(
     "value - weights @ value).T @ (weights[:, None] * key",
@@ -464,10 +466,10 @@ class Mended(Correct, exercise="mended_attention"):
 LeftAsPublished = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]").but(
     "scaled.softmax", "scores.softmax"
 )
-"""Nothing changed: the softmax still takes the scores from before the scaling."""
+"""Nothing changed: the softmax still uses the unscaled scores."""
 
 SecondBugLeft = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]")
-"""The scaled scores are used now, but they are divided by the width itself: the square root is
+"""The scaled scores are now used, but they are divided by the width itself: the square root is
 missing."""
 
 ScaledAfterwards = Mended.but(
@@ -509,14 +511,15 @@ BiasForgotten = Projected.but("w_value + weights.sum(dim=-1, keepdim=True) * b_v
 """The bias has disappeared."""
 
 BiasOncePerKey = Projected.but("weights.sum(dim=-1, keepdim=True)", "len(tokens)")
-"""The bias is added once per key; the weights share it out, so it comes sum-of-the-row times."""
+"""The bias is added once per key; multiply it by the sum of the row of weights instead."""
 
 RowsNormalised = Projected.but(
     "return (weights @ tokens) @ w_value + weights.sum(dim=-1, keepdim=True) * b_value",
     "total = weights.sum(dim=-1, keepdim=True).clamp_min(1e-9)\n"
     "return (weights / total @ tokens) @ w_value + b_value",
 )
-"""The rows are made to sum to 1, which is not what was asked: a faint row stays faint."""
+"""The rows are normalised to sum to 1, which the exercise does not ask for: a row that sums to less
+must keep its smaller output."""
 
 BiasMixedFirst = Projected.but("dim=-1, keepdim=True", ") / len(weights")
-"""The bias is weighted by columns: it must be multiplied by what each row sums to."""
+"""The bias is weighted by columns: it must be multiplied by the sum of each row."""

@@ -29,7 +29,7 @@ from classroom.exercise.prepared import known, oracle
 
 @oracle
 def masked_oracle(scores, mask):
-    """Exponentials of what is allowed, over their sum; written out, so that nothing is NaN."""
+    """Exponentials of the allowed scores over their sum, written out so that nothing is NaN."""
     top = scores.detach().masked_fill(~mask, -math.inf).amax(dim=-1, keepdim=True)
     shifted = (scores - top).masked_fill(~mask, 0.0)
     shares = shifted.exp() * mask
@@ -44,7 +44,7 @@ def attention_oracle(query, key, value, mask):
 
 @oracle
 def not_later(q_len, k_len):
-    """Causality by hand, number by number; the queries are the last of the keys."""
+    """Causality by hand, number by number; the queries are the last of the positions."""
     earlier = k_len - q_len
     rows = [[k <= earlier + q for k in range(k_len)] for q in range(q_len)]
     return torch.tensor(rows, dtype=torch.bool)
@@ -109,7 +109,7 @@ PADDING = {"mask": "batch 1 1 k_len"}
 @exercise(
     "padding_mask",
     number="2.2",
-    title="Keys that are only filler",
+    title="Keys that are only padding",
     asks="Return a boolean tensor (batch, 1, 1, k_len), True at the first lengths[b] keys of "
     "sequence b and False at its padding.",
     difficulty=1,
@@ -191,7 +191,7 @@ def all_oracle(lengths, prefix_lengths, documents, window):
 
 
 def draw_documents(case, batch, length):
-    """Each sequence holds two or three texts, in a row; their numbers are in no order."""
+    """Each sequence holds two or three texts in a row; their ids are in no order."""
     rows = []
     for _ in range(batch):
         numbers = torch.randperm(9, generator=case.generator)[:3].tolist()
@@ -203,7 +203,7 @@ def draw_documents(case, batch, length):
 
 
 def interrupted_documents(case):
-    """The first text of the first sequence goes on after another one."""
+    """The first text of the first sequence continues after another one."""
     batch, length = case.size("batch", 2), case.size("length", 7, smallest=3)
     documents = draw_documents(case, batch, length)
     documents[0, -1] = documents[0, 0]
@@ -231,9 +231,9 @@ BATCH_MASK = {"mask": "batch 1 length length"}
 @exercise(
     "combine_masks",
     number="2.7",
-    title="Five masks that hold together",
-    asks="`window_mask`, `document_mask` and `prefix_mask` each say one thing; `combine_masks` allows "
-    "what the prefix mask, the padding, the window and the documents all allow.",
+    title="Five masks and how to combine them",
+    asks="`window_mask`, `document_mask` and `prefix_mask` each state one rule; `combine_masks` "
+    "allows what the prefix mask, the padding mask, the window and the document mask all allow.",
     difficulty=3,
     importance=4,
     minutes=30,
@@ -286,7 +286,7 @@ class TestCombineMasks:
 
 
 def draw_mask(case, *shape):
-    """About half of the keys, at least one per row, and at least one hidden per row."""
+    """About half of the keys are allowed: in each row at least one is, and at least one is not."""
     mask = case.uniform(*shape) < 0.5
     mask[..., 0] = True
     mask[..., -1] = False
@@ -322,9 +322,9 @@ WEIGHTS = {"weights": "batch heads q_len k_len"}
 @exercise(
     "masked_softmax",
     number="2.3",
-    title="A softmax that knows nothing of hidden keys",
-    asks="Return weights of the scores' dtype: a softmax over the allowed keys, exactly 0 at hidden "
-    "ones, and all 0 in a row in which nothing is allowed.",
+    title="A softmax that ignores masked keys",
+    asks="Return weights in the scores' dtype: a softmax over the allowed keys, exactly 0 at "
+    "masked keys, and all 0 in a row in which nothing is allowed.",
     difficulty=3,
     importance=5,
     minutes=20,
@@ -366,7 +366,7 @@ class TestMaskedSoftmax:
         def judge(seen):
             if seen is None:
                 return "no gradient reaches `scores`: part of the computation is cut off from it"
-            return differs("the gradient by scores", seen, expected)
+            return differs("the gradient with respect to the scores", seen, expected)
 
         expect_answer(subject, case, [ask, *others, forward], judge)
         expect_inputs_unchanged(subject, case, "masked_softmax", inputs_with_an_empty_row)
@@ -393,9 +393,9 @@ class TestMaskedSoftmax:
                 return f"for {dtype} scores the weights are {seen.dtype}: they should stay {dtype}"
             off = (seen.double() - masked_oracle(scores.double(), mask)).abs()
             if off.isnan().any():
-                return f"for {dtype} scores: weights hold NaN"
+                return f"for {dtype} scores: the weights contain NaN"
             if off.max() > tolerance:
-                return f"for {dtype} scores: some weight is off by {float(off.max()):.2g}"
+                return f"for {dtype} scores: a weight is off by {float(off.max()):.2g}"
             return None
 
         trials = [(scores, mask), *(draw(case.fresh(i)) for i in range(2))]
@@ -407,12 +407,12 @@ class TestMaskedSoftmax:
 # 2.5 ------------------------------------------------------------------------------------------
 
 LENGTH, WIDTH = 6, 4
-"""Tokens and features of the models that are audited."""
+"""The numbers of tokens and features of the models that are audited."""
 
 
 ### BEGIN PACKED
 def audited_models(case):
-    """Models by what they do: each a function of (length, d_model), and what depends on what."""
+    """Models by what they do: each a function of (length, d_model) with its dependency matrix."""
     w_query, w_key = case.normal(2, WIDTH, WIDTH, std=0.5)
     w_value = case.normal(WIDTH, WIDTH)
     everything = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
@@ -461,20 +461,20 @@ def audited_models(case):
     window = causal & everything.triu(diagonal=-2)
     return {
         "looks back only": (lambda x: x + look_back(x), causal),
-        "sees tokens that were drawn for it": (lambda x: x + attend(drawn)(x), drawn),
-        "has a mask in training, and is audited in evaluation": (
+        "attends to randomly drawn tokens": (lambda x: x + attend(drawn)(x), drawn),
+        "is masked only in training, and is audited in evaluation": (
             lambda x: x + attend(everything)(x),
             everything,
         ),
         "sees one token ahead": (lambda x: x + attend(ahead)(x), ahead),
         "normalises over the tokens": (with_statistics_over_tokens, everything),
         "sees the newest three tokens": (lambda x: x + attend(window)(x), window),
-        "sees nothing but the token before": (one_late, everything.tril(-1) & everything.triu(-1)),
-        "listens faintly": (faint, causal),
-        "looks back only, and rounds the fourteenth digit by all tokens": (rounding, causal),
-        "passes one feature on": (by_one_feature, causal),
-        "multiplies tokens by what came before": (gated, causal),
-        "hears of a token its direction, not its length": (by_direction, causal),
+        "sees only the previous token": (one_late, everything.tril(-1) & everything.triu(-1)),
+        "has a weak dependence": (faint, causal),
+        "looks back only, but whose fourteenth digit depends on all tokens": (rounding, causal),
+        "passes on one feature": (by_one_feature, causal),
+        "multiplies tokens by earlier ones": (gated, causal),
+        "depends on the direction of a token, not on its norm": (by_direction, causal),
         "ends with a LayerNorm over the features": (
             lambda x: F.layer_norm(x + look_back(x), (WIDTH,)),
             causal,
@@ -486,7 +486,7 @@ def audited_models(case):
 
 
 def audit(subject, case, description):
-    """Let a subject audit one of the models, at an input drawn from the same seed."""
+    """Let a subject audit one of the models, on an input drawn from the same seed."""
     case = Case(case.seed)
     model, _ = audited_models(case)[description]
     model.label = description
@@ -497,10 +497,10 @@ def audit(subject, case, description):
 def expect_audit(subject, case, *descriptions):
     """Expect the audit to find what depends on what in these models.
 
-    A mistake is recognised by what it says of all models. That is found once per exercise. One
-    more model sees what no audit knows that does not ask it.
+    A mistake is recognised by its results on all models, which are computed once per exercise. One
+    more model attends to randomly drawn tokens, which an audit can find only by testing the model.
     """
-    descriptions = (*descriptions, "sees tokens that were drawn for it")
+    descriptions = (*descriptions, "attends to randomly drawn tokens")
 
     def judge(seen, expected, description):
         returns = {"dependence": "length length"}
@@ -515,7 +515,7 @@ def expect_audit(subject, case, *descriptions):
         )
         return (
             f"on a model that {description}: you say that output {output} {says} on input {source}, "
-            f"and it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} places"
+            f"and it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} entries"
         )
 
     for description in descriptions:
@@ -556,9 +556,9 @@ def all_audits(subject, case, who):
 @exercise(
     "causality_audit",
     number="2.5",
-    title="What depends on what",
-    asks="Return a boolean tensor (length, length), True at (i, j) if row i of model(x) changes when "
-    "row j of x does.",
+    title="Which output depends on which input",
+    asks="Return a boolean tensor (length, length), True at (i, j) if row i of model(x) changes "
+    "when row j of x does.",
     difficulty=3,
     importance=5,
     minutes=25,
@@ -570,7 +570,7 @@ class TestCausalityAudit:
 
     @points(1)
     def test_a_mask_that_is_missing_in_evaluation_is_seen(self, subject, case):
-        expect_audit(subject, case, "has a mask in training, and is audited in evaluation")
+        expect_audit(subject, case, "is masked only in training, and is audited in evaluation")
 
     @points(1)
     def test_one_step_ahead_is_seen(self, subject, case):
@@ -582,14 +582,14 @@ class TestCausalityAudit:
 
     @points(1)
     def test_each_output_has_a_row_of_its_own(self, subject, case):
-        descriptions = ["sees the newest three tokens", "sees nothing but the token before"]
+        descriptions = ["sees the newest three tokens", "sees only the previous token"]
         expect_audit(subject, case, *descriptions)
 
     @points(1)
     def test_a_faint_influence_counts_and_rounding_does_not(self, subject, case):
         descriptions = [
-            "listens faintly",
-            "looks back only, and rounds the fourteenth digit by all tokens",
+            "has a weak dependence",
+            "looks back only, but whose fourteenth digit depends on all tokens",
         ]
         expect_audit(subject, case, *descriptions)
 
@@ -598,9 +598,9 @@ class TestCausalityAudit:
         expect_audit(
             subject,
             case,
-            "passes one feature on",
-            "multiplies tokens by what came before",
-            "hears of a token its direction, not its length",
+            "passes on one feature",
+            "multiplies tokens by earlier ones",
+            "depends on the direction of a token, not on its norm",
             "ends with a LayerNorm over the features",
         )
 
@@ -638,7 +638,7 @@ def in_float32(x, lengths):
 
 
 def rounded_by_its_batch(x, lengths):
-    """A softmax does not notice what is added to all scores, but for the last digit."""
+    """A softmax does not change, up to rounding, if a number is added to all scores."""
     real = real_keys(x, lengths)
     x = x.where(real.transpose(1, 2), 0.0)
     shift = x.abs().max()
@@ -682,7 +682,7 @@ def counted_from_the_end(x, lengths):
 RIGHT_MODELS = {
     "attention with padded keys hidden": right_model,
     "the same, with zeros at padded positions": with_filler(0.0),
-    "the same, with NaN at padded positions, which nobody reads": with_filler(math.nan),
+    "the same, with NaN at padded positions, which are never used": with_filler(math.nan),
     "the same, computed in float32": in_float32,
     "the same, with padding set to 0 first and a last digit that depends on the batch": rounded_by_its_batch,
     "the same, with the mean of the real tokens added": with_mean_of_real_tokens,
@@ -698,17 +698,17 @@ WRONG_MODELS = {
     "the mask lets the first padded position through": lambda x, lengths: mix(
         x, real_keys(x, lengths, shift=1)
     ),
-    "all sequences are masked like the longest of the batch": cut_to_the_longest,
+    "all sequences are masked like the longest in the batch": cut_to_the_longest,
     "the mean over all positions, padding included, is subtracted": centred_over_time,
     "positions are counted from the padded end": counted_from_the_end,
-    "a sequence hears from its batch mates": hears_its_batch,
+    "a sequence depends on the others in its batch": hears_its_batch,
     "sequences with padding give NaN": nan_beside_padding,
 }
 ### END PACKED
 
 
 def difference_inputs(case):
-    """Two results of different lengths, nearly equal where tokens are real."""
+    """Two results of different lengths, nearly equal at real tokens."""
     batch, length = case.size("batch", 3), case.size("length", 5, smallest=2)
     d_model, extra = case.size("d_model", 4), case.size("extra", 2)
     lengths = draw_lengths(case, batch, length, shortest=length // 2)
@@ -739,9 +739,10 @@ def difference_oracle(first, second, lengths):
 @exercise(
     "check_padding_invariance",
     number="2.8",
-    title="Write the test: padding and batch mates change nothing",
-    asks="`largest_difference` compares two results where tokens are real; `check_padding_invariance` "
-    "calls the model that it is given, on batches of your choice, and `assert`s what has to hold.",
+    title="Write the test: padding and the rest of the batch change nothing",
+    asks="`largest_difference` compares two results at real tokens; `check_padding_invariance` "
+    "calls the model that it is given on batches of your choice, and `assert`s the property that "
+    "must hold.",
     difficulty=4,
     importance=5,
     minutes=35,
@@ -756,7 +757,7 @@ class TestCheckPaddingInvariance:
         except CheckFailed as failed:
             if not failed.mistakes:
                 raise
-            # Without NaN it shows whether padding is compared, or only not left out well.
+            # Without NaN it shows whether padding is compared, or only excluded badly.
             request = asks_for(name, difference_inputs(case.fresh(3)))
             alike = answering_alike([request], subject, failed.mistakes)
             raise CheckFailed(failed.problem, alike, failed.example) from None
@@ -787,7 +788,7 @@ class TestCheckPaddingInvariance:
 
     @points(1)
     def test_one_mask_for_the_whole_batch_is_caught(self, subject, case):
-        self.judge(subject, case, "all sequences are masked like the longest of the batch")
+        self.judge(subject, case, "all sequences are masked like the longest in the batch")
 
     @points(1)
     def test_statistics_that_include_padding_are_caught(self, subject, case):
@@ -799,7 +800,7 @@ class TestCheckPaddingInvariance:
 
     @points(1)
     def test_batch_mates_that_are_heard_are_caught(self, subject, case):
-        self.judge(subject, case, "a sequence hears from its batch mates")
+        self.judge(subject, case, "a sequence depends on the others in its batch")
 
     @points(1)
     def test_nan_is_caught(self, subject, case):
@@ -816,7 +817,7 @@ class TestCheckPaddingInvariance:
 
 @oracle
 def update_oracle(highest, total, mixed, scores, value):
-    """The same three numbers, from all that went in so far as one block."""
+    """The same three numbers, computed from all scores so far as one block."""
     higher = torch.cat([highest[:, None], scores], dim=-1).amax(dim=-1)
     seen_something = higher > -math.inf
     reference = higher.where(seen_something, 0.0)
@@ -830,7 +831,7 @@ def update_oracle(highest, total, mixed, scores, value):
 
 
 def block_inputs(case):
-    """A state as earlier blocks may have left it, and a block; either may hold the maximum."""
+    """A possible state after earlier blocks, and a block; either may hold the maximum."""
     q_len, block = case.size("q_len", 5), case.size("block", 3)
     d_value = case.size("d_value", 6)
     highest, total = case.normal(q_len, std=2.0), case.uniform(q_len, low=1.0, high=5.0)
@@ -842,7 +843,7 @@ def block_inputs(case):
 
 
 def masked_block_inputs(case):
-    """For a third of the queries the block is hidden, for another one all before it was, too."""
+    """The block is masked for a third of the queries; for another third, all before it too."""
     highest, total, mixed, scores, value = block_inputs(case)
     for row in range(len(scores)):
         if row % 3 < 2:
@@ -876,8 +877,8 @@ def online_oracle(query, key, value, mask, block_size):
     number="2.11",
     title="A softmax that never sees all its scores",
     may_cut=("update", "online_softmax_attention"),
-    asks="`update` takes one block of keys into the running (highest, total, mixed); "
-    "`online_softmax_attention` goes through the keys in blocks and returns the averages.",
+    asks="`update` adds one block of keys to the running (highest, total, mixed); "
+    "`online_softmax_attention` processes the keys in blocks and returns the output of attention.",
     difficulty=4,
     importance=4,
     minutes=40,
@@ -946,8 +947,8 @@ def padded_causal_oracle(query, key, value, lengths):
     "mended_masks",
     number="2.6",
     title="Bug hunt: the mask that does nothing",
-    asks="Return the output of attention in which a query sees the real tokens up to itself: the "
-    "published function with its two bugs mended.",
+    asks="Return the output of attention in which a query attends to the real tokens up to itself: "
+    "the published function with its two bugs fixed.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -978,9 +979,9 @@ def column_oracle(query, key, value):
 @exercise(
     "mended_columns",
     number="2.9",
-    title="Bug hunt: the triangle of another layout",
+    title="Bug hunt: a triangle for another layout",
     asks="Tokens are columns here. Return the output (d_value, length) of causal attention: the "
-    "published function with its bug mended.",
+    "published function with its bug fixed.",
     difficulty=2,
     importance=3,
     minutes=10,
@@ -1020,8 +1021,8 @@ def mode_inputs(training, cached):
     "mended_modes",
     number="2.4",
     title="Bug hunt: causal only while training",
-    asks="Return the output (q_len, d_value) of causal attention in both modes; the queries are the "
-    "last of the keys.",
+    asks="Return the output (q_len, d_value) of causal attention in both modes; the queries are "
+    "the last of the positions.",
     difficulty=2,
     importance=5,
     minutes=10,
@@ -1082,8 +1083,8 @@ def map_oracle(x, w_query, w_key, w_value, mask):
 @exercise(
     "mended_maps",
     number="2.10",
-    title="Bug hunt: the maps of another model",
-    asks="Return the weights (num_layers, length, length) that the model really uses, layer by layer.",
+    title="Bug hunt: attention maps of another model",
+    asks="Return the weights (num_layers, length, length) that the model uses, layer by layer.",
     difficulty=2,
     importance=3,
     minutes=15,
@@ -1131,7 +1132,7 @@ WINDOW = (2, 4, 6), (2, 7, 6), (2, 7, 5)
 
 
 def kind_of_output(subject, device, dtype, fade):
-    """Say what comes of inputs of a device and a dtype; on `meta` there are no numbers."""
+    """Describe the result for inputs of a device and a dtype; on `meta` there are no numbers."""
     inputs = (torch.ones(s, dtype=getattr(torch, dtype), device=device) for s in WINDOW)
     found = subject.call("mended_device", *inputs, 3, fade)
     if not isinstance(found, torch.Tensor):
@@ -1160,7 +1161,8 @@ def expect_kept(subject, case, device, dtype):
     "mended_device",
     number="2.12",
     title="Bug hunt: it worked on my laptop",
-    asks="Return the output of the published window, on the device and in the dtype of the inputs.",
+    asks="Return the output of the published windowed attention, on the device and in the dtype of "
+    "the inputs.",
     difficulty=2,
     importance=3,
     minutes=10,

@@ -1,11 +1,11 @@
 # %% [markdown]
-# # Masking
+# # Masking: causal and padding masks
 #
-# This notebook goes with chapter 2 of *Attention from the Ground Up*. You write the five masks that people use and join them, build a softmax that survives rows in which nothing is allowed, write the tool that finds leaks, test models for what padding may not do, compute attention in blocks, and mend four programs whose masks did something else than their authors thought.
+# This notebook goes with chapter 2 of *Attention from the Ground Up*. You write the five common masks and combine them, build a softmax that handles rows in which nothing is allowed, write an audit that finds leaks, test that padding does not change a model's outputs, compute attention in blocks, and fix five published programs, most of whose masks did not do what their authors thought.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test. Each exercise can be solved by itself. You may call what you wrote in an earlier one, but then its mistakes come with it. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points. Each exercise can be solved independently. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** A mask is boolean and True where attention is *allowed*. It broadcasts to scores of the shape `(batch, heads, q_len, k_len)`: one row per query, one column per key. A query that may attend to nothing gets weights of zero. Some libraries mean the opposite by True; chapter 2 has the table.
+# **Conventions.** A mask is boolean and True where attention is *allowed*. It broadcasts to scores of the shape `(batch, heads, q_len, k_len)`: one row per query, one column per key. The weights of a query that may attend to nothing are all zero. In some libraries True means the opposite; chapter 2 has a table.
 
 # %%
 import math
@@ -19,62 +19,62 @@ from classroom import check
 # %% [markdown]
 # {{exercise causal_mask}}
 #
-# A model that predicts the next token may not see it. So each position attends to itself and to what came before.
+# A model that predicts the next token must not see it. So each position attends only to itself and to earlier positions.
 #
-# While it writes, a model keeps the keys of earlier tokens and asks with the newest queries only. Then there are fewer queries than keys, and the queries are the *last* `q_len` of the `k_len` positions: the last query sees every key. `k_len` is never smaller than `q_len`.
+# During generation a model caches the keys of earlier tokens and computes queries for the newest tokens only. Then there are fewer queries than keys, and the queries belong to the *last* `q_len` of the `k_len` positions: the last query sees every key. `k_len` is never smaller than `q_len`.
 #
-# *Before you code:* with 1 query and 7 keys, how many entries are True? With 4 queries and 4 keys, what would become of the first query if it could not see itself?
+# *Before you code:* with 1 query and 7 keys, how many entries are True? With 4 queries and 4 keys, what would happen to the first query if it could not see itself?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# All seven: nothing is later than the newest query. The first of the four queries would have no key at all, and its softmax would be $0/0$.
+# All seven: no key is later than the newest query. The first of the four queries would have no key at all, and its softmax would be $0/0$.
 # </details>
 #
-# <details><summary>Hint: places</summary>
+# <details><summary>Hint: positions</summary>
 #
-# Number the positions 0 to `k_len - 1`. Which numbers do the queries have? A comparison of a column with a row gives the whole mask.
+# Number the positions 0 to `k_len - 1`. Which numbers belong to the queries? Comparing a column with a row gives the whole mask.
 # </details>
 
 
 # %% exercise="causal_mask"
 def causal_mask(q_len: int, k_len: int) -> torch.Tensor:
-    """Let each query see itself and what came before it.
+    """Let each query attend to itself and to earlier positions.
 
     Returns a boolean tensor (q_len, k_len), True where the key is not later than the query. The
     queries are the last q_len of the k_len positions.
     """
     ### BEGIN SOLUTION
-    query_place = torch.arange(k_len - q_len, k_len)
-    key_place = torch.arange(k_len)
-    return query_place[:, None] >= key_place
+    query_position = torch.arange(k_len - q_len, k_len)
+    key_position = torch.arange(k_len)
+    return query_position[:, None] >= key_position
     ### END SOLUTION
 
 
 # %% [markdown]
 # {{exercise padding_mask}}
 #
-# Sequences of a batch have different lengths and are filled up behind their last token. The filler must not be listened to: it has to be hidden *as a key*. Nobody reads what a padded query says, so its row may stay as it is.
+# The sequences of a batch have different lengths and are padded after their last token. No query may attend to the padding: it must be masked *as a key*. The output of a padded query is never used, so its row needs no mask of its own.
 #
 # `lengths` holds the number of real tokens of each sequence. Return the shape `(batch, 1, 1, k_len)`: the two axes of size 1 stand for all heads and all queries.
 #
-# *Before you code:* scores have the shape `(batch, heads, q_len, k_len)`. What would a mask of shape `(batch, 1, k_len)` be taken for? When would torch not even complain?
+# *Before you code:* scores have the shape `(batch, heads, q_len, k_len)`. How would a mask of shape `(batch, 1, k_len)` be interpreted? When would torch raise no error?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Its first axis would be lined up with the heads: each head would get the padding of another sequence. Torch does not complain if there are as many sequences as heads, nor if there is only one of either.
+# Its first axis would be aligned with the heads: each head would get the padding mask of a different sequence. Torch raises no error if there are as many sequences as heads, or if there is only one of either.
 # </details>
 #
-# <details><summary>Hint: what meets what</summary>
+# <details><summary>Hint: how the axes align</summary>
 #
-# Broadcasting lines shapes up from the right. `lengths[:, None]` has the shape `(batch, 1)`; new axes can be put in with `None` in the middle, too.
+# Broadcasting aligns shapes from the right. `lengths[:, None]` has the shape `(batch, 1)`; `None` can also insert axes in the middle.
 # </details>
 
 
 # %% exercise="padding_mask"
 def padding_mask(lengths: torch.Tensor, k_len: int) -> torch.Tensor:
-    """Hide the padding of each sequence, as a key, from all queries of all heads.
+    """Mask the padding of each sequence, as a key, for all queries of all heads.
 
-    lengths (batch,) holds whole numbers from 0 to k_len. Returns a boolean tensor
+    lengths (batch,) holds integers from 0 to k_len. Returns a boolean tensor
     (batch, 1, 1, k_len).
     """
     ### BEGIN SOLUTION
@@ -85,7 +85,7 @@ def padding_mask(lengths: torch.Tensor, k_len: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise masked_softmax}}
 #
-# A mask has to act *before* the softmax. Afterwards it is too late: hidden keys have had their share. But what is the score of a key that is not there? The cell below tries what people write. The second row allows nothing, which happens: a padded query in a window, an empty sequence. Read the output before you go on.
+# A mask has to act *before* the softmax. After it, masked keys have already contributed to the denominator. But what should the score of a masked key be? The cell below tries common choices. The second row allows nothing, which does happen: for a padded query with a window, or in an empty sequence. Read the output before you go on.
 
 # %%
 scores = torch.tensor([[2.0, 1.0, 3.0], [2.0, 1.0, 3.0]])
@@ -97,22 +97,20 @@ tried = {
 }
 for name, hidden in tried.items():
     first, second = hidden.softmax(dim=-1)
-    print(
-        f"{name:14} {first.numpy().round(2)}, and where nothing is allowed {second.numpy().round(2)}"
-    )
+    print(f"{name:14} {first.numpy().round(2)}; if nothing is allowed, {second.numpy().round(2)}")
 try:
     scores.half().masked_fill(~mask, -1e9)
 except RuntimeError as error:
     print("-1e9, float16 ", error)
 
 # %% [markdown]
-# Write a softmax over the allowed keys that gives exactly 0 to hidden ones and exactly 0 to every key of a row in which nothing is allowed. No NaN may come out, forwards or backwards: one that is replaced afterwards can still come back as a gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
+# Write a softmax over the allowed keys that gives a weight of exactly 0 to masked ones, and to every key of a row in which nothing is allowed. No NaN may appear, in the forward or the backward pass: a NaN that is replaced after the softmax can still come back in the gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
 #
-# *Before you code:* a softmax does not change when the same number is added to all scores of a row. So what does adding $-10^6$ to every hidden score do to a row in which all are hidden? What is the smallest number of float16?
+# *Before you code:* a softmax does not change when the same number is added to all scores of a row. So what does adding $-10^6$ to every masked score do to a row in which all keys are masked? What is the smallest finite float16 number?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Nothing: the same number was added to all scores of that row, so its hidden keys get weights as if there were no mask. The smallest float16 is -65504; $-10^9$ does not fit.
+# Nothing: the same number was added to all scores of that row, so its masked keys get weights as if there were no mask. The smallest finite float16 number is -65504; $-10^9$ does not fit.
 # </details>
 #
 # <details><summary>Hint: which number</summary>
@@ -121,16 +119,17 @@ except RuntimeError as error:
 # </details>
 # <details><summary>Hint: rows in which nothing is allowed</summary>
 #
-# `mask.any(dim=-1, keepdim=True)` finds them. Give such a row any scores at all that a softmax can digest, and zeros afterwards.
+# `mask.any(dim=-1, keepdim=True)` finds them. Replace the scores of such a row by any finite numbers, and set its weights to zero after the softmax.
 # </details>
 
 
 # %% exercise="masked_softmax"
 def masked_softmax(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Turn scores into weights over the allowed keys; zeros where nothing is allowed.
+    """Turn scores into weights over the allowed keys; all weights of a row that allows nothing are
+    0.
 
-    Shapes: scores (..., q_len, k_len), mask boolean, broadcasting to it; returns weights of the
-    shape and the dtype of the scores.
+    Shapes: scores (..., q_len, k_len), mask boolean, broadcastable to that shape; returns weights
+    with the shape and the dtype of the scores.
     """
     ### BEGIN SOLUTION
     empty = ~mask.any(dim=-1, keepdim=True)
@@ -142,15 +141,15 @@ def masked_softmax(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise mended_modes}}
 #
-# "In training the whole text is there at once, so the future must be hidden. When the model writes, there is no future yet, so no mask is needed." That reasoning is behind this function, and behind well-known ones. It forgets a third case. Which? The cell measures it: every output is compared before and after the last token is changed.
+# "In training the whole text is given at once, so the future must be hidden. During generation there is no future yet, so no mask is needed." This function, like some well-known ones, is based on that reasoning. It overlooks a third case. Which? The cell measures its effect: it compares every output before and after the last token is changed.
 #
-# Write the mended function. It has to be right in training, for a whole text in evaluation, and for a few new queries whose earlier keys were kept (the queries are the last of the keys).
+# Write the corrected function. It must be correct in training, for a whole text in evaluation, and for a few new queries with cached earlier keys (the queries are the last of the positions).
 #
-# *Before you code:* what does a causal mask hide from a single query, the newest? So what would it have cost never to ask for the mode?
+# *Before you code:* what does a causal mask hide from a single query, the newest? So what would it have cost to ignore the mode?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Nothing: every key is earlier, or its own. So the mask could have been applied always, at no cost.
+# Nothing: every key is earlier than the query, or its own. So the mask could always have been applied, at no cost.
 # </details>
 
 
@@ -170,7 +169,7 @@ other[-1] += 1.0
 for training in (True, False):
     before = published_modes(query, key, value, training)
     moved = (published_modes(query, key, other, training) - before).abs().amax(dim=-1)
-    print(f"training={training!s:5}: outputs move by {[f'{m:.2f}' for m in moved]}")
+    print(f"training={training!s:5}: outputs change by {[f'{m:.2f}' for m in moved]}")
 
 
 # %% exercise="mended_modes"
@@ -193,28 +192,28 @@ def mended_modes(
 # %% [markdown]
 # {{exercise causality_audit}}
 #
-# How do you know that a model does not look ahead? Not from its loss: a model that sees the answer has a wonderful loss. Not from its code: the leak may sit in a normalisation that nobody suspects. Ask the model itself. Change one input, and see which outputs move.
+# How do you know that a model does not look ahead? Not from its loss: a model that sees the target has an excellent loss. Not from its code: the leak may be in a harmless-looking normalisation. Test the model itself. Change one input, and see which outputs change.
 #
-# `model` takes one sequence `(length, d_model)` and returns one row per token, `(length, d_out)`. Return the picture of what depends on what: True at `(i, j)` if output `i` depends on input `j`. For a causal model it is a lower triangle. The model works in float64 and is given as a function; you cannot look inside, but you can call it as often as you like, and differentiate it.
+# `model` takes one sequence `(length, d_model)` and returns one row per token, `(length, d_out)`. Return the dependency matrix, which is True at `(i, j)` if output `i` depends on input `j`. For a causal model it is lower triangular. The model works in float64 and is given as a function; you cannot look inside, but you can call it as often as you like, and differentiate it.
 #
-# An influence of a millionth counts. A change in the fourteenth digit is rounding and does not.
+# An influence of one millionth counts. A change in the fourteenth digit is rounding error and does not.
 #
-# *Before you code:* if you differentiate the *sum* of all outputs by the inputs, what have you lost? After a LayerNorm the features of a token sum to 0, always. What is the derivative of that sum? And what does a LayerNorm do to a token to whose features you add 1 each?
+# *Before you code:* if you differentiate the *sum* of all outputs with respect to the inputs, what do you lose? After a LayerNorm the features of a token sum to 0, always. What is the derivative of that sum? And what happens to the LayerNorm of a token if you add 1 to each of its features?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# With the sum you lose which output it was, and influences of opposite sign cancel. The features of a token after a LayerNorm sum to a constant, so the derivative of their sum is 0 although each of them depends on the input. Adding 1 to all features of a token changes nothing behind a LayerNorm: a test that moves inputs that way sees no dependence.
+# The sum does not tell which output depends on an input, and influences of opposite sign cancel. After a LayerNorm, the features of a token sum to a constant, so the derivative of their sum is 0 although each of them depends on the input. Adding 1 to all features of a token does not change its LayerNorm: a test that perturbs inputs in this way detects no dependence.
 # </details>
 #
-# Below are two models to try your audit on. The second one subtracts a mean, which looks harmless.
+# Below are two models on which to try your audit. The second one subtracts a mean, which looks harmless.
 #
 # <details><summary>Hint: by small changes</summary>
 #
-# For each `j`: copy `x`, replace row `j` by other numbers, call the model, compare with the outputs from before. That gives column `j`.
+# For each `j`, copy `x`, replace row `j` by other numbers, call the model, and compare with the original outputs. This gives column `j`.
 # </details>
 # <details><summary>Hint: by gradients</summary>
 #
-# `torch.autograd.functional.jacobian(model, x)` has the shape `(length, d_out, length, d_model)`. Which two axes have to go, and how?
+# `torch.autograd.functional.jacobian(model, x)` has the shape `(length, d_out, length, d_model)`. Which two axes must be reduced, and how?
 # </details>
 
 
@@ -234,12 +233,12 @@ other = x.clone()
 other[-1] = 0.0
 for try_me in (running_mean, centred_running_mean):
     moved = (try_me(other) - try_me(x))[0].abs().max()
-    print(f"{try_me.__name__}: the last input moves the first output by {moved:.2f}")
+    print(f"{try_me.__name__}: the last input changes the first output by {moved:.2f}")
 
 
 # %% exercise="causality_audit"
 def causality_audit(model, x: torch.Tensor) -> torch.Tensor:
-    """Find out which outputs of a model depend on which inputs.
+    """Determine which outputs of a model depend on which inputs.
 
     x (length, d_model) is an input in float64; model(x) returns (length, d_out). Returns a boolean
     tensor (length, length): rows are outputs, columns are inputs.
@@ -256,15 +255,15 @@ def causality_audit(model, x: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise mended_masks}}
 #
-# A published decoder hides padding and the future with "a mask": one number per key, 0 or $-10^6$, added to the scores. It runs and it trains. Run the cell. It asks two questions that every mask should be asked: *does it do anything?* and *does the first query hear the last token?*
+# A published decoder hides padding and the future with "a mask": one number per key, 0 or $-10^6$, added to the scores. It runs and it trains. Run the cell. It tests two things that should be tested for every mask: does it have any effect, and does the last token influence the first query's output?
 #
-# There are two bugs. Write the mended function: a query sees the real tokens up to itself. Return the output only.
+# There are two bugs. Write the corrected function: a query attends to the real tokens up to and including itself. Return the output only.
 #
-# *Before you code:* take a column of numbers and add a million to all of them. What does a softmax down that column say? And how many different futures are there in a sequence of 7 tokens: can one row of numbers hold them?
+# *Before you code:* take a column of numbers and add a million to all of them. What is the softmax down that column? And how many different futures are there in a sequence of 7 tokens? Can one row of numbers represent them?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The same as before: a constant that is added to all numbers of a column cancels. There are seven futures, one for each query, so one row of numbers per sequence cannot hold them.
+# The same as before: a constant that is added to all numbers of a column cancels. There are seven futures, one for each query, so one row of numbers per sequence cannot represent them.
 # </details>
 
 
@@ -287,22 +286,22 @@ print(f"the mask changes the output by {(masked - plain).abs().max():.1e}")
 other = value.clone()
 other[:, -1] += 1.0
 change = published_decoder(query, key, other, lengths) - masked
-print(f"the last token, which is padding, moves the first output by {change[:, 0].abs().max():.2f}")
+print(f"padding at the end changes the first output by {change[:, 0].abs().max():.2f}")
 
 
 # %% exercise="mended_masks"
 def mended_masks(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: torch.Tensor
 ) -> torch.Tensor:
-    """Return the output of attention in which a query sees the real tokens up to itself.
+    """Return the output of attention in which a query attends to the real tokens up to itself.
 
     Shapes: query and key (batch, length, d_head), value (batch, length, d_value), lengths
     (batch,), at least 1 each; returns (batch, length, d_value).
     """
     ### BEGIN SOLUTION
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-    place = torch.arange(key.shape[-2])
-    hidden = (place >= lengths[:, None, None]) | (place > place[:, None])
+    position = torch.arange(key.shape[-2])
+    hidden = (position >= lengths[:, None, None]) | (position > position[:, None])
     return scores.masked_fill(hidden, -math.inf).softmax(dim=-1) @ value
     ### END SOLUTION
 
@@ -310,48 +309,48 @@ def mended_masks(
 # %% [markdown]
 # {{exercise combine_masks}}
 #
-# A mask says one thing. A model needs several things said at once:
+# Each mask states one rule. A model needs several rules at once:
 #
-# - **look-back limit** (`window_mask`): a key may not lie too far back. The query itself counts, so with a window of 3 a query sees itself and the two positions before it. The limit says *nothing* about keys that come later. (What the book calls a *sliding window* is this limit and the causal mask together.)
-# - **document**: several texts are packed into one sequence, and none may see another. `documents` holds for each token the number of its text. Numbers are names: their order means nothing, and the same number is the same text, even if another text stands in between.
-# - **prefix**: the first tokens are given, such as a question, and may be read both ways. A key is visible if it is not later than the query *or* if it belongs to the prefix.
+# - **look-back limit** (`window_mask`): a key may not lie too far back. The query's own position counts, so with a window of 3 a query attends to itself and the two positions before it. The limit says *nothing* about later keys. (The book's *sliding window* combines this limit with the causal mask.)
+# - **document**: several texts are packed into one sequence, and none may attend to another. `documents` holds the id of each token's text. The order of the ids means nothing, and the same id is the same text, even if another text lies in between.
+# - **prefix**: the first tokens are given, such as a prompt, and attend to one another in both directions. A key is visible if it is not later than the query *or* if it belongs to the prefix.
 #
-# Write these three, and `combine_masks`: the prefix mask, the padding mask (`lengths`, as in exercise 2.2), the window and the documents, all at once. All tokens are queries and keys: the masks are square.
+# Write these three, and `combine_masks`, which applies the prefix mask, the padding mask (`lengths`, as in exercise 2.2), the window and the document mask together. All tokens are both queries and keys: the masks are square.
 #
-# *Before you code:* two masks say no to different keys. Which of `&` and `|` keeps both promises? And why does a window that hides what comes later take the prefix back?
+# *Before you code:* two masks forbid different keys. Does `&` or `|` enforce both? And why does a window that hides later keys undo the prefix mask?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# `&`: a key is allowed if both allow it. The prefix mask opens keys that come later; a window that closes them would close these again, since `&` never opens anything.
+# `&`: a key is allowed if both allow it. The prefix mask allows some later keys; a window that hides later keys would hide these again, because `&` can only remove keys.
 # </details>
 #
 # <details><summary>Hint: distance</summary>
 #
-# With `place = torch.arange(length)`, the matrix `place[:, None] - place` says how far each key lies behind each query. It is negative for keys that come later.
+# With `position = torch.arange(length)`, the matrix `position[:, None] - position` is the distance from each query back to each key. It is negative for later keys.
 # </details>
 # <details><summary>Hint: where "or" belongs</summary>
 #
-# Only inside the prefix mask, between causality and the prefix. What comes after only takes away.
+# Only inside the prefix mask, between causality and the prefix. All other masks only remove keys.
 # </details>
 
 
 # %% exercise="combine_masks"
 def window_mask(length: int, window: int) -> torch.Tensor:
-    """Hide keys that lie `window` or more places before the query.
+    """Mask keys that lie `window` or more positions before the query.
 
     Returns a boolean tensor (length, length).
     """
     ### BEGIN SOLUTION
-    place = torch.arange(length)
-    distance = place[:, None] - place
+    position = torch.arange(length)
+    distance = position[:, None] - position
     return distance < window
     ### END SOLUTION
 
 
 def document_mask(documents: torch.Tensor) -> torch.Tensor:
-    """Hide the keys of other texts than the query's.
+    """Mask the keys of all texts but the query's own.
 
-    documents (batch, length) holds the number of each token's text. Returns a boolean tensor
+    documents (batch, length) holds the id of each token's text. Returns a boolean tensor
     (batch, 1, length, length).
     """
     ### BEGIN SOLUTION
@@ -360,15 +359,15 @@ def document_mask(documents: torch.Tensor) -> torch.Tensor:
 
 
 def prefix_mask(prefix_lengths: torch.Tensor, length: int) -> torch.Tensor:
-    """Let queries see what came before them, and the whole prefix.
+    """Let queries attend to themselves, to earlier positions, and to the whole prefix.
 
-    prefix_lengths (batch,) says how many tokens are given. Returns a boolean tensor
+    prefix_lengths (batch,) is the number of tokens that are given. Returns a boolean tensor
     (batch, 1, length, length).
     """
     ### BEGIN SOLUTION
-    place = torch.arange(length)
-    causal = place[:, None] >= place
-    given = place < prefix_lengths[:, None, None, None]
+    position = torch.arange(length)
+    causal = position[:, None] >= position
+    given = position < prefix_lengths[:, None, None, None]
     return causal | given
     ### END SOLUTION
 
@@ -376,7 +375,7 @@ def prefix_mask(prefix_lengths: torch.Tensor, length: int) -> torch.Tensor:
 def combine_masks(
     lengths: torch.Tensor, prefix_lengths: torch.Tensor, documents: torch.Tensor, window: int
 ) -> torch.Tensor:
-    """Allow what the prefix mask, the padding mask, the window and the documents all allow.
+    """Allow what the prefix mask, the padding mask, the window and the document mask all allow.
 
     Shapes: lengths (batch,), prefix_lengths (batch,), documents (batch, length); returns a boolean
     tensor (batch, 1, length, length).
@@ -392,28 +391,28 @@ def combine_masks(
 # %% [markdown]
 # {{exercise check_padding_invariance}}
 #
-# Again you write the test, and it is graded by the bugs that it catches. A model gets `x` of the shape `(batch, length, d_model)` and `lengths` of the shape `(batch,)`, and returns the shape of `x`. What it says about the real tokens of a sequence must not depend on
+# Again you write the test, and it is graded by the bugs that it catches. A model gets `x` of shape `(batch, length, d_model)` and `lengths` of shape `(batch,)`, and returns a tensor with the shape of `x`. Its outputs at the real tokens of a sequence must not depend on
 #
-# 1. what stands in the padding (rubbish, but finite),
-# 2. how much padding there is,
-# 3. which sequences share the batch.
+# 1. the contents of the padding (arbitrary, but finite),
+# 2. the amount of padding,
+# 3. the other sequences of the batch.
 #
-# What it returns *at* padded positions is its own business, be it 0, rubbish or NaN.
+# Its outputs *at* padded positions do not matter, be they 0, arbitrary or NaN.
 #
-# First write `largest_difference`: how far two results for the same sequences are apart where tokens are real. The two may be padded to different lengths. If there is a NaN at a real token, the difference is infinite. Then write the test: call the model on inputs of your choice and `assert`. Right implementations must pass, however they round (some compute in float32, and the last digit may depend on the batch); wrong ones must not.
+# First write `largest_difference`: the largest difference, at real tokens, between two results for the same sequences. The two may be padded to different lengths. If there is a NaN at a real token, the difference is infinite. Then write the test: call the model on inputs of your choice and `assert`. Correct implementations must pass, however they round (some compute in float32, and the last digit may depend on the batch); wrong ones must fail.
 #
-# *Before you code:* is `float("nan") > 1e-6` true? What does `assert not difference > 1e-6` then say about a model that returns NaN? Which of the three laws would still be tested if all your sequences were of the same length?
+# *Before you code:* is `float("nan") > 1e-6` true? What does `assert not difference > 1e-6` then do for a model that returns NaN? Which of the three properties would still be tested if all your sequences had the same length?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# False, as every comparison with NaN: that assertion lets a model pass that returns NaN. With lengths that are all the same and no padding, only the third law is tested.
+# No, as every comparison with NaN is false: that assertion passes a model that returns NaN. If all lengths are the same and there is no padding, only the third property is tested.
 # </details>
 #
-# Below are two models to try your test on: it should let the first one pass and stop the second.
+# Below are two models on which to try your test: the first should pass and the second should fail.
 #
-# <details><summary>Hint: all laws in one comparison</summary>
+# <details><summary>Hint: all three in one comparison</summary>
 #
-# Let the model read a sequence alone and without padding. Then let it read the same sequence among others, with rubbish in its padding.
+# Call the model on a sequence alone and without padding. Then call it on the same sequence in a batch with others, with arbitrary numbers in its padding.
 # </details>
 # <details><summary>Hint: infinite differences</summary>
 #
@@ -426,7 +425,7 @@ def token_by_token(x, lengths):
     return x.sin()
 
 
-def centred_over_all_places(x, lengths):
+def centred_over_all_positions(x, lengths):
     return x - x.mean(dim=1, keepdim=True)
 
 
@@ -434,10 +433,11 @@ def centred_over_all_places(x, lengths):
 def largest_difference(
     first: torch.Tensor, second: torch.Tensor, lengths: torch.Tensor
 ) -> torch.Tensor | float:
-    """Return the largest absolute difference of two results at real tokens.
+    """Return the largest absolute difference between two results at real tokens.
 
     Shapes: first (batch, length, d_model), second (batch, other_length, d_model), lengths
-    (batch,), none larger than length or other_length. Infinite if a real token has a NaN.
+    (batch,), none larger than length or other_length. It is infinite if there is a NaN at a real
+    token.
     """
     ### BEGIN SOLUTION
     shorter = min(first.shape[1], second.shape[1])
@@ -448,8 +448,8 @@ def largest_difference(
 
 
 def check_padding_invariance(model) -> None:
-    """Raise AssertionError if padding or batch mates change what model(x, lengths) says about
-    real tokens.
+    """Raise AssertionError if padding or the other sequences of the batch change the output of
+    model(x, lengths) at real tokens.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(0)
@@ -458,22 +458,22 @@ def check_padding_invariance(model) -> None:
     alone = model(batch[:1, :5], lengths[:1])
     among_others = model(batch, lengths)[:1]
     difference = largest_difference(alone, among_others, lengths[:1])
-    assert difference < 1e-4, f"padding or batch mates move a real token by {difference}"
+    assert difference < 1e-4, f"padding or the batch changes a real token by {difference}"
     ### END SOLUTION
 
 
 # %% [markdown]
 # {{exercise mended_columns}}
 #
-# Some code, and much of the mathematics, writes tokens as *columns*. Then `key.T @ query` has keys as rows and queries as columns, and the softmax runs down each column. The author of this one knew all that, and took the mask from a text: "set the upper right triangle to minus infinity".
+# Some code, and much of the mathematics, writes tokens as *columns*. Then `key.T @ query` has keys as rows and queries as columns, and the softmax runs down each column. The author of this function knew all that, but took the mask from a textbook: "set the upper right triangle to minus infinity".
 #
-# Run the cell. The weights are shown as the code has them, one column per query. Who sees whom?
+# Run the cell. The weights are shown in the layout of the code, one column per query. Who attends to whom?
 #
-# *Before you code:* the first column belongs to the first query. Which of its entries should be left?
+# *Before you code:* the first column belongs to the first query. Which of its entries should be non-zero?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The first one only: the first query sees itself and nothing else.
+# Only the first: the first query attends to itself and nothing else.
 # </details>
 
 
@@ -500,8 +500,8 @@ def mended_columns(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) 
     """
     ### BEGIN SOLUTION
     scores = key.T @ query / math.sqrt(query.shape[0])
-    place = torch.arange(scores.shape[0])
-    hidden = place[:, None] > place
+    position = torch.arange(scores.shape[0])
+    hidden = position[:, None] > position
     return value @ scores.masked_fill(hidden, -math.inf).softmax(dim=0)
     ### END SOLUTION
 
@@ -509,15 +509,15 @@ def mended_columns(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) 
 # %% [markdown]
 # {{exercise mended_maps}}
 #
-# A widely read tutorial shows the attention maps of its model. Every map is masked, as the model's are, and they look right. They belong to another model, though: from the second layer on. The cell compares them with the weights that the model used.
+# A widely read tutorial shows the attention maps of its model. Every map is masked, like the model's weights, and looks correct. But from the second layer on, the maps are not those of the model. The cell compares them with the weights that the model used.
 #
-# Write the mended `mended_maps`. `layer_weights` is given, and right.
+# Write the corrected function, `mended_maps`. `layer_weights` is given, and correct.
 #
-# *Before you code:* which map cannot be wrong, whatever happens between the layers?
+# *Before you code:* which map must be correct, whatever happens between the layers?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The first: what the first layer reads is the same in both models.
+# The first: the first layer has the same input in both.
 # </details>
 
 
@@ -554,12 +554,12 @@ the_model(x, w_query, w_key, w_value, mask, used)
 shown = published_maps(x, w_query, w_key, w_value, mask)
 for number in range(3):
     gap = (shown[number] - used[number]).abs().max()
-    print(f"layer {number}: a weight that is shown is off by up to {gap:.2f}")
+    print(f"layer {number}: the weights shown are off by up to {gap:.2f}")
 
 
 # %% exercise="mended_maps"
 def layer_weights(x, w_query, w_key, mask=None):
-    """Given, and right: the weights (length, length) of one layer."""
+    """Given, and correct: the weights (length, length) of one layer."""
     scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
@@ -592,21 +592,21 @@ def mended_maps(
 # %% [markdown]
 # {{exercise online_softmax_attention}}
 #
-# A softmax needs the largest score and the sum of all exponentials, so it seems to need all scores at once: a row of `k_len` numbers for each query. It does not. Go through the keys in blocks and keep three things for each query:
+# A softmax needs the largest score and the sum of all exponentials, so it seems to need all scores at once: a row of `k_len` numbers for each query. It does not. Process the keys in blocks and keep three things for each query:
 #
-# - `highest`: the largest score so far, at first $-\infty$,
-# - `total`: the sum of $e^{s - \text{highest}}$ over the scores so far, at first 0,
-# - `mixed`: the sum of $e^{s - \text{highest}}\, v$ over the keys so far, at first 0.
+# - `highest`: the largest score so far, initially $-\infty$,
+# - `total`: the sum of $e^{s - \text{highest}}$ over the scores so far, initially 0,
+# - `mixed`: the sum of $e^{s - \text{highest}}\, v$ over the keys so far, initially 0.
 #
-# At the end `mixed / total` is the average. When a block brings a higher score, all that was kept was measured from a peak that is no longer the peak. By which factor does it change?
+# At the end `mixed / total` is the average. When a block contains a higher score, `total` and `mixed` were computed relative to a maximum that is no longer the maximum. By which factor must they be multiplied?
 #
-# Write `update`, which takes one block in. Hidden keys come with the score $-\infty$. Then write the loop: scores of one block at a time, scaled by $1/\sqrt{d_{\text{head}}}$ and masked. A query that may see nothing gets 0. The checks compare numbers; that you never hold all scores at once is something the last cell of this notebook measures.
+# Write `update`, which adds one block. Masked keys have the score $-\infty$. Then write the loop over blocks: compute the scores of one block at a time, scaled by $1/\sqrt{d_{\text{head}}}$ and masked. The output of a query that may attend to nothing is 0. The checks compare numbers; the last cell of this notebook measures whether you ever hold all scores at once.
 #
-# *Before you code:* as long as all keys of a query were hidden, `highest` is $-\infty$. What is `torch.exp(highest - highest)` then? And is the last block always full?
+# *Before you code:* as long as all keys of a query so far were masked, `highest` is $-\infty$. What is `torch.exp(highest - highest)` then? And is the last block always full?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# NaN, since $-\infty - (-\infty)$ is NaN. The last block is shorter if the number of keys is no multiple of the block size.
+# NaN, since $-\infty - (-\infty)$ is NaN. The last block is shorter if the number of keys is not a multiple of the block size.
 # </details>
 #
 # <details><summary>Hint: the factor</summary>
@@ -615,7 +615,7 @@ def mended_maps(
 # </details>
 # <details><summary>Hint: nothing seen so far</summary>
 #
-# Subtract 0 instead of the new maximum where that is $-\infty$. All exponentials there are $e^{-\infty} = 0$, as they should be.
+# Where the new maximum is $-\infty$, subtract 0 instead. All exponentials there are $e^{-\infty} = 0$, as they should be.
 # </details>
 
 
@@ -627,10 +627,10 @@ def update(
     scores: torch.Tensor,
     value: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Take one block of keys into the running softmax.
+    """Add one block of keys to the running softmax.
 
     Shapes: highest (q_len,), total (q_len,), mixed (q_len, d_value); scores (q_len, block), minus
-    infinity where hidden; value (block, d_value). Returns the new (highest, total, mixed).
+    infinity where masked; value (block, d_value). Returns the new (highest, total, mixed).
     """
     ### BEGIN SOLUTION
     peak = torch.maximum(highest, scores.max(dim=-1).values)
@@ -649,7 +649,7 @@ def online_softmax_attention(
     mask: torch.Tensor,
     block_size: int,
 ) -> torch.Tensor:
-    """Return the averages of masked attention, looking at block_size keys at a time.
+    """Return the output of masked attention, computed from block_size keys at a time.
 
     Shapes: query (q_len, d_head), key (k_len, d_head), value (k_len, d_value), mask boolean
     (q_len, k_len); returns (q_len, d_value).
@@ -671,9 +671,9 @@ def online_softmax_attention(
 # %% [markdown]
 # {{exercise mended_device}}
 #
-# This function ran on a laptop for a year. On the first day with a GPU it stopped: "expected all tensors to be on the same device". When that was mended, the model was put in `bfloat16`, and it stopped again. Whatever a function makes itself, it makes on the CPU and in float32, unless it is told otherwise.
+# This function ran on a laptop for a year. On its first day on a GPU it failed: "expected all tensors to be on the same device". After that was fixed, the model was converted to `bfloat16`, and the function failed again. A tensor that a function creates is on the CPU and in float32 unless the code specifies otherwise.
 #
-# You need no GPU to find such places. PyTorch has a device called `meta`, whose tensors have a shape and a dtype and no numbers. A tensor on `meta` and one on the CPU do not mix, so a computation on `meta` stops at the line that would stop on a GPU.
+# You do not need a GPU to find such lines. PyTorch has a device called `meta`, whose tensors have a shape and a dtype but no numbers. A tensor on `meta` cannot be combined with one on the CPU, so a computation on `meta` fails at the line that would fail on a GPU.
 
 
 # %%
@@ -698,18 +698,18 @@ for device, dtype in [("cpu", torch.float32), ("meta", torch.float32), ("cpu", t
         print(f"{device} {dtype}: {str(error).splitlines()[0]}")
 
 # %% [markdown]
-# Write the mended function. It computes the same numbers, wherever its inputs are and in whatever dtype of floating-point numbers they come, and returns a tensor of the same device and dtype. The queries are the last of the keys; `window` says how many keys a query may see, and `fade`, a number, how fast scores fall with the distance.
+# Write the corrected function. It computes the same numbers on any device and in any floating-point dtype, and returns a tensor with the device and dtype of its inputs. The queries are the last of the positions; `window` is the number of keys that a query may attend to, and `fade`, a number, says how fast scores fall with distance.
 #
-# *Before you code:* which lines make a tensor out of nothing? For each: which device should it have, and which dtype?
+# *Before you code:* which lines create a new tensor? On which device should each be, and in which dtype?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Two: `torch.arange`, whose whole numbers need the device of the inputs and no dtype of theirs, and `torch.zeros`, which becomes part of the scores and needs both. A boolean mask in its place needs the device alone.
+# Two: `torch.arange`, whose integers need the device of the inputs but not their dtype, and `torch.zeros`, which is added to the scores and needs both. A boolean mask in its place needs only the device.
 # </details>
 #
-# <details><summary>Hint: where to take them from</summary>
+# <details><summary>Hint: where the device and dtype come from</summary>
 #
-# `query.device` and `query.dtype` are there to be passed on: `torch.arange(n, device=...)`. A method such as `query.new_zeros(...)` passes on both. Whole numbers need no dtype of the inputs: a float tensor keeps its dtype when an integer tensor joins it. Take care: `fade * distance` is a float tensor.
+# Pass `query.device` and `query.dtype` on: `torch.arange(n, device=...)`. A method such as `query.new_zeros(...)` uses both. Integers do not need the dtype of the inputs: a float tensor keeps its dtype when it is combined with an integer tensor. But `fade * distance` is a float tensor, and its dtype is float32.
 # </details>
 
 
@@ -717,7 +717,7 @@ for device, dtype in [("cpu", torch.float32), ("meta", torch.float32), ("cpu", t
 def mended_device(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int, fade: float
 ) -> torch.Tensor:
-    """Attend to the nearest keys, with the device and the dtype of the inputs.
+    """Attend to the nearest keys, on the device and in the dtype of the inputs.
 
     Shapes: query (batch, q_len, d_head), key (batch, k_len, d_head), value (batch, k_len, d_value);
     returns (batch, q_len, d_value).
@@ -736,7 +736,7 @@ def mended_device(
 # %% [markdown]
 # ## Look at what you built
 #
-# Above, your masks: a prefix, a window, two documents, and all of them with padding (dark is allowed). Below each, your audit of a model that uses it. The two rows agree if your masks, your softmax and your audit do. Under the figure: the largest tensor that your attention in blocks makes, while the matrix of all scores grows with the square. (This cell is not graded.)
+# The top row shows your masks: a prefix, a window, two documents, and all of them with padding (dark means allowed). Below each mask is your audit of a model that uses it. The two rows agree if your masks, your softmax and your audit are correct. The table under the figure shows the size of the largest tensor in your blockwise attention; the matrix of all scores grows with the square of the length. (This cell is not graded.)
 
 # %%
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -774,7 +774,7 @@ plt.show()
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers the largest tensor that is made while it is active."""
+    """Records the largest tensor that is created while it is active."""
 
     numbers = 0
 
@@ -795,13 +795,13 @@ for k_len in (256, 1024, 4096):
 # %% [markdown]
 # {{question why_before_the_softmax}}
 #
-# A causal mask sets the scores of later positions to minus infinity before the softmax. Somebody sets the weights of later positions to zero after the softmax instead. Which two things go wrong? Would dividing each row by its sum again repair both? Answer in three to five sentences.
+# A causal mask sets the scores of later positions to minus infinity before the softmax. Suppose that you set the weights of later positions to zero after the softmax instead. Which two things go wrong? Would dividing each row by its sum fix both? Answer in three to five sentences.
 
 # %% [markdown] written="why_before_the_softmax" points=3
 # **What earns the points**, one each:
 #
 # 1. The weights of a row no longer sum to 1, so early positions get outputs of smaller norm.
-# 2. The later positions are still in the denominator: the weights that stay depend on later tokens, so the future leaks into the past.
-# 3. Dividing by the row's sum cancels the denominator and repairs both in exact arithmetic (both parts of the question need an answer); an excellent answer adds that it fails where all the allowed weights have rounded to 0.
+# 2. The later positions are still in the denominator: the remaining weights depend on later tokens, so the future leaks into the past.
+# 3. Dividing by the row's sum cancels the denominator and fixes both in exact arithmetic (both parts of the question need an answer); an excellent answer adds that it fails where all the allowed weights have rounded to 0.
 #
-# **Often seen, and wrong:** “It is the same, since the weights are zero either way”; only the sum is seen and not the leak; the claim that the values leak, although their weight is 0.
+# **Often seen, and wrong:** “It is the same, since the weights are zero either way”; an answer that names the sum and not the leak; the claim that the values leak, although their weight is 0.

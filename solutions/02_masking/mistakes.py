@@ -15,27 +15,27 @@ class Causal(Correct, exercise="causal_mask"):
 
 
 TriangleFlipped = Causal.but(").tril(", ").triu(")
-"""The triangle is the wrong one: each query sees itself and the future, not the past."""
+"""This is the wrong triangle: each query sees itself and the future, not the past."""
 
 OneStepAhead = Causal.but("- q_len", "- q_len + 1")
-"""The diagonal is one too far: each query sees the token that it is supposed to predict."""
+"""The diagonal is off by one: each query sees the token that it is supposed to predict."""
 
 ItselfHidden = Causal.but("- q_len", "- q_len - 1")
-"""The diagonal is one too short: a query may see itself. The first one would see nothing at all,
+"""The diagonal is off by one: a query may see itself. Otherwise the first one sees nothing at all,
 and a softmax over nothing is NaN."""
 
 AlignedToTheFirstKey = Causal.but("tril(diagonal=k_len - q_len)", "tril()")
-"""The queries are taken for the first positions; they are the last ones, because keys that were
-kept from earlier come first."""
+"""The queries are taken for the first positions; they are the last ones, because the cached keys
+come first."""
 
 AlwaysSquare = Causal.but("return …", "return torch.ones(q_len, q_len, dtype=torch.bool).tril()")
 """The mask has a column per query; it needs one per key."""
 
 SquareOfAllKeys = Causal.but("return …", "return torch.ones(k_len, k_len, dtype=torch.bool).tril()")
-"""The mask has a row for each of all positions; only the last q_len of them ask."""
+"""The mask has a row for every position; only the last q_len of them are queries."""
 
 TrueMeansHidden = Causal.but("tril(diagonal=k_len - q_len)", "triu(diagonal=k_len - q_len + 1)")
-"""True and false are exchanged: here True says that attention is allowed."""
+"""True and False are swapped: here True means that attention is allowed."""
 
 OnesAndZeros = Causal.but("k_len, dtype=torch.bool", "k_len")
 """The mask holds the numbers 1 and 0 instead of True and False: ~ and & do not work on it."""
@@ -43,7 +43,7 @@ OnesAndZeros = Causal.but("k_len, dtype=torch.bool", "k_len")
 ReadyToBeAdded = Causal.but(
     "return …", "return torch.full((q_len, k_len), -math.inf).triu(diagonal=k_len - q_len + 1)"
 )
-"""This is a mask to add to the scores, 0 and minus infinity; a boolean one is asked for."""
+"""This is an additive mask of 0 and minus infinity; return a boolean one."""
 
 
 # 2.2 ------------------------------------------------------------------------------------------
@@ -55,34 +55,34 @@ class Padding(Correct, exercise="padding_mask"):
 QueriesMasked = Padding.but(
     "return …", "return (torch.arange(k_len) < lengths[:, None])[:, None, :, None]"
 )
-"""The mask stands along the queries: it is as a key that padding has to be hidden."""
+"""The mask is along the queries: padding must be masked as a key."""
 
 PolarityInverted = Padding.but("(k_len) < lengths", "(k_len) >= lengths")
-"""True marks the padding: here True says that attention is allowed."""
+"""True marks the padding: here True means that attention is allowed."""
 
 OneTooMany = Padding.but("(k_len) < lengths", "(k_len) <= lengths")
-"""The first padded position is let through: a sequence of length n has places 0 to n - 1."""
+"""The first padded position is not masked: a sequence of length n has positions 0 to n - 1."""
 
 CountedFromOne = Padding.but("(k_len)", "(1, k_len + 1)")
-"""The last real token is hidden: places count from 0."""
+"""The last real token is masked: positions count from 0."""
 
 TwoAxesOnly = Padding.but("return …", "return torch.arange(k_len) < lengths[:, None]")
-"""The axes of heads and queries are missing: (batch, k_len) meets the scores as (q_len, k_len), so
-the batch is taken for the queries."""
+"""The axes of heads and queries are missing: (batch, k_len) is broadcast as (q_len, k_len), so the
+batch is taken for the queries."""
 
 HeadsForgotten = Padding.but(
     "return …", "return (torch.arange(k_len) < lengths[:, None])[:, None, :]"
 )
-"""An axis is missing: three axes meet scores of (batch, heads, q_len, k_len) as (heads, q_len,
-k_len), so the batch is taken for the heads."""
+"""An axis is missing: three axes are aligned with the last three of (batch, heads, q_len, k_len),
+so the batch is taken for the heads."""
 
 BatchOnTheAxisOfHeads = Padding.but(
     "return …", "return (torch.arange(k_len) < lengths[:, None])[None, :, None, :]"
 )
-"""The batch stands on the axis of the heads, so that each head hides another padding."""
+"""The batch is on the axis of the heads, so each head masks the padding of a different sequence."""
 
 PaddingInFront = Padding.but("(k_len) < lengths", "(k_len) >= k_len - lengths")
-"""The mask hides the first places; the padding stands behind the real tokens."""
+"""The mask hides the first positions; the padding comes after the real tokens."""
 
 AsLongAsTheLongest = Padding.but("(k_len)", "(int(lengths.max()))")
 """The mask is as long as the longest sequence; the keys may be padded further, to k_len."""
@@ -92,8 +92,8 @@ QueriesMaskedToo = Padding.but(
     "real = torch.arange(k_len) < lengths[:, None]\n"
     "return (real[:, :, None] & real[:, None, :])[:, None]",
 )
-"""Padded queries are forbidden everything, which leaves empty rows. Hide padding as a key; what a
-padded query says is read by nobody."""
+"""Padded queries may attend to nothing, which leaves empty rows. Mask padding as a key only; the
+output of a padded query is never used."""
 
 
 # 2.7 ------------------------------------------------------------------------------------------
@@ -119,21 +119,22 @@ class Combined(Correct, exercise="combine_masks"):
 AnyMaskWillDo = Combined.but(
     "allowed = …", "allowed = prefix_mask(prefix_lengths, length) | real"
 ).but("return allowed …", "return allowed | window_mask(length, window) | document_mask(documents)")
-"""The masks are joined by “or”: a key is visible only if every mask allows it."""
+"""The masks are combined by “or”: a key is visible only if every mask allows it."""
 
 PrefixJoinedByAnd = Combined.but(") | (place", ") & (place")
-"""Prefix and causality are joined by “and”, so that nobody sees more than the prefix: what is
-allowed is the prefix or what came before."""
+"""Prefix and causality are combined by “and”, so that no query sees more than the prefix: allow the
+prefix or what came before."""
 
 PrefixLost = Combined.but(
     "def prefix_mask(prefix_lengths, …\n    place = …",
     "def prefix_mask(prefix_lengths, length):\n"
     "    causal = torch.ones(length, length, dtype=torch.bool).tril()",
 ).but("return (place …", "return causal.expand(len(prefix_lengths), 1, length, length)")
-"""The prefix mask is causal in the prefix, too; inside it tokens see one another both ways."""
+"""The prefix mask is causal within the prefix, too; there tokens attend to one another in both
+directions."""
 
 PrefixOneTooLong = Combined.but("place < prefix_lengths", "place <= prefix_lengths")
-"""A prefix of n tokens has places 0 to n - 1: the token after it is not given."""
+"""A prefix of n tokens has positions 0 to n - 1: the token after it does not belong to it."""
 
 PrefixAboveAll = Combined.but(
     "real = …\nreturn …",
@@ -142,39 +143,39 @@ PrefixAboveAll = Combined.but(
     "allowed = allowed & window_mask(length, window) & document_mask(documents)\n"
     "return allowed | (place < prefix_lengths[:, None, None, None])",
 )
-"""The prefix is added at the end and shows again what other masks have hidden: join it with
+"""The prefix is added at the end and shows again what other masks have hidden: combine it with
 causality first, then with the others."""
 
 WindowTooWide = Combined.but("place < window", "place <= window")
-"""The window is one too wide: it counts the query itself, so `window` places back is too far."""
+"""The window is one too wide: it counts the query itself, so `window` positions back is too far."""
 
 WindowTooNarrow = Combined.but("place < window", "place < window - 1")
-"""The window is one too narrow: the query and the window - 1 places before it stay visible."""
+"""The window is one too narrow: the query and the window - 1 positions before it are visible."""
 
 WindowOnBothSides = Combined.but("place[:, None] - place", "(place[:, None] - place).abs()")
-"""The window cuts off what lies ahead, too. How far ahead a query may look is the business of the
-prefix mask; the window says only how far back."""
+"""The window also hides what lies ahead. The prefix mask decides how far ahead a query may look;
+the window limits only how far back."""
 
 WindowIsCausal = Combined.but(
     "return place[:, None] - place < window",
     "distance = place[:, None] - place\nreturn (distance >= 0) & (distance < window)",
 )
-"""The window forbids all that lies ahead, so it takes the prefix back: each mask says one thing,
-and the window says how far back."""
+"""The window hides all later keys, so it undoes the prefix: each mask states one rule, and the
+window limits only how far back."""
 
 DocumentsComparedWithPlaces = Combined.but(
     "return (documents[:, :, None] == documents[:, None, :])[:, None]",
     "place = torch.arange(documents.shape[1])\n"
     "return (documents[:, None, :] == place[:, None])[:, None]",
 )
-"""The number of the key's text is compared with the place of the query: compare it with the number
-of the query's text."""
+"""The id of the key's text is compared with the position of the query: compare it with the id of
+the query's text."""
 
 LargerNumbersReadSmaller = Combined.but(
     "documents[:, :, None] == documents", "documents[:, :, None] >= documents"
 )
-"""A text sees all texts whose number is not larger; it should see itself only, and numbers are
-names, in no order."""
+"""A text sees all texts whose id is not larger; it should see only itself, and the order of the ids
+means nothing."""
 
 NeighboursCompared = Combined.but(
     "return (documents[:, :, None] == documents[:, None, :])[:, None]",
@@ -182,26 +183,26 @@ NeighboursCompared = Combined.but(
     "counted = F.pad(changes, (1, 0))\n"
     "return (counted[:, :, None] == counted[:, None, :])[:, None]",
 )
-"""A new text is counted wherever the number changes. A text that goes on after another one is still
-the same text: compare the numbers themselves."""
+"""A new text is counted wherever the id changes. A text that continues after another one is still
+the same text: compare the ids themselves."""
 
 CausalBesides = Combined.but(
     "allowed = …", "allowed = prefix_mask(prefix_lengths, length) & real & document_mask(documents)"
 ).but("return allowed …", "return (allowed & window_mask(length, window)).tril()")
-"""A causal mask is joined by "and" as well and takes the prefix back: the prefix mask says already
-what may lie ahead."""
+"""A causal mask is also combined by "and" and undoes the prefix: the prefix mask already says what
+may lie ahead."""
 
 WindowForgotten = Combined.but(
     "allowed = …\nreturn …",
     "return prefix_mask(prefix_lengths, length) & real & document_mask(documents)",
 )
-"""The window is not among what is combined: keys that lie too far back are still visible."""
+"""The window is not combined with the others: keys that lie too far back are still visible."""
 
 DocumentsForgotten = Combined.but(
     "allowed = …\nreturn …",
     "return prefix_mask(prefix_lengths, length) & real & window_mask(length, window)",
 )
-"""The documents are not among what is combined: texts still see one another."""
+"""The document mask is not combined with the others: texts still see one another."""
 
 PaddingForgotten = Combined.but(
     "real = …\nreturn …",
@@ -219,19 +220,19 @@ class Masked(Correct, exercise="masked_softmax"):
 
 
 TenThousandLess = Masked.but("weights = …", "weights = (scores + -1e4 * ~mask).softmax(dim=-1)")
-"""Hidden scores become smaller by 10,000, and one that is larger than that keeps its share of the
-softmax: no finite number is enough, so replace the score instead of adding to it."""
+"""Masked scores are reduced by 10,000, and one that is larger than that still gets weight: no
+finite number is enough, so replace the score instead of adding to it."""
 
 MultipliedBefore = Masked.but(
     "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)", "(scores * mask)"
 ).but("weights.masked_fill(~mask, 0.0)", "weights * mask.any(dim=-1, keepdim=True)")
-"""The scores are multiplied by the mask: a score of 0 is an ordinary score, and its key gets its
-share of the softmax."""
+"""The scores are multiplied by the mask: a score of 0 is an ordinary score, and its key gets
+weight."""
 
 ZeroedAfterwards = Masked.but(
     "weights = …\nreturn …", "return scores.softmax(dim=-1).masked_fill(~mask, 0.0)"
 )
-"""The weights of hidden keys are set to 0 after the softmax, so the rest no longer sums to 1."""
+"""The weights of masked keys are set to 0 after the softmax, so the rest no longer sum to 1."""
 
 DividedAfterwards = Masked.but(
     "weights = …\nreturn …",
@@ -239,52 +240,52 @@ DividedAfterwards = Masked.but(
     "total = weights.sum(dim=-1, keepdim=True)\n"
     "return weights / total.masked_fill(total == 0, 1.0)",
 )
-"""Hidden keys take part in the softmax and are divided out afterwards: a loud one leaves nothing
-for the others. Hide them before the softmax."""
+"""Masked keys take part in the softmax and are divided out afterwards: if one has a large score,
+the weights of the others underflow to 0. Mask the scores before the softmax."""
 
 NotLowEnough = Masked.but(
     "weights = …\nreturn …",
     "return scores.masked_fill(~mask, -1e4).softmax(dim=-1).masked_fill(~mask, 0.0)",
 )
-"""Hidden keys get a fixed score, such as -10,000 or -65,504, which is low enough for most scores
+"""Masked keys get a fixed score, such as -10,000 or -65,504, which is low enough for most scores
 and not for all: minus infinity is below every score."""
 
 ExponentialsByHand = Masked.but("weights = …", "shares = scores.exp().masked_fill(~mask, 0.0)").but(
     "weights.masked_fill(~mask, 0.0)", "shares / shares.sum(dim=-1, keepdim=True).clamp_min(1e-30)"
 )
-"""The exponentials of the scores are divided as they are: those of low scores are all 0, those of
-high ones infinite. Use softmax, which subtracts the largest score first."""
+"""The exponentials are taken of unshifted scores: for low scores they are all 0, for high ones
+infinite. Use softmax, which subtracts the largest score first."""
 
 MinusTwenty = Masked.but("torch.finfo(scores.dtype).min", "-20.0").but(
     "weights.masked_fill(~mask, 0.0)", "weights * mask.any(dim=-1, keepdim=True)"
 )
-"""Hidden keys get the score -20, which is not low enough: a little leaks through always, and much
+"""Masked keys get the score -20, which is not low enough: a little always leaks through, and much
 where other scores are lower still. Minus infinity is below every score."""
 
 NothingSharedOut = Masked.but(
     "weights = …\nreturn …", "return scores.masked_fill(~mask, -math.inf).softmax(dim=-1)"
 )
-"""A row in which nothing is allowed ends as 0/0, which is NaN: be it a softmax over nothing but
-minus infinity or a division by a sum of 0, such a row needs care of its own."""
+"""A row in which nothing is allowed becomes 0/0, which is NaN, whether in a softmax of minus
+infinities or in a division by a sum of 0: handle such rows separately."""
 
 EqualSharesOfNothing = Masked.but(
     "weights = …\nreturn …", "return scores.masked_fill(~mask, -1e9).softmax(dim=-1)"
 )
-"""Where nothing is allowed all scores are made the same number (-1e9, say), so the hidden keys
-share the weight: such a row is all 0."""
+"""Where nothing is allowed, all scores are set to the same number (-1e9, say), so the masked keys
+share the weight: the weights of such a row should be all 0."""
 
 MillionSubtracted = Masked.but(
     "weights = …\nreturn …",
     "return (scores + torch.where(mask, 0.0, -1e6).to(scores.dtype)).softmax(dim=-1)",
 )
-"""A million is subtracted from hidden scores. Where nothing is allowed it is subtracted from all of
-them, and the softmax does not notice: the row is as if nothing were hidden."""
+"""A million is subtracted from masked scores. Where nothing is allowed it is subtracted from all of
+them, which does not change the softmax: the row is as if nothing were masked."""
 
 AllowedScoresRaised = Masked.but(
     "weights = …", "weights = (scores + 1e4 * mask.to(scores.dtype)).softmax(dim=-1)"
 )
-"""Allowed scores are raised by 10,000, where half precision counts in steps of 8 or of 64: they are
-rounded until they are equal. Add nothing to what is allowed."""
+"""Allowed scores are raised by 10,000, where half precision counts in steps of 8 or of 64:
+different scores are rounded to the same number. Add nothing to allowed scores."""
 
 TooSmallForFloat16 = Masked.but(
     "weights = …\nreturn …",
@@ -296,11 +297,11 @@ of the scores' own dtype."""
 NanRepairedForwardOnly = Masked.but(
     "weights = …", "added = torch.where(mask, 0.0, -math.inf).to(scores.dtype)"
 ).but("weights.masked_fill(~mask, 0.0)", "(scores + added).softmax(dim=-1).nan_to_num(0.0)")
-"""nan_to_num mends the weights and not the gradients: backwards the NaN of the softmax is still
-there. Let no NaN arise."""
+"""nan_to_num fixes the weights but not the gradients: in the backward pass the NaN of the softmax
+is still there. Do not let a NaN arise."""
 
 TrueWasHidden = Masked.but("~mask", "mask", times=2)
-"""What is allowed is hidden, and the other way round: True says that attention is allowed."""
+"""Allowed keys are masked, and masked ones allowed: True means that attention is allowed."""
 
 
 # 2.5 ------------------------------------------------------------------------------------------
@@ -320,13 +321,13 @@ Transposed = (
     .but("found[:, j] = …", "rows.append((model(changed) - before).abs().amax(dim=-1) > 1e-10)")
     .but("return found", "return torch.stack(rows)")
 )
-"""The picture is transposed: a row belongs to an output, a column to an input."""
+"""The matrix is transposed: a row belongs to an output, a column to an input."""
 
 ShiftsAddUp = Audit.but("changed = x.clone()", "changed = x").but(
     "changed[j] = 2.0 - x[j].flip(0)", "changed[j] += 1"
 )
 """Two things: the input itself is changed (x[j] += 1) and stays so for the next token, so change a
-clone; and the same number is added to all features, which a LayerNorm takes away again."""
+clone; and the same number is added to all features, which a LayerNorm removes."""
 
 OutputsAddedUp = Audit.but(
     "before = model(x)…\nreturn found",
@@ -334,8 +335,8 @@ OutputsAddedUp = Audit.but(
     "(slope,) = torch.autograd.grad((model(x) ** 2).sum(), x)\n"
     "return (slope.abs().amax(dim=-1) > 1e-10).expand(len(x), len(x))",
 )
-"""All outputs are added up before they are differentiated, so all rows of the picture are the same:
-each output needs a question of its own."""
+"""All outputs are summed before they are differentiated, so all rows of the matrix are the same:
+differentiate each output separately."""
 
 FeaturesAddedUp = Audit.but(
     "before = model(x)…\nreturn found",
@@ -348,15 +349,15 @@ FeaturesAddedUp = Audit.but(
     return torch.stack(rows)
     """,
 )
-"""The features of an output are added up before they are differentiated. After a LayerNorm their
-sum is always 0, and the influence has gone: look at each feature."""
+"""The features of an output are summed before they are differentiated. After a LayerNorm their sum
+is always 0, so no influence shows: look at each feature."""
 
 LastOutputOnly = (
     Audit.but("found = …", "row = torch.zeros(len(x), dtype=torch.bool)")
     .but("found[:, j] = …", "row[j] = (model(changed) - before)[-1].abs().max() > 1e-10")
     .but("return …", "return row.repeat(len(x), 1)")
 )
-"""Only the last output is looked at; the future can leak into the others only."""
+"""Only the last output is tested; the future can leak only into the others."""
 
 FutureNeverTried = Audit.but(
     "for j in range(len(x)):…\n    found[:, j] = …",
@@ -368,44 +369,45 @@ FutureNeverTried = Audit.but(
             found[i, j] = (model(changed) - before)[i].abs().max() > 1e-10
     """,
 )
-"""Only inputs up to the output are changed, so the audit finds what it believed before: change the
-later ones, too."""
+"""Only inputs up to the output are changed, so the audit cannot find a leak: change the later ones,
+too."""
 
 ZerosForInput = Audit.but(
     "def causality_audit(model, x):", "def causality_audit(model, x):\n    x = torch.zeros_like(x)"
 ).but("2.0 - x[j].flip(0)", "torch.linspace(-1.0, 1.0, x.shape[1])")
-"""The model is asked at zeros. There products vanish and everything is symmetric, so influences are
-missed: start from the x that you are given."""
+"""The model is called on zeros. There products vanish and everything is symmetric, so influences
+are missed: start from the given x."""
 
 FirstFeatureOnly = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j, 0] += 1.0").but(
     ").abs().amax(dim=-1", ")[:, 0].abs("
 )
-"""Only the first feature of each token is changed and looked at; an influence can take the way of
+"""Only the first feature of each token is changed and compared; an influence can pass through
 another one."""
 
 AllFeaturesShifted = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j] += 1.0")
-"""The same number is added to all features of a token (or the slopes by its features are added up,
-which asks the same). A LayerNorm takes that away again: change features differently."""
+"""The same number is added to all features of a token (or the derivatives with respect to its
+features are summed, which is the same test). A LayerNorm removes such a change: change the features
+by different numbers."""
 
 OnlyLengthsChanged = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j] *= 2.0")
-"""Tokens are multiplied by a number, which changes their length and not their direction. A model
-that hears of directions only does not notice: replace them by other numbers."""
+"""Tokens are multiplied by a number, which changes their norm and not their direction. A model that
+depends only on directions does not change: replace them by other numbers."""
 
 ThresholdTooCoarse = Audit.but("1e-10", "1e-4")
-"""Small influences are not counted: a faint leak is a leak, and training will find it."""
+"""Small influences are not counted: a small leak is a leak, and training will find it."""
 
 RoundingCounted = Audit.but(
     "(model(changed) - before).abs().amax(dim=-1) > 1e-10", "(model(changed) != before).any(dim=-1)"
 )
-"""Every difference from 0 is counted. Where a sum is formed in another order the last digit
-changes, and that is no influence: allow for rounding."""
+"""Every difference from 0 is counted. If a sum is computed in another order, the last digit
+changes, which is not an influence: allow for rounding."""
 
 ChangesAddUp = Audit.but(
     "changed = x.clone()…\nfound[:, j] = …",
     "x[j] = 2.0 - x[j].flip(0)\nfound[:, j] = (model(x) - before).abs().amax(dim=-1) > 1e-10",
 )
-"""Earlier changes are never taken back, so the last columns show the effect of all of them: start
-each time from x as it came, and change a clone of it."""
+"""Earlier changes are never undone, so the last columns show the effect of all of them: start from
+the original x each time, and change a clone of it."""
 
 
 # 2.8 ------------------------------------------------------------------------------------------
@@ -440,8 +442,8 @@ PaddingComparedToo = (
     """,
     )
 )
-"""Results at padded positions are compared, too. What stands there is read by nobody, and right
-models leave different things there."""
+"""Results at padded positions are compared, too. They are never used, and correct models return
+different numbers there."""
 
 PaddingTimesZero = CheckPadding.but(
     "real = …\nreturn gap[real].max()",
@@ -462,8 +464,8 @@ PaddingTimesZero = CheckPadding.but(
         assert largest_difference(alone, one, lengths[row : row + 1]) < 1e-4
     """,
 )
-"""Differences in the padding are multiplied by 0, and 0 times NaN is NaN: choose the real tokens
-instead, by an index or by masked_fill or where."""
+"""Differences in the padding are multiplied by 0, and 0 times NaN is NaN: select the real tokens
+instead, with an index, masked_fill or where."""
 
 NanGoesUnnoticed = CheckPadding.but(
     "real = …\nreturn gap[real].max()",
@@ -489,15 +491,15 @@ DifferencesAveraged = CheckPadding.but(
     return torch.cat(gaps).nan_to_num(math.inf).mean()
     """,
 )
-"""The mean of the differences is taken: one wrong token drowns among the right ones. Take the
-largest."""
+"""The mean of the differences is taken, which hides one wrong token among many correct ones. Take
+the largest."""
 
 NothingIsCompared = CheckPadding.but(
     "generator = …\nassert …",
     "x = torch.randn(3, 9, 4)\nassert model(x, torch.tensor([5, 7, 8])).shape == x.shape",
 )
-"""No wrong number can make this test fail: it has to compare results, and to `assert` what it finds
-(returning False says nothing)."""
+"""No wrong number can make this test fail: it must compare results and `assert` (returning False
+has no effect)."""
 
 ComparedExactly = (
     CheckPadding.but("3, 9, 4, generator", "5, 11, 4, generator")
@@ -506,13 +508,13 @@ ComparedExactly = (
     .but("assert …", "assert largest_difference(alone, model(x, lengths)[:1], lengths[:1]) == 0")
 )
 """Results have to be equal to the last digit. That digit depends on the order in which numbers are
-added, so right models fail: leave a tolerance."""
+added, so correct models fail: allow a tolerance."""
 
 NanInThePadding = CheckPadding.but(
     "alone = …", "alone = model(x[:1, :5], torch.tensor([5]))\nx[0, 5:] = math.nan"
 )
 """There is NaN in the padding. 0 times NaN is NaN, so it passes through every weight of 0, and
-right models fail: fill padding with finite numbers."""
+correct models fail: fill the padding with finite numbers."""
 
 BatchMatesNeverChange = CheckPadding.but(
     "alone = …\nassert …",
@@ -526,7 +528,7 @@ BatchMatesNeverChange = CheckPadding.but(
     assert largest_difference(second, model(other, lengths), lengths) < 1e-4
     """,
 )
-"""Only the padding changes, never the other sequences of the batch: what one hears from another
+"""Only the padding changes, never the other sequences of the batch: a dependence between sequences
 goes unnoticed."""
 
 AmountNeverChanges = CheckPadding.but(
@@ -539,16 +541,15 @@ AmountNeverChanges = CheckPadding.but(
     assert largest_difference(first[:1], second[:1], lengths[:1]) < 1e-4
     """,
 )
-"""What stands in the padding changes, but not how much of it there is: positions that are counted
-from the padded end go unnoticed."""
+"""The contents of the padding change, but not its amount: positions that are counted from the
+padded end go unnoticed."""
 
 NoPaddingAnywhere = (
     CheckPadding.but("x[:1, :5], torch.tensor([5])", "x[:1], torch.tensor([9])")
     .but("tensor([5, 7, 8])", "tensor([9, 9, 9])")
     .but("together[:1], torch.tensor([5])", "together[:1], torch.tensor([9])")
 )
-"""All sequences have the full length, so there is no padding that could do harm: make them of
-different lengths."""
+"""All sequences have the full length, so there is no padding: use different lengths."""
 
 
 # 2.11 -----------------------------------------------------------------------------------------
@@ -586,15 +587,15 @@ OldTotalNotRescaled = Online.but(
 OldOutputNotRescaled = Online.but(
     "return (…\n)", "return higher, total * shrink + shares.sum(-1), mixed + shares @ value"
 )
-"""When the maximum rises, what was mixed so far has to shrink by the same factor as the total."""
+"""When the maximum rises, `mixed` has to shrink by the same factor as the total."""
 
 NothingRescaled = Online.but(
     "shrink, shares = …\n)",
     "shares = (scores - reference[:, None]).exp()\n"
     "return higher, total + shares.sum(-1), mixed + shares @ value",
 )
-"""What was kept stays as it was when the maximum rises. It was measured from the old one: the total
-and what was mixed have to shrink, both by the same factor."""
+"""`total` and `mixed` stay unchanged when the maximum rises. They were computed relative to the old
+maximum: both have to shrink by the same factor."""
 
 RescaledTheWrongWay = Online.but(
     "shrink, shares = …\n)",
@@ -602,7 +603,7 @@ RescaledTheWrongWay = Online.but(
     "shares = (scores - reference[:, None]).exp()\n"
     "return higher, total * grow + shares.sum(-1), mixed * grow[:, None] + shares @ value",
 )
-"""The factor is upside down: when the maximum rises, what was there shrinks."""
+"""The factor is inverted: when the maximum rises, the old sums shrink."""
 
 MaximumOfTheBlock = Online.but("torch.maximum(highest, scores.amax(dim=-1))", "scores.amax(dim=-1)")
 """Only the maximum of the new block is kept; if an earlier block had a higher one, its exponentials
@@ -613,8 +614,8 @@ DividedInEveryBlock = Online.but(
     "total = total * shrink + shares.sum(-1)\n"
     "return higher, total, (mixed * shrink[:, None] + shares @ value) / total[:, None]",
 )
-"""What was mixed is divided by the total in every block, and the next block adds to an average as
-if it were a sum: divide once, at the end."""
+"""`mixed` is divided by the total in every block, and the next block adds to an average as if it
+were a sum: divide once, at the end."""
 
 EachBlockDivided = Online.but(
     "return (…\n)",
@@ -622,24 +623,25 @@ EachBlockDivided = Online.but(
     "average = shares @ value / own.masked_fill(own == 0, 1.0)[:, None]\n"
     "return higher, total * shrink + own, mixed * shrink[:, None] + average",
 )
-"""Each block is divided by its own sum, so every block weighs the same: divide once, at the end, by
-the total of all."""
+"""Each block is divided by its own sum, so every block has the same weight: divide once, at the
+end, by the total over all blocks."""
 
 InfinityMinusInfinity = Online.but(
     "reference = …\nshrink, shares = …",
     "shrink, shares = (highest - higher).exp(), (scores - higher[:, None]).exp()",
 )
-"""As long as everything is hidden the maximum is minus infinity, and minus infinity minus itself is
+"""As long as every key is masked the maximum is minus infinity, and minus infinity minus itself is
 NaN: subtract 0 there instead."""
 
 LastBlockDropped = Online.but("(key)", "(key) - block_size + 1")
-"""The last block is left out if it is not full: the keys need not divide evenly."""
+"""The last block is skipped if it is not full: the number of keys need not be a multiple of the
+block size."""
 
 NeverDivided = Online.but("[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]", "[2]")
-"""The sum of the values is never divided by the total of the shares."""
+"""The weighted sum of the values is never divided by the total."""
 
 NothingDividedByNothing = Online.but("[1].masked_fill(state[1] == 0, 1.0)", "[1]")
-"""A query that may see nothing has the total 0, and 0/0 is NaN: its average is 0."""
+"""A query that may attend to nothing has the total 0, and 0/0 is NaN: its output should be 0."""
 
 ScaleMissing = Online.but("T / math.sqrt(query.shape[1])", "T")
 """The scores are not divided by the square root of d_head."""
@@ -667,22 +669,22 @@ OneRowForAllQueries = Masks.but(
     "hidden = torch.arange(key.shape[-2]) >= lengths[:, None]\n"
     "weights = (scores - 1e6 * hidden[:, None, :]).softmax(dim=-1)",
 )
-"""The softmax is right now, but the mask still has one row for all queries: what lies ahead differs
-from query to query, so it needs a row for each."""
+"""The softmax is now correct, but the mask still has one row for all queries: the future differs
+from query to query, so the mask needs a row for each."""
 
 StillOverQueries = Masks.but("math.inf).softmax(dim=-1", "1e6).softmax(dim=-2")
-"""The mask is right now, but the softmax still runs over the queries: the weights of a query have
-to sum to 1."""
+"""The mask is now correct, but the softmax still runs over the queries: the weights of a query must
+sum to 1."""
 
 PaddingMaskLost = Masks.but(
     "hidden = …\nweights = …",
     "weights = scores.masked_fill(place > place[:, None], -math.inf).softmax(dim=-1)",
 )
-"""The mask is causal now and no longer hides padding that stands before a query."""
+"""The mask is now causal, but it no longer hides padding that comes before a query."""
 
 PaddingOfTheLongest = Masks.but("lengths[:, None, None]", "lengths.max()")
-"""Every sequence is masked like the longest of the batch, so the padding of the shorter ones is
-heard: each sequence has a length of its own."""
+"""Every sequence is masked like the longest in the batch, so queries attend to the padding of the
+shorter ones: each sequence has its own length."""
 
 PaddedQueriesSilenced = Masks.but(
     "hidden = …\nreturn weights @ value",
@@ -690,11 +692,11 @@ PaddedQueriesSilenced = Masks.but(
     "allowed = real[:, :, None] & real[:, None, :] & (place <= place[:, None])\n"
     "return scores.masked_fill(~allowed, -math.inf).softmax(dim=-1) @ value",
 )
-"""Padded queries are forbidden everything, and a softmax over nothing is NaN: hide padding as a key
+"""Padded queries may attend to nothing, and a softmax over nothing is NaN: mask padding as a key
 only."""
 
 HiddenByBothOnly = Masks.but(") | (place", ") & (place")
-"""A key is hidden only if it is padding and lies ahead: each of the two is reason enough."""
+"""A key is masked only if it is padding and lies ahead: either reason alone is enough."""
 
 
 class Columns(Correct, exercise="mended_columns"):
@@ -708,7 +710,7 @@ LeftAsItWas = Columns.but("tril(diagonal=-1)", "triu(diagonal=1)")
 """Nothing changed: with keys as rows, the upper right triangle holds the past of each query."""
 
 SoftmaxTurnedInstead = Columns.but("tril(diagonal=-1)", "triu(diagonal=1)").but("dim=0", "dim=1")
-"""The softmax was turned instead of the mask: with keys as rows it runs down each column."""
+"""The softmax was changed instead of the mask: with keys as rows it runs down each column."""
 
 OnlyTheScoresTurned = (
     Columns.but("key.T @ query", "query.T @ key")
@@ -718,7 +720,8 @@ OnlyTheScoresTurned = (
 """The weights have queries as rows now, and are multiplied as if keys were: transpose them back."""
 
 DiagonalHiddenToo = Columns.but("tril(diagonal=-1)", "tril()")
-"""A token must see itself: with the diagonal hidden the first query sees nothing, which is NaN."""
+"""A token must see itself: with the diagonal masked, the first query sees nothing and its output is
+NaN."""
 
 MaskDropped = Columns.but("hidden = …\nreturn …", "return value @ scores.softmax(dim=0)")
 """There is no mask any more: each token sees the whole text."""
@@ -738,7 +741,8 @@ MaskInTrainingOnly = Modes.but(
     "    scores = scores.masked_fill(~allowed, -math.inf)\n"
     "return scores.softmax(dim=-1) @ value",
 )
-"""Nothing changed: in evaluation a whole text comes at once, too, and must not be read ahead."""
+"""Nothing changed: in evaluation, too, a whole text may be given at once, and a query must not look
+ahead."""
 
 MaskInEvaluationOnly = Modes.but(
     "allowed = …\nreturn …",
@@ -747,16 +751,16 @@ MaskInEvaluationOnly = Modes.but(
     "    scores = scores.masked_fill(~allowed, -math.inf)\n"
     "return scores.softmax(dim=-1) @ value",
 )
-"""The condition was turned round: causality holds in both modes."""
+"""The condition was inverted: causality must hold in both modes."""
 
 KeptKeysForgotten = Modes.but("tril(diagonal=len(key) - len(query))", "tril()")
-"""The triangle starts at the first key. Keys that were kept come first, so the queries are the last
+"""The triangle starts at the first key. Cached keys come first, so the queries are the last
 positions."""
 
 OffsetInEvaluationOnly = Modes.but(
     "diagonal=len(key) - len(query)", "diagonal=0 if training else len(key) - len(query)"
 )
-"""In training, the triangle starts at the first key: the queries are the last of the keys in both
+"""In training, the triangle starts at the first key: the queries are the last positions in both
 modes."""
 
 OnlyIfSquare = Modes.but(
@@ -766,8 +770,8 @@ OnlyIfSquare = Modes.but(
     "    scores = scores.masked_fill(~allowed, -math.inf)\n"
     "return scores.softmax(dim=-1) @ value",
 )
-"""Where keys were kept there is no mask at all: several new queries must not see one another's
-future either."""
+"""With cached keys there is no mask at all: several new queries must not see one another's future
+either."""
 
 
 class Maps(Correct, exercise="mended_maps"):
@@ -786,7 +790,7 @@ class Maps(Correct, exercise="mended_maps"):
 
 
 MaskForTheMapsOnly = Maps.but("maps[-1]", "layer_weights(x, w_q, w_k)")
-"""Nothing changed: each map is masked, but the next layer gets what an unmasked layer made."""
+"""Nothing changed: each map is masked, but the next layer gets the output of an unmasked layer."""
 
 MapsWithoutMask = Maps.but("w_k, mask", "w_k")
 """The maps are taken without the mask, so they give weight to keys that the model hides."""
@@ -794,7 +798,7 @@ MapsWithoutMask = Maps.but("w_k, mask", "w_k")
 MaskedForShow = Maps.but("(x, w_q, w_k, mask)", "(x, w_q, w_k) * mask").but(
     "maps[-1]", "layer_weights(x, w_q, w_k, mask)"
 )
-"""The maps are computed without the mask and painted over afterwards: their rows no longer sum to
+"""The maps are computed without the mask and set to zero afterwards: their rows no longer sum to
 1."""
 
 MapsOneLayerLate = Maps.but(
@@ -802,10 +806,10 @@ MapsOneLayerLate = Maps.but(
     "x = x + layer_weights(x, w_q, w_k, mask) @ (x @ w_v)\n"
     "maps.append(layer_weights(x, w_q, w_k, mask))",
 )
-"""Each map is taken after its layer has changed x: the layer looked at what came in."""
+"""Each map is computed after its layer has changed x: use the input of the layer."""
 
 StreamChangedInPlace = Maps.but("x = x + maps", "x += maps")
-"""`x += …` writes into the x of the caller: `x = x + …` makes a new one."""
+"""`x += …` changes the caller's x: `x = x + …` makes a new tensor."""
 
 ResidualDropped = Maps.but("x + maps", "maps")
 """What a layer computes is added to x; here it replaces x."""
@@ -826,43 +830,44 @@ class Window(Correct, exercise="mended_device"):
 
 
 PlacesOnTheCpu = Window.but("k_len, device=query.device)", "k_len)")
-"""The places are made on the CPU, wherever the inputs are: torch.arange needs a device, too."""
+"""The positions are created on the CPU, wherever the inputs are: torch.arange needs a device,
+too."""
 
 MaskOnTheCpu = Window.but("device=query.device, dtype=query.dtype", "dtype=query.dtype")
-"""The mask has the dtype of the inputs, and is made on the CPU, wherever they are."""
+"""The mask has the dtype of the inputs, but is created on the CPU, wherever they are."""
 
 MaskInFloat32 = Window.but(", dtype=query.dtype", "")
-"""The mask is made in float32, whatever the inputs are: scores in bfloat16 become float32 when it is
-added, and then they do not go with the values."""
+"""The mask is created in float32, whatever the inputs are: scores in bfloat16 become float32 when
+it is added, and then their dtype does not match that of the values."""
 
 FadeInFloat32 = Window.but("(fade * distance).to(scores.dtype)", "fade * distance")
-"""A number times whole numbers is a tensor of float32: scores in bfloat16 become float32 when it is
-subtracted, and then they do not go with the values."""
+"""A float times an integer tensor is a float32 tensor: scores in bfloat16 become float32 when it is
+subtracted, and then their dtype does not match that of the values."""
 
 EverythingInFloat32 = Window.but(
     "scores = query …",
     "query, key, value = query.float(), key.float(), value.float()\n"
     "scores = query @ key.mT / math.sqrt(query.shape[-1])",
 )
-"""The inputs are turned into float32, and so is the output: whoever calls with another dtype gets
-that one back."""
+"""The inputs are converted to float32, and the output stays in float32: return the dtype of the
+inputs."""
 
 BackToTheCpu = Window.but(
     "scores = query …",
     "query, key, value = query.cpu(), key.cpu(), value.cpu()\n"
     "scores = query @ key.mT / math.sqrt(query.shape[-1])",
 )
-"""The inputs are fetched to the CPU. The device computes nothing then, and waits for the copy."""
+"""The inputs are copied to the CPU. The device then computes nothing and waits for the copy."""
 
 AsPublished = (
     Window.but("k_len, device=query.device)", "k_len)")
     .but(", device=query.device, dtype=query.dtype", "")
     .but("(fade * distance).to(scores.dtype)", "fade * distance")
 )
-"""This is the published function: what it makes itself is on the CPU and in float32."""
+"""This is the published function: the tensors that it creates are on the CPU and in float32."""
 
 WindowOneTooWide = Window.but("distance >= window", "distance > window")
 """A query sees window + 1 keys: the distances 0 to window - 1 are window keys."""
 
 QueriesCountedFromZero = Window.but("places[k_len - q_len :, None]", "places[:q_len, None]")
-"""The queries are taken for the first of the keys; they are the last."""
+"""The queries are taken for the first positions; they are the last."""

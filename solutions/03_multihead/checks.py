@@ -1,7 +1,7 @@
-"""What is graded in chapter 03, many heads.
+"""What is graded in chapter 03, multi-head attention.
 
 The oracles are torch's own attention, its counter of operations, its convolution, or sums over
-heads written out. Modules get their weights from the check, by the names that the text fixes.
+heads written out. Modules get their weights from the check, by the names given in the text.
 """
 
 import math
@@ -27,7 +27,7 @@ from classroom.exercise.prepared import oracle
 
 
 def random_mask(case, *shape):
-    """Allow half of the keys: in each row at least one, and, if there are two, not all."""
+    """Allow half of the keys: in each row at least one, and not all if there are several."""
     allowed = case.uniform(*shape) < 0.5
     queries, k_len = torch.arange(shape[-2]), shape[-1]
     allowed[..., queries, (queries + 1) % k_len] = False
@@ -66,7 +66,7 @@ HEAD = {"output": "batch length d_head"}
     number="3.1",
     title="One head",
     asks="A module with the parameters `query.weight`, `key.weight` and `value.weight`; `forward` "
-    "returns what each token collects, (batch, length, d_head).",
+    "returns the output of the head for each token, (batch, length, d_head).",
     difficulty=2,
     importance=5,
     minutes=20,
@@ -113,7 +113,7 @@ def masked_loop_inputs(case):
 
 @oracle
 def loop_oracle(x, w_query, w_key, w_value, w_output, mask=None):
-    """Each head meets its own rows of the output map, and the results are summed."""
+    """Multiply each head by its own rows of the output projection, and sum the results."""
     blocks = w_output.split(w_value.shape[2])
     return sum(
         F.scaled_dot_product_attention(x @ q, x @ k, x @ v @ block, attn_mask=mask)
@@ -128,8 +128,8 @@ MODEL = {"output": "batch length d_model"}
     "loop_of_heads",
     number="3.2",
     title="A loop of heads",
-    asks="Run every head on the tokens, lay what the heads found side by side, in their order, and "
-    "multiply with the output map.",
+    asks="Run every head on the tokens, concatenate the outputs in the order of the heads, and "
+    "multiply by the output projection.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -155,7 +155,7 @@ MAPS = (*INPUT_MAPS, "output")
 
 
 def layer_weights(case, d_model):
-    """Draw weights that give scores of the size of 1, and biases that are not zero."""
+    """Draw weights that give scores of about 1, and biases that are not zero."""
     weights = {}
     for name in MAPS:
         weights[f"{name}.weight"] = case.normal(d_model, d_model, std=1.2 / math.sqrt(d_model))
@@ -178,7 +178,7 @@ def cross_inputs(case, batch=None):
 
 ### BEGIN PACKED
 def torch_layer(weights, num_heads, x, context=None, mask=None):
-    """Torch's own multi-head attention. Its masks say what is forbidden, head by head."""
+    """Torch's own multi-head attention. Its masks are True where forbidden, per head."""
     source = x if context is None else context
     if mask is not None:
         mask = ~mask.expand(len(x), x.shape[1], source.shape[1])
@@ -219,8 +219,9 @@ LAYER = {"output": "batch q_len d_model"}
     "MultiHeadAttention",
     number="3.3",
     title="All heads at once",
-    asks="A module with four linear maps `query`, `key`, `value` and `output`; `forward` maps the "
-    "tokens once, cuts the features into heads, attends, and puts the heads together again.",
+    asks="A module with four linear layers `query`, `key`, `value` and `output`; `forward` "
+    "projects the tokens once, splits the features into heads, attends, and merges the heads "
+    "again.",
     difficulty=3,
     importance=5,
     minutes=35,
@@ -293,7 +294,7 @@ def found_inputs(case):
 
 @oracle
 def contributions_oracle(found, w_output):
-    """The output of the layer with all heads but one silenced, one head after the other."""
+    """The output of the layer with all heads but one removed, for each head in turn."""
     heads = found.shape[1]
     alone = [found * F.one_hot(torch.tensor(h), heads)[:, None, None] for h in range(heads)]
     return torch.stack([f.movedim(1, 2).flatten(2) @ w_output for f in alone], dim=1)
@@ -306,8 +307,9 @@ CIRCUITS = {"w_qk": "num_heads d_model d_model", "w_ov": "num_heads d_model d_mo
     "head_circuits",
     number="3.6",
     title="Take the heads apart",
-    asks="`head_circuits` returns, for each head, the matrix behind its scores and the matrix of "
-    "what it writes; `head_contributions` says what each head adds to the output.",
+    asks="`head_circuits` returns, for each head, the matrix behind its scores and the matrix "
+    "behind its output; `head_contributions` returns what each head adds to the output of the "
+    "layer.",
     difficulty=3,
     importance=4,
     minutes=25,
@@ -335,7 +337,7 @@ class TestHeadCircuits:
             for label, found in zip(CIRCUITS, circuits, strict=True):
                 expected = (num_heads, len(w_query), len(w_query))
                 if not isinstance(found, torch.Tensor):
-                    return f"{label} should be a tensor, it is {describe(found)}"
+                    return f"{label} should be a tensor; it is {describe(found)}"
                 if found.shape != expected:
                     return f"{label} has shape {tuple(found.shape)}, expected {expected}"
                 ranks = torch.linalg.matrix_rank(found).tolist()
@@ -395,7 +397,7 @@ def same_function(zero):
 
     def law(new, weights):
         if not isinstance(new, dict):
-            return f"the result should be a dictionary of weights, it is {describe(new)}"
+            return f"the result should be a dictionary of weights; it is {describe(new)}"
         if missing := [name for name in weights if name not in new]:
             return f"the new weights have no {', '.join(missing)}: a bias may be zero, not absent"
         for name, weight in weights.items():
@@ -405,7 +407,7 @@ def same_function(zero):
             if new[name].shape != weight.shape:
                 return f"{name} has shape {tuple(new[name].shape)}, expected {tuple(weight.shape)}"
         if new[zero].any():
-            return f"{zero} should be zero, its largest entry is {new[zero].abs().max():.4g}"
+            return f"{zero} should be zero; its largest entry is {new[zero].abs().max():.4g}"
         generator = torch.Generator().manual_seed(0)
         tokens = torch.randn(2, 12, len(weights[zero]), generator=generator, dtype=torch.float64)
         x, context = tokens.split([5, 7], dim=1)
@@ -419,8 +421,9 @@ def same_function(zero):
     "drop_key_bias",
     number="3.8",
     title="The bias that does nothing",
-    asks="`split_score_bias` says what biases add to scores, per query and per key; `drop_key_bias` "
-    "and `move_value_bias` return weights without that bias that compute the same function.",
+    asks="`split_score_bias` returns what the biases add to the scores, per query and per key; "
+    "`drop_key_bias` and `move_value_bias` return weights without that bias that compute the same "
+    "function.",
     difficulty=3,
     importance=3,
     minutes=25,
@@ -479,7 +482,7 @@ def grouped_inputs(case):
 
 @oracle
 def grouped_oracle(query, key, value):
-    """The query heads that share a key head are so many more queries to that head."""
+    """The query heads that share a key head are additional queries to that head."""
     grouped = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
     return F.scaled_dot_product_attention(grouped, key, value).reshape(
         *query.shape[:3], value.shape[-1]
@@ -506,9 +509,9 @@ GROUPED = {"output": "batch num_heads q_len d_value"}
 @exercise(
     "grouped_query_attention",
     number="3.5",
-    title="Heads that share their keys",
+    title="Grouped-query attention: heads that share keys",
     asks="`grouped_query_attention` lets neighbouring query heads share a key and value head; "
-    "`pool_heads` makes such shared heads by averaging.",
+    "`pool_heads` makes shared heads by averaging.",
     difficulty=2,
     importance=4,
     minutes=20,
@@ -552,7 +555,7 @@ def widths_of(d_model, num_heads, num_kv_heads):
 
 @oracle
 def count_oracle(d_model, num_heads, num_kv_heads, has_bias):
-    """Count what torch makes, on the device that has shapes only."""
+    """Count the parameters that torch creates, on the device that has only shapes."""
     maps = [
         nn.Linear(d_model, width, has_bias, device="meta")
         for width in widths_of(d_model, num_heads, num_kv_heads)
@@ -562,7 +565,7 @@ def count_oracle(d_model, num_heads, num_kv_heads, has_bias):
 
 @oracle
 def flops_oracle(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
-    """Add up what torch's counter of operations says about each product."""
+    """Sum torch's count of the operations of each product."""
     lengths = (q_len, k_len, k_len, q_len)
     maps = [
         mm_flop((batch * length, d_model), (d_model, width))
@@ -577,9 +580,9 @@ def flops_oracle(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
 @exercise(
     "count_attention",
     number="3.7",
-    title="What it costs",
-    asks="`count_attention` counts parameters, `attention_flops` the operations of the maps and of "
-    "the products, `break_even_length` says when they cost the same.",
+    title="Parameters and operations",
+    asks="`count_attention` counts parameters, `attention_flops` the operations of the projections "
+    "and of the products; `break_even_length` returns the length at which they cost the same.",
     difficulty=2,
     importance=3,
     minutes=20,
@@ -610,7 +613,7 @@ class TestCountAttention:
     def test_at_the_break_even_length_maps_and_products_cost_the_same(self, subject, case):
         @oracle
         def right(d_model, num_heads, num_kv_heads):
-            # Maps grow with the length, products with its square: at length 1 the ratio is known.
+            # Projections grow with the length, products with its square: length 1 gives the ratio.
             maps, products = flops_oracle(1, 1, 1, d_model, num_heads, num_kv_heads)
             return maps / products
 
@@ -658,7 +661,7 @@ def attend(query, key, value, mask, num_heads):
 
 
 def layer(split=split, merge=merge, head_mask=head_mask, attend=attend, cross=True, bias=1.0):
-    """Return multi-head attention in which a part may have been replaced by a wrong one."""
+    """Return multi-head attention in which one part may be replaced by a wrong one."""
 
     def attention(weights, num_heads, x, context=None, mask=None):
         require_mask(mask)
@@ -709,14 +712,14 @@ def masked_in_the_first_head(query, key, value, mask, num_heads):
 
 
 def mask_by_head(mask, num_heads):
-    """Take a mask per sequence for a mask per head wherever that fits."""
+    """Take a mask per sequence for a mask per head if the shapes fit."""
     if mask is not None and mask.dim() == 3 and len(mask) == num_heads:
         return mask.unsqueeze(0)
     return head_mask(mask, num_heads)
 
 
 def tiled(mask, num_heads):
-    """Lay the masks of the sequences out in turns, where all heads of a sequence come together."""
+    """Repeat the masks in the order (0, 1, 0, 1), where all heads of a sequence are adjacent."""
     if mask is None or mask.dim() == 2:
         return mask
     return mask.repeat(num_heads, 1, 1).view(len(mask), num_heads, *mask.shape[1:])
@@ -742,20 +745,20 @@ RIGHT = {
     "a layer that computes in float32": in_float32,
 }
 NOT_RIGHT = {
-    "the heads are cut across tokens": layer(
+    "the heads are split across tokens": layer(
         split=lambda x, heads: x.reshape(len(x), heads, x.shape[1], -1),
         merge=lambda x: x.reshape(len(x), x.shape[2], -1),
     ),
-    "the scores are divided by the root of d_model": layer(attend=scaled_by_d_model),
-    "the output map is left out": without_output_map,
+    "the scores are divided by the square root of d_model": layer(attend=scaled_by_d_model),
+    "the output projection is left out": without_output_map,
     "the biases are left out": layer(bias=0.0),
     "keys and values come from x even if there is a context": layer(cross=False),
-    "the mask reaches the first head only": layer(attend=masked_in_the_first_head),
-    "the masks of the sequences are laid out in turns": layer(head_mask=tiled),
-    "masks of sequences are taken for masks of heads where there are as many": layer(
+    "the mask is applied to the first head only": layer(attend=masked_in_the_first_head),
+    "the masks of the sequences are repeated in the wrong order": layer(head_mask=tiled),
+    "masks of sequences are taken for masks of heads if there are equally many": layer(
         head_mask=mask_by_head
     ),
-    "each sequence gets the result of another": of_another_sequence,
+    "each sequence gets the result of another one": of_another_sequence,
 }
 ### END PACKED
 
@@ -765,7 +768,7 @@ NOT_RIGHT = {
     number="3.9",
     title="Write the missing test",
     asks="`check_multi_head` calls the attention that it is given on inputs of your choice, and "
-    "`assert`s that the results are right.",
+    "`assert`s that the results are correct.",
     difficulty=4,
     importance=4,
     minutes=45,
@@ -774,15 +777,15 @@ NOT_RIGHT = {
 class TestCheckMultiHead:
     @points(1)
     def test_heads_that_are_cut_across_tokens_are_caught(self, subject, case):
-        self.judge(subject, case, "the heads are cut across tokens")
+        self.judge(subject, case, "the heads are split across tokens")
 
     @points(1)
     def test_scores_scaled_for_all_heads_together_are_caught(self, subject, case):
-        self.judge(subject, case, "the scores are divided by the root of d_model")
+        self.judge(subject, case, "the scores are divided by the square root of d_model")
 
     @points(1)
     def test_a_missing_output_map_is_caught(self, subject, case):
-        self.judge(subject, case, "the output map is left out")
+        self.judge(subject, case, "the output projection is left out")
 
     @points(1)
     def test_missing_biases_are_caught(self, subject, case):
@@ -794,20 +797,20 @@ class TestCheckMultiHead:
 
     @points(1)
     def test_a_mask_for_the_first_head_only_is_caught(self, subject, case):
-        self.judge(subject, case, "the mask reaches the first head only")
+        self.judge(subject, case, "the mask is applied to the first head only")
 
     @points(1)
     def test_masks_of_sequences_laid_out_in_turns_are_caught(self, subject, case):
-        self.judge(subject, case, "the masks of the sequences are laid out in turns")
+        self.judge(subject, case, "the masks of the sequences are repeated in the wrong order")
 
     @points(1)
     def test_masks_of_sequences_taken_for_masks_of_heads_are_caught(self, subject, case):
-        bug = "masks of sequences are taken for masks of heads where there are as many"
+        bug = "masks of sequences are taken for masks of heads if there are equally many"
         self.judge(subject, case, bug)
 
     @points(1)
     def test_results_handed_to_the_wrong_sequence_are_caught(self, subject, case):
-        self.judge(subject, case, "each sequence gets the result of another")
+        self.judge(subject, case, "each sequence gets the result of another one")
 
     def judge(self, subject, case, bug):
         expect_test_judges(subject, case, "check_multi_head", RIGHT, NOT_RIGHT, bug)
@@ -830,7 +833,7 @@ def derivation_inputs(case, is_causal=False):
 
 @oracle
 def derivation_oracle(tokens, w_query, w_key, w_value, is_causal):
-    """Torch's attention; the weights are what it does to the identity matrix."""
+    """Torch's attention; with the identity matrix as values it returns the weights."""
     query, key, value = (torch.mm(tokens, w) for w in (w_query, w_key, w_value))
     identity = torch.eye(len(tokens), dtype=tokens.dtype)
     output, weights = (
@@ -846,9 +849,9 @@ DERIVED = {"output": "length d_value", "weights": "length length"}
 @exercise(
     "mended_derivation",
     number="3.4",
-    title="Bug hunt: who asks whom?",
-    asks="Return (output, weights) of attention in which each token asks for itself: the derivation "
-    "with query and key in their right places, causal where `is_causal` is true.",
+    title="Bug hunt: which index is the query?",
+    asks="Return (output, weights) of attention in which each token is a query: the derivation "
+    "with query and key in the correct roles, and causal if `is_causal` is true.",
     difficulty=3,
     importance=4,
     minutes=20,
@@ -878,7 +881,7 @@ class TestMendedDerivation:
 
 @oracle
 def toeplitz_oracle(kernel, length):
-    """Torch's convolution of each row of the identity, which asks what a token gives to whom."""
+    """Torch's convolution of each row of the identity, which shows the weight of each token."""
     identity = torch.eye(length, dtype=kernel.dtype)[:, None]
     slid = F.conv1d(F.pad(identity, (len(kernel) - 1, 0)), kernel.flip(0)[None, None])
     return slid[:, 0].T
@@ -905,9 +908,9 @@ CONVOLVED = {"output": "batch length d_out", "weights": "width length length"}
 @exercise(
     "convolution_as_heads",
     number="3.10",
-    title="A convolution is attention that does not look",
+    title="A convolution is attention with fixed weights",
     may_cut=("toeplitz_weights",),
-    asks="`toeplitz_weights` returns the matrix of weights of a convolution that looks back; "
+    asks="`toeplitz_weights` returns the matrix of weights of a causal convolution; "
     "`convolution_as_heads` computes a convolution with one head for each step back.",
     difficulty=3,
     importance=2,

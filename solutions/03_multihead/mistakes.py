@@ -34,11 +34,11 @@ ScaledByModelWidth = Head.but("self.d_head = d_head", "").but("(self.d_head)", "
 terms."""
 
 MaskIgnored = Head.but("scores = scores", "scores")
-"""The mask has no effect, every query still sees every key: masked_fill changes nothing in place,
-it returns a new tensor."""
+"""The mask has no effect and every query still sees every key: masked_fill does not work in place
+but returns a new tensor."""
 
 MaskInverted = Head.but("~mask", "mask")
-"""The mask is read the wrong way round; True says that a query may attend to a key."""
+"""The mask is inverted; True means that a query may attend to a key."""
 
 MaskAfterSoftmax = Head.but(
     "if mask is not None:…\nreturn …",
@@ -47,26 +47,26 @@ MaskAfterSoftmax = Head.but(
     "    weights = weights.masked_fill(~mask, 0.0)\n"
     "return weights @ self.value(x)",
 )
-"""Forbidden weights are set to zero after the softmax, so the rest no longer sums to 1: mask the
-scores instead."""
+"""Masked weights are set to zero after the softmax, so the rest no longer sum to 1: mask the scores
+instead."""
 
 RootForgotten = Head.but("math.sqrt(self.d_head)", "self.d_head")
 """The scores are divided by d_head; it should be the square root of d_head."""
 
 ForbiddenScoresZero = Head.but("-math.inf", "0.0")
-"""Forbidden scores become 0, and a softmax gives a score of 0 its share like any other: they must
-become minus infinity."""
+"""Masked scores become 0, and a softmax gives weight to a score of 0 like to any other: set them to
+minus infinity."""
 
 QueryAndKeyExchanged = Head.but("query(x) @ self.key", "key(x) @ self.query")
-"""The query map makes the keys and the key map the queries: a row of the scores must belong to the
-token that asks."""
+"""The query projection makes the keys and the key projection the queries: a row of the scores must
+belong to a query."""
 
 SoftmaxOverQueries = Head.but("dim=-1", "dim=-2")
-"""The softmax runs over the queries (dim=-2); each query shares its weight out among the keys
+"""The softmax runs over the queries (dim=-2); each query distributes its weight over the keys
 (dim=-1)."""
 
 TokensAveraged = Head.but("self.value(x)", "x")
-"""The weights average the tokens themselves; a head hands over what its value map makes of them."""
+"""The weights average the tokens themselves; a head averages their values."""
 
 
 # 3.2 ------------------------------------------------------------------------------------------
@@ -82,38 +82,37 @@ class Loop(Correct, exercise="loop_of_heads"):
 HeadsAdded = Loop.but(
     "torch.cat(found, dim=-1) @ w_output", "sum(found) @ w_output[: found[0].shape[-1]]"
 )
-"""What the heads found is added up; it must lie side by side, so that the output map can tell the
-heads apart."""
+"""The outputs of the heads are summed; concatenate them, so that the output projection can
+distinguish the heads."""
 
 OutputMapForgotten = (
     Loop.but("q, x @ k, x @ v", "to_query, x @ to_key, x @ to_value")
     .but("q, k, v", "to_query, to_key, to_value")
     .but("cat(found, dim=-1) @ w_output", "cat(found, dim=-1)")
 )
-"""The heads lie side by side, but the output map never mixes them."""
+"""The heads are concatenated, but the output projection is missing."""
 
 LastHeadFirst = Loop.but("torch.cat(found", "torch.cat(found[::-1]")
-"""The heads lie in the opposite order; the first rows of the output map belong to the first
+"""The heads are in reverse order; the first rows of the output projection belong to the first
 head."""
 
 SameHeadForAll = Loop.but(
     "for q, k, v in zip(…", "for q, k, v in [(w_query[0], w_key[0], w_value[0])] * len(w_query)"
 )
-"""One head is run again and again; each head has maps of its own."""
+"""The same head is run every time; each head has its own projections."""
 
 FeaturesInterleaved = (
     Loop.but("q, x @ k, x @ v", "to_query, x @ to_key, x @ to_value")
     .but("q, k, v", "to_query, to_key, to_value")
     .but("cat(found, dim=-1)", "stack(found, dim=-1).flatten(-2)")
 )
-"""The features of the heads alternate; all features of a head must lie together."""
+"""The features of the heads alternate; all features of a head must be adjacent."""
 
 ScaledByTokenWidth = Loop.but("attn_mask=mask", "attn_mask=mask, scale=x.shape[-1] ** -0.5")
 """The scores are divided by the square root of d_model; the width of a query is d_head."""
 
 ScaledByWidthOfValues = Loop.but("attn_mask=mask", "attn_mask=mask, scale=v.shape[-1] ** -0.5")
-"""The scores are divided by the square root of d_value; the dot product runs over d_head
-features."""
+"""The scores are divided by the square root of d_value; the dot product has d_head terms."""
 
 NoMaskAtAll = Loop.but("q, x @ k, x @ v, attn_mask=mask", "to_query, x @ to_key, x @ to_value").but(
     "q, k, v", "to_query, to_key, to_value"
@@ -125,8 +124,8 @@ MaskUpsideDown = Loop.but(
     "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):\n"
     "    forbidden = None if mask is None else ~mask",
 ).but("attn_mask=mask", "attn_mask=forbidden")
-"""The mask reaches the heads with True and False exchanged; True means allowed here, and it does in
-torch's kernel."""
+"""The heads get the mask with True and False swapped; True means allowed here, as in torch's
+kernel."""
 
 MaskInvertedInPlace = Loop.but(
     "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):",
@@ -140,18 +139,18 @@ MaskAsNumbers = Loop.but(
     "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):\n"
     "    added = None if mask is None else mask.to(x.dtype)",
 ).but("attn_mask=mask", "attn_mask=added")
-"""The mask is added to the scores as ones and zeros, which forbids nothing: hand it over as
-booleans, or make it minus infinity where it is False."""
+"""The mask is added to the scores as ones and zeros, which masks nothing: pass it as booleans, or
+set the scores to minus infinity where it is False."""
 
 StackedAndReshaped = Loop.but("cat(found, dim=-1)", "stack(found, dim=1).reshape(*x.shape[:2], -1)")
 """The heads are stacked before the tokens and then reshaped, which puts features of several tokens
-into one row: join the features of each token."""
+into one row: concatenate the features of each token."""
 
 MaskForTheFirstHeadOnly = Loop.but("attn_mask=mask", "attn_mask=None if number else mask").but(
     "for q, k, v in zip(w_query, w_key, w_value, strict=True)",
     "for number, (q, k, v) in enumerate(zip(w_query, w_key, w_value, strict=True))",
 )
-"""Only the first head is masked; the others see what is forbidden."""
+"""Only the first head is masked; the others attend to masked keys."""
 
 
 # 3.3 ------------------------------------------------------------------------------------------
@@ -182,21 +181,21 @@ class MultiHead(Correct, exercise="MultiHeadAttention"):
 ViewWithoutTranspose = MultiHead.but(
     "-1, self.num_heads, self.d_head).transpose(1, 2", "self.num_heads, -1, self.d_head"
 ).but("transpose(1, 2).reshape", "reshape")
-"""A view alone cuts the features of several tokens into one head: cut the features of each token,
-then let heads and tokens change places."""
+"""A view alone puts whole tokens into one head: split the features of each token, then swap the
+axes of heads and tokens."""
 
 WidthBeforeHeads = MultiHead.but(
     "num_heads, self.d_head).transpose(1", "d_head, self.num_heads).permute(0, 3, 1"
 ).but("found.transpose(1, 2)", "found.permute(0, 2, 3, 1)")
-"""The features are cut as (d_head, num_heads), so that neighbours go to different heads: the
-features of a head lie side by side."""
+"""The features are split as (d_head, num_heads), so that neighbours go to different heads: the
+features of a head must be adjacent."""
 
 MergedWithoutTranspose = MultiHead.but("transpose(1, 2).reshape", "reshape")
-"""The heads are cut rightly and put together wrongly: tokens and heads must change back before the
-features are joined."""
+"""The heads are split correctly and merged wrongly: swap tokens and heads back before the features
+are concatenated."""
 
 ScaledByAllHeads = MultiHead.but("(self.d_head)", "(x.shape[-1])")
-"""The scores are divided by the square root of d_model, the width of all heads together; it is that
+"""The scores are divided by the square root of d_model, the width of all heads together; use that
 of one head, d_head."""
 
 ScaleForgotten = MultiHead.but("(-2, -1) / math.sqrt(self.d_head)", "(-2, -1)")
@@ -206,46 +205,47 @@ OutputMapUnused = MultiHead.but(
     "self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))",
     "found.transpose(1, 2).reshape(len(x), x.shape[1], -1)",
 )
-"""The heads lie side by side, but the output map is never applied."""
+"""The heads are concatenated, but the output projection is never applied."""
 
 HeadsCompete = MultiHead.but("dim=-1", "dim=1")
-"""The softmax runs over the heads; each head shares its own weight out among the keys."""
+"""The softmax runs over the heads; each head distributes its own weight over the keys."""
 
 ContextIgnored = MultiHead.but("x if context is None else context", "x").but(
     "if mask is not None:",
     "if mask is not None:\n    mask = F.pad(mask, (0, x.shape[1]), value=True)[..., : x.shape[1]]",
 )
-"""Keys and values are made from x even if there is a context: in cross attention the context
-answers."""
+"""Keys and values are computed from x even if there is a context: in cross-attention they come from
+the context."""
 
 ContextAsks = MultiHead.but(
     "query, key, value = self.query(x), self.key(source), self.value(source)",
     "mask = None if mask is None else mask.transpose(-2, -1)\n"
     "query, key, value = self.query(source), self.key(x), self.value(x)",
 ).but("(x), x", "(x), source")
-"""The queries are made from the context and keys and values from x: x asks, the context answers."""
+"""The queries are computed from the context and the keys and values from x: it should be the other
+way round."""
 
 ValuesOfX = MultiHead.but("value(source)", "value(x)")
-"""The values are made from x although the keys come from the context: who answers also hands
-over."""
+"""The values are computed from x although the keys come from the context: keys and values have the
+same source."""
 
 MaskUnused = MultiHead.but("if mask is not None:\n    scores = …", "")
 """The mask is not used: every query sees every key."""
 
 MaskTurnedAround = MultiHead.but("~mask", "mask")
-"""The mask is read the wrong way round; True says that a query may attend to a key."""
+"""The mask is inverted; True means that a query may attend to a key."""
 
 SequencesTakenForHeads = MultiHead.but("mask.unsqueeze(-3)", "mask")
-"""A mask per sequence is laid on the scores as it is, and broadcasting takes its sequences for
-heads: give it an axis of size 1 for the heads."""
+"""A mask per sequence is broadcast over the scores as it is, and its sequences are taken for heads:
+give it an axis of size 1 for the heads."""
 
 MaskTiled = MultiHead.but(
     "scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)",
     "tiled = mask.expand(len(x), -1, -1).repeat(self.num_heads, 1, 1)\n"
     "scores = scores.masked_fill(~tiled.view(scores.shape), -math.inf)",
 )
-"""The masks of the sequences are repeated in turns (0, 1, 2, 0, 1, 2) where sequences and heads lie
-in one axis as (0, 0, 1, 1): all heads of a sequence need the mask of that sequence."""
+"""The masks of the sequences are repeated as (0, 1, 0, 1) where sequences and heads share one axis
+as (0, 0, 1, 1): all heads of a sequence need the mask of that sequence."""
 
 
 # 3.6 ------------------------------------------------------------------------------------------
@@ -263,33 +263,32 @@ class Circuits(Correct, exercise="head_circuits"):
 
 
 QueriesAndKeysSwapped = Circuits.but("query @ key", "key @ query")
-"""The QK circuits are transposed: the row vector that multiplies from the left is the token that
-asks."""
+"""The QK circuits are transposed: the row vector that multiplies from the left is the query."""
 
 ScoresScaled = Circuits.but("(-2, -1), value", "(-2, -1) / math.sqrt(query.shape[-1]), value").but(
     "blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))\nreturn found @ blocks",
     "return found @ w_output.unflatten(0, (found.shape[1], -1))",
 )
-"""The QK circuit is divided by the square root of d_head; the scaling comes after it and is not
-part of the product of the two maps."""
+"""The QK circuit is divided by the square root of d_head; the scaling comes later and is not part
+of the product of the two projections."""
 
 OutputBeforeValue = Circuits.but("value @ output", "(value @ output).transpose(-2, -1)")
-"""The OV circuits are transposed, as for column vectors: a row vector meets the value map first and
-the output map after it."""
+"""The OV circuits are transposed, as for column vectors: a row vector is multiplied by the value
+projection first, then by the output projection."""
 
 InTheSpaceOfAHead = Circuits.but(
     "query @ key.transpose(-2, -1), value @ output", "query.transpose(-2, -1) @ key, output @ value"
 )
-"""The products are taken the other way round and are as wide as a head: a circuit leads from tokens
-to tokens, d_model by d_model."""
+"""The factors are in the wrong order, so the products are d_head by d_head: a circuit maps tokens
+to tokens and is d_model by d_model."""
 
 ColumnsOfTheOutputMap = Circuits.but("output = w_output.unflatten", "output = w_output.T.unflatten")
-"""A head gets columns of the output map; what it found multiplies that map from the left, so it
-owns rows."""
+"""A head gets columns of the output projection; its output multiplies that matrix from the left, so
+it has rows of its own."""
 
 RowsOfTheInputMaps = Circuits.but("w.unflatten", "w.T.unflatten")
-"""A head gets rows of the query, key and value maps, as nn.Linear stores them; here tokens multiply
-from the left, so it owns columns."""
+"""A head gets rows of the query, key and value matrices, as nn.Linear stores them; here tokens
+multiply from the left, so it has columns of its own."""
 
 EveryHeadthFeature = (
     Circuits.but(
@@ -302,20 +301,20 @@ EveryHeadthFeature = (
     .but("blocks = …", "blocks = [w_output[h :: found.shape[1]] for h in range(found.shape[1])]")
     .but("found @ blocks", "found @ torch.stack(blocks)")
 )
-"""A head gets every num_heads-th feature; it owns d_head features that lie side by side."""
+"""A head gets every num_heads-th feature; it should get d_head adjacent features."""
 
 AllHeadsTogether = Circuits.but(
     "query, key, value = (…\nreturn …",
     "qk, ov = w_query @ w_key.T, w_value @ w_output\n"
     "return torch.stack([qk] * num_heads), torch.stack([ov] * num_heads)",
 )
-"""The maps are multiplied whole: that is one circuit of a single large head, the sum over all
+"""The whole matrices are multiplied: that is the circuit of a single large head, the sum over all
 heads."""
 
 FirstRowsForAll = Circuits.but(
     "blocks = …\nreturn found @ blocks", "return found @ w_output[: found.shape[3]]"
 )
-"""Every head is multiplied with the first rows of the output map; each owns rows of its own."""
+"""Every head is multiplied by the first rows of the output projection; each has rows of its own."""
 
 TotalSharedOut = Circuits.but(
     "blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))\nreturn found @ blocks",
@@ -323,8 +322,8 @@ TotalSharedOut = Circuits.but(
     "total = found.transpose(1, 2).flatten(2) @ w_output\n"
     "return (total / heads).unsqueeze(1).expand(-1, heads, -1, -1)",
 )
-"""The output is divided evenly among the heads: that has the right sum, but does not say what each
-of them adds."""
+"""The output is divided evenly among the heads: the sum is correct, but not what each of them
+adds."""
 
 
 # 3.8 ------------------------------------------------------------------------------------------
@@ -348,32 +347,32 @@ class KeyBias(Correct, exercise="drop_key_bias"):
 SumsExchanged = KeyBias.but(
     "return (query …", "return key @ query_bias / root, (query + query_bias) @ key_bias / root"
 )
-"""The two sums are in each other's place: what the key bias adds depends on the query that it is
-multiplied with."""
+"""The two results are swapped: what the key bias adds depends on the query that it is multiplied
+by."""
 
 BiasesOnTheWrongSide = KeyBias.but(
     "return (query + query_bias) @ key_bias / root, key @ query_bias / root",
     "constant = query_bias @ key_bias / root\n"
     "return query @ query_bias / root + constant, key @ key_bias / root",
 )
-"""Each bias is multiplied with the vectors that it is added to; in the product it meets the vectors
-of the other side."""
+"""Each bias is multiplied by the vectors that it is added to; in the dot product it is multiplied
+by those of the other side."""
 
 BiasesNotScaled = KeyBias.but(
     "root = …\nreturn …", "return (query + query_bias) @ key_bias, key @ query_bias"
 )
-"""The sums are those of the scores before scaling; what biases add is divided by the square root of
-d_head as well."""
+"""The results are those of the scores before scaling; the terms of the biases are divided by the
+square root of d_head as well."""
 
 ConstantWithTheKeys = KeyBias.but(
     "(query + query_bias) @ key_bias / root, key", "query @ key_bias / root, (key + key_bias)"
 )
-"""The product of the two biases is added to every key's number; it belongs to the numbers per
-query, so that those per key come from the query bias alone."""
+"""The product of the two biases is added to the numbers per key; add it to the numbers per query,
+so that those per key come from the query bias alone."""
 
 ConstantLost = KeyBias.but("(query + query_bias)", "query")
-"""The product of the two biases is missing from the numbers per query: no softmax sees it, but the
-biases do add it."""
+"""The product of the two biases is missing from the numbers per query: it does not change the
+softmax, but the biases do add it."""
 
 WeightsChangedInPlace = KeyBias.but(
     'return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}',
@@ -387,8 +386,8 @@ QueryBiasDroppedToo = KeyBias.but(
     'zeros = torch.zeros_like(weights["key.bias"])\n'
     'return {**weights, "key.bias": zeros, "query.bias": zeros}',
 )
-"""The query bias is dropped as well; it adds a different number to each key, which the softmax does
-see."""
+"""The query bias is dropped as well; it adds a different number to the score of each key, which
+changes the softmax."""
 
 KeyBiasMovedToTheQueries = KeyBias.but(
     'return {**weights, "key.bias": torch.zeros_like(weights["key.bias"])}',
@@ -400,33 +399,33 @@ KeyBiasMovedToTheQueries = KeyBias.but(
     }
     """,
 )
-"""The key bias is added to the query bias, which changes the function: it can go without being
-moved anywhere."""
+"""The key bias is added to the query bias, which changes the function: it can be dropped without a
+replacement."""
 
 ValueBiasDropped = KeyBias.but(
     "constant = …\n}", 'return {**weights, "value.bias": torch.zeros_like(weights["value.bias"])}'
 )
-"""The value bias is dropped and nothing takes its place: averaging leaves a constant as it is, so
+"""The value bias is dropped and nothing takes its place: averaging does not change a constant, so
 it does reach the output."""
 
 ValueBiasNotMapped = KeyBias.but("constant = …", "").but("constant,", 'weights["value.bias"],')
-"""The value bias is added to the output bias as it is; on its way there it passes the output
-map."""
+"""The value bias is added to the output bias unchanged; it must first pass through the output
+projection."""
 
 OutputMapTransposed = KeyBias.but(
     '["output.weight"] @ weights["value.bias"]', '["value.bias"] @ weights["output.weight"]'
 )
-"""The value bias passes the output map the wrong way round: nn.Linear stores (d_out, d_in) and
-multiplies with the transpose."""
+"""The value bias is multiplied by the transposed output projection: nn.Linear stores (d_out, d_in)
+and multiplies by the transpose."""
 
 OutputBiasReplaced = KeyBias.but(
     'constant = weights["output.weight"] @ weights["value.bias"]', ""
 ).but('["output.bias"] + constant', '["output.weight"] @ weights["value.bias"]')
-"""What the value bias becomes takes the place of the output bias; it has to be added to it."""
+"""The projected value bias replaces the output bias; it must be added to it."""
 
 
 class ValueBiasCountedTwice(KeyBias):
-    """The output bias takes over the value bias, which is still there: set it to zero."""
+    """The output bias absorbs the value bias, but the value bias is still there: set it to zero."""
 
     def move_value_bias(weights):
         constant = weights["output.weight"] @ weights["value.bias"]
@@ -449,24 +448,24 @@ KeyHeadsInTurns = Grouped.but(
     "key = …\nvalue = …",
     "key, value = (heads.repeat(1, num_sharing, 1, 1) for heads in (key, value))",
 )
-"""The query heads take the key heads in turns (0, 1, 0, 1), as repeat lays them; neighbours share
-one (0, 0, 1, 1)."""
+"""The key heads are repeated in the order (0, 1, 0, 1), as repeat does; neighbouring query heads
+share one: (0, 0, 1, 1)."""
 
 FirstKeyHeadForAll = Grouped.but(
     "num_sharing = …\nvalue = …",
     "key, value = (heads[:, :1].expand(-1, query.shape[1], -1, -1) for heads in (key, value))",
 )
-"""All query heads read the first key head; only those of the first group do."""
+"""All query heads use the first key head; only those of the first group should."""
 
 ValuesInAnotherOrder = Grouped.but("value = …", "value = value.repeat(1, num_sharing, 1, 1)")
-"""Keys are shared by neighbours, values in turns: a query head takes both from the same shared
+"""Keys are shared by neighbours and values are not: a query head takes both from the same shared
 head."""
 
 QueriesPooled = Grouped.but(
     "num_sharing = …\nvalue = …", "query = query.unflatten(1, (key.shape[1], -1)).mean(dim=2)"
 )
-"""The query heads of a group are averaged into one; they share keys and values, and each still asks
-its own question."""
+"""The query heads of a group are averaged into one; they share keys and values, but each keeps its
+own query."""
 
 GroupScaled = Grouped.but(
     "return F.scaled_dot_product_attention(query, key, value)",
@@ -483,16 +482,15 @@ PooledAcrossGroups = Grouped.but(
 """The mean is taken over every num_kv_heads-th head; a shared head replaces neighbours."""
 
 PooledBySum = Grouped.but(").mean(", ").sum(")
-"""The heads of a group are added up; their mean keeps scores at the size they had."""
+"""The heads of a group are summed; their mean keeps the scores at the same size."""
 
 FirstOfEachGroup = Grouped.but(").mean(dim=2).flatten(", ")[:, :, 0].flatten(")
-"""The first head of each group is kept and the others are thrown away; the mean keeps something of
-each."""
+"""The first head of each group is kept and the others are discarded; the mean uses all of them."""
 
 NeighbouringFeaturesPooled = Grouped.but(
     "return w.unflatten(1, …", "return w.unflatten(1, (-1, num_heads // num_kv_heads)).mean(dim=2)"
 )
-"""Neighbouring features are averaged; it is whole heads, feature by feature."""
+"""Neighbouring features are averaged; average whole heads, feature by feature."""
 
 
 # 3.7 ------------------------------------------------------------------------------------------
@@ -529,23 +527,23 @@ BiasesNeverCounted = Count.but("(d_model + has_bias) * 2", "2 * d_model")
 BiasesOfOneWidth = Count.but(
     "return (d_model …", "return 2 * d_model * (d_model + d_kv) + has_bias * 4 * d_model"
 )
-"""Every bias is counted with d_model numbers; a bias is as wide as what its map makes."""
+"""Every bias is counted with d_model numbers; a bias is as wide as the output of its projection."""
 
 OutputMapNotCounted = (
     Count.but("return (d_model …", "return (d_model + has_bias) * (d_model + 2 * d_kv)")
     .but("maps = …", "maps = 2 * d_model * (q_len * d_model + 2 * k_len * d_kv)")
     .but("return d_model …", "return d_model / 2 + num_kv_heads * d_model // num_heads")
 )
-"""There are four maps: the one of the outputs is missing."""
+"""There are four projections: the output projection is missing."""
 
 MultiplicationsOnly = Count.but("maps = 4", "maps = 2").but("4 * q_len", "2 * q_len")
 """A multiplication and the addition after it are counted as one operation; they are two."""
 
 BatchNotCounted = Count.but("batch * maps, batch * 4", "maps, 4")
-"""The operations are those of one sequence; every sequence of the batch takes as many."""
+"""The operations are those of one sequence; multiply by the number of sequences in the batch."""
 
 KeysAsManyAsQueries = Count.but("(q_len * d_model + k_len * d_kv)", "q_len * (d_model + d_kv)")
-"""Keys and values are mapped q_len times; there are k_len of them."""
+"""Keys and values are projected q_len times; there are k_len of them."""
 
 HeadsCountedTwice = Count.but("4 * q_len", "num_heads * 4 * q_len").but(
     "return d_model …", "return (d_model + num_kv_heads * d_model / num_heads) / num_heads"
@@ -557,12 +555,12 @@ SharingSavesProducts = Count.but("k_len * d_model", "k_len * d_kv").but(
     "return d_model + num_kv_heads * d_model // num_heads",
     "d_kv = num_kv_heads * d_model // num_heads\nreturn d_model * (d_model + d_kv) / d_kv",
 )
-"""The products are counted once per shared head; every query head still scores all its pairs."""
+"""The products are counted once per shared head; every query head still computes all its scores."""
 
 ScoresOnly = Count.but("4 * q_len", "2 * q_len").but(
     "return d_model …", "return 2 * (d_model + num_kv_heads * d_model // num_heads)"
 )
-"""Only the scores are counted; averaging the values is a product of the same size."""
+"""Only the scores are counted; the average of the values is a product of the same size."""
 
 
 # 3.9 ------------------------------------------------------------------------------------------
@@ -603,8 +601,7 @@ class CheckHeads(Correct, exercise="check_multi_head"):
 
 
 class CannotFail(CheckHeads):
-    """Nothing that a layer computes makes this test fail: compare numbers, not shapes, and say what
-    must hold with assert."""
+    """No result of a layer makes this test fail: compare numbers, not only shapes, and assert."""
 
     def check_multi_head(attention):
         weights = {}
@@ -620,7 +617,7 @@ class CannotFail(CheckHeads):
 NeverAContext = CheckHeads.but(
     "for args in (…\n):", "for args in ((x, None, None), (x, None, own[..., :5])):"
 )
-"""The tokens only ever ask themselves: give them a context of another length."""
+"""Only self-attention is tested: add a context of a different length."""
 
 NeverAMask = CheckHeads.but(
     "for args in (…\n):", "for args in ((x, None, None), (x, context, None)):"
@@ -630,23 +627,23 @@ NeverAMask = CheckHeads.but(
 OneMaskForAllSequences = CheckHeads.but(
     "for args in (…\n):", "for args in ((x, None, None), (x, context, None), (x, context, own[0])):"
 )
-"""All sequences share one mask, so nothing shows whether each would keep its own."""
+"""All sequences share one mask, so masks per sequence are not tested."""
 
 NeverAsManySequencesAsHeads = CheckHeads.but("in (2, 3)", "in (2, 5)")
-"""The sequences are never as many as the heads: where two sizes differ, broadcasting cannot confuse
-them, and this bug needs it to."""
+"""The number of sequences never equals the number of heads: this bug shows only if the two are
+equal, so that broadcasting confuses them."""
 
 QueriesWithNothingAllowed = CheckHeads.but("own[:, :, 0] = True", "own[:, 1] = False")
-"""A mask of this test allows some query nothing at all, and there right layers differ: allow at
+"""A mask of this test allows some query no key at all, and there correct layers differ: allow at
 least one key in each row."""
 
 BiasesAreZero = CheckHeads.but("randn(12, generator=generator)", "zeros(12)")
-"""The biases are zero, as at the start of training: whoever forgets them passes."""
+"""The biases are zero, as at initialisation: a layer that omits them passes."""
 
 OneHeadOnly = CheckHeads.but("unflatten(-1, (3, -1))", "unflatten(-1, (1, -1))").but(
     "3, *args", "1, *args"
 )
-"""There is a single head, so nothing can go wrong between heads: take several."""
+"""There is a single head, so nothing can go wrong between heads: use several."""
 
 ToleranceTooLarge = (
     CheckHeads.but("5 * torch", "15 * torch")
@@ -654,7 +651,7 @@ ToleranceTooLarge = (
     .but("atol=1e-3", "atol=0.2")
 )
 """The weights are small and the tolerance is large, so that only gross errors show: draw larger
-weights, or compare more closely."""
+weights, or use a smaller tolerance."""
 
 DifferencesCancel = CheckHeads.but(
     "for args in (…\n    assert …",
@@ -662,12 +659,12 @@ DifferencesCancel = CheckHeads.but(
     "    off = (attention(weights, 3, *args) - expected(*args)).mean()\n"
     "    assert off.abs() < 1e-4",
 )
-"""The mean of the differences is small even where each is large, because they have signs: take
-their absolute values, or the largest of them."""
+"""The mean of signed differences is small even if each is large: take the mean or the maximum of
+their absolute values."""
 
 NoTolerance = CheckHeads.but("assert …", "assert torch.equal(seen, expected(*args))")
-"""Numbers are compared exactly: right layers differ in the last digits, and one of them computes in
-float32, so leave a tolerance."""
+"""Numbers are compared exactly: correct layers differ in the last digits, and one of them computes
+in float32, so allow a tolerance."""
 
 
 # 3.4 ------------------------------------------------------------------------------------------
@@ -685,33 +682,33 @@ class Derivation(Correct, exercise="mended_derivation"):
 AsPublished = Derivation.but("dim=1", "dim=0").but(
     "weights @ value, weights", "weights.T @ value, weights.T"
 )
-"""Nothing has changed: the token that gives asks, and with the mask each token takes from later
-ones only."""
+"""Nothing has changed: the token that gives has the query, and with the mask each token takes from
+later ones only."""
 
 RolesStillExchanged = (
     Derivation.but("tril()", "triu()")
     .but("dim=1", "dim=0")
     .but("weights @ value, weights", "weights.T @ value, weights.T")
 )
-"""Mask and matrix fit now and nothing leaks any more, but query and key still have each other's
-place: the token that receives must ask."""
+"""Mask and matrix now agree and nothing leaks any more, but query and key are still swapped: the
+query must come from the token that receives."""
 
 OnlyTheSoftmaxTurned = Derivation.but("weights @ value, weights", "weights.T @ value, weights.T")
-"""The softmax runs along the other axis now, but the sum over the values still takes columns, which
+"""The softmax now runs along the other axis, but the sum over the values still uses columns, which
 do not sum to 1."""
 
 OnlyTheSumTurned = Derivation.but("dim=1", "dim=0")
-"""The sum takes rows of the weights now, but the softmax still made their columns sum to 1."""
+"""The sum now uses rows of the weights, but the softmax still normalises columns."""
 
 RightOutputOldWeights = Derivation.but("value, weights", "value, weights.T")
-"""The output is right, but the weights are returned in the old orientation: row j must say what
-token j takes."""
+"""The output is correct, but the weights are returned in the old orientation: row j must hold the
+weights of token j."""
 
 MaskDropped = Derivation.but(
     "weights = …\nweights = …",
     "weights = (query @ key.T / math.sqrt(query.shape[-1])).softmax(dim=1)",
 )
-"""The roles are right, but is_causal is not looked at."""
+"""The roles are correct, but is_causal is not used."""
 
 
 # 3.10 -----------------------------------------------------------------------------------------
@@ -732,8 +729,8 @@ class Convolution(Correct, exercise="convolution_as_heads"):
 KernelTurnedRound = Convolution.but("enumerate(kernel)", "enumerate(kernel.flip(0))").but(
     "kernel, strict", "kernel.flip(0), strict"
 )
-"""The kernel is the wrong way round: its first entry belongs to the token itself, its last one to
-the farthest."""
+"""The kernel is reversed: its first entry belongs to the token itself, its last one to the farthest
+token."""
 
 LooksAhead = (
     Convolution.but(
@@ -760,13 +757,13 @@ RolledRound = (
         "[identity.roll(j, dims=0) for j in range(len(kernel))]",
     )
 )
-"""What lies before the first token is taken from the end of the text, as torch.roll does; there is
-nothing before it."""
+"""Positions before the first token are taken from the end of the sequence, as torch.roll does;
+there is nothing before the first token."""
 
 NotTheTokenItself = Convolution.but("- torch.arange(length)", "- torch.arange(length) - 1").but(
     "- torch.arange(x.shape[1])", "- torch.arange(x.shape[1]) - 1"
 )
-"""The nearest entry is given to the token before; the first entry is for the token itself."""
+"""The first entry is used for the previous token; it belongs to the token itself."""
 
 RowsMadeToSumToOne = Convolution.but(
     "return weights", "return weights / weights.sum(dim=1, keepdim=True)"
@@ -775,7 +772,7 @@ RowsMadeToSumToOne = Convolution.but(
     "total = weights.sum(dim=0).sum(dim=1)[:, None]\n"
     "return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)) / total, weights",
 )
-"""The rows are divided by their sums; a convolution takes the entries of its kernel as they are."""
+"""The rows are divided by their sums; a convolution uses its kernel unchanged."""
 
 FirstTokenStandsIn = (
     Convolution.but("back = torch.arange(length)[:, …", "")
@@ -792,5 +789,5 @@ FirstTokenStandsIn = (
         "weights = F.one_hot(places, length).to(x.dtype)",
     )
 )
-"""A head that looks past the beginning takes the first token instead; there it should take
-nothing."""
+"""A head that looks past the beginning takes the first token instead; it should have no weight
+there."""

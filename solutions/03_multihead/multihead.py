@@ -1,13 +1,13 @@
 # %% [markdown]
-# # Many heads
+# # Multi-head attention
 #
-# This notebook goes with chapter 3 of *Attention from the Ground Up*. You build one head, then a list of them, then all of them in one product, and take the result apart again: what each head writes, which of the biases does anything, what shared keys and values cost, how many numbers and operations there are. On the way you write a test that other people's attention has to pass, and mend a derivation.
+# This notebook goes with chapter 3 of *Attention from the Ground Up*. You build one head, then a loop over heads, then all heads in one product. Then you take the layer apart: what each head writes, which biases have an effect, what shared keys and values cost, how many parameters and operations there are. On the way you write a test for other people's attention, and fix a derivation.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** A token is a row, and a map multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` keeps its matrix the other way round, as `(d_out, d_in)`, and computes `x @ weight.T + bias`. Tensors of heads have the axes `(batch, heads, length, d_head)`. A mask is boolean and True where attention is allowed; in this notebook every query may attend to at least one key. `num_heads` heads of width `d_head` lie side by side: head 0 owns the first `d_head` features, head 1 the next ones, and so on.
+# **Conventions.** A token is a row, and a projection matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`. Tensors of heads have the axes `(batch, heads, length, d_head)`. A mask is boolean and True where attention is allowed; in this notebook every query may attend to at least one key. `num_heads` heads of width `d_head` are concatenated: head 0 has the first `d_head` features, head 1 the next ones, and so on.
 #
-# **Modules.** Where you write a class, the check builds it with settings of its own, gives it weights by the names that the exercise fixes, and calls it. How your class draws its first weights is up to you.
+# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it. How your class initialises its weights is up to you.
 
 # %%
 import math
@@ -22,30 +22,30 @@ from classroom import check
 # %% [markdown]
 # {{exercise SelfAttentionHead}}
 #
-# One head is attention with three maps of its own: what does this token look for (`query`), what does it answer to (`key`), what does it hand over (`value`)? All three read the same tokens, and each makes vectors of width `d_head` from vectors of width `d_model`.
+# One head is attention with three learned projections: what does a token look for (`query`), what can it be found by (`key`), and what does it pass on (`value`)? All three read the same tokens, and each projects vectors of width `d_model` to width `d_head`.
 #
-# The parameters are called `query.weight`, `key.weight` and `value.weight`, three linear maps without bias. A head returns what it found, `d_head` features per token; bringing it back to `d_model` is not its job.
+# The parameters are called `query.weight`, `key.weight` and `value.weight`, of three linear layers without bias. A head returns `d_head` features per token; it does not project them back to `d_model`.
 #
-# *Before you code:* a head whose query map is all zeros: what does it return for each token? And one whose key map is?
+# *Before you code:* if the query projection of a head is all zeros, what does it return for each token? And if the key projection is?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# In both cases all scores are 0, and each token gets the plain mean of the values that it may see.
+# In both cases all scores are 0, and each token gets the mean of the values that it may attend to.
 # </details>
 #
-# <details><summary>Hint: three maps</summary>
+# <details><summary>Hint: three projections</summary>
 #
-# `self.query = nn.Linear(d_model, d_head, bias=False)` makes a parameter with the name `query.weight`.
+# `self.query = nn.Linear(d_model, d_head, bias=False)` creates a parameter named `query.weight`.
 # </details>
 # <details><summary>Hint: the mask</summary>
 #
-# Forbidden scores become `-math.inf` before the softmax; then the softmax makes zeros of them and shares the rest out.
+# Set masked scores to `-math.inf` before the softmax; then their weights are 0, and the weights of the others sum to 1.
 # </details>
 
 
 # %% exercise="SelfAttentionHead"
 class SelfAttentionHead(nn.Module):
-    """One head of self attention."""
+    """One head of self-attention."""
 
     def __init__(self, d_model: int, d_head: int):
         super().__init__()
@@ -57,7 +57,7 @@ class SelfAttentionHead(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Let every token collect what it looks for.
+        """Return the output of the head for every token.
 
         Shapes: x (batch, length, d_model), mask (batch, length, length) or (length, length), rows
         are queries; returns (batch, length, d_head).
@@ -74,26 +74,26 @@ class SelfAttentionHead(nn.Module):
 # %% [markdown]
 # {{exercise loop_of_heads}}
 #
-# A verb may need its subject and its object. One head has one set of weights per token: it can look at both, but what it brings home is their average, and an average does not say which was which. So use several heads, and lay what they found side by side:
+# A verb may need its subject and its object. One head has one set of weights per token: it can attend to both, but its output is their average, which does not say which was which. So use several heads, and concatenate their outputs:
 #
 # $$\mathrm{loop}(X) = \big[\,Y_0\;\; Y_1\;\; \cdots\;\; Y_{H-1}\,\big]\; W_O$$
 #
-# The output map $W_O$ has one row per feature found and mixes all of them into a vector of width `d_model`.
+# The output projection $W_O$ has one row for each concatenated feature and mixes all of them into a vector of width `d_model`.
 #
-# Here the maps are plain matrices in the row convention, one for each head: head `h` makes its queries by `x @ w_query[h]`. Values may have a width of their own, `d_value`. (Your module from the last exercise makes its own weights; here they are handed over.)
+# Here the projections are plain matrices in the row convention, one for each head: the queries of head `h` are `x @ w_query[h]`. Values may have a different width, `d_value`. (Your module from the last exercise creates its own weights; here they are arguments.)
 #
-# *Before you code:* two heads with the same maps: what can the layer do that one of them could not? What would be lost if the heads were added instead of laid side by side?
+# *Before you code:* if two heads have the same projections, what can the layer do that one head could not? What would be lost if the heads were added instead of concatenated?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Nothing more: both find the same, and the two blocks of the output map might as well be one block, their sum. Added instead of laid side by side, the heads would all be read by the same output map, and which of them found what would be lost.
+# Nothing more: both heads have the same output, and the two blocks of the output projection could be replaced by one block, their sum. If the heads were added, they would all pass through the same output projection, and which head found what would be lost.
 # </details>
 #
 # <details><summary>Hint: one head</summary>
 #
-# You may use `F.scaled_dot_product_attention(query, key, value, attn_mask=mask)`; for it, too, True means allowed.
+# You may use `F.scaled_dot_product_attention(query, key, value, attn_mask=mask)`; there, too, True means allowed.
 # </details>
-# <details><summary>Hint: side by side</summary>
+# <details><summary>Hint: concatenation</summary>
 #
 # `torch.cat(list_of_tensors, dim=-1)` joins the features of each token.
 # </details>
@@ -108,7 +108,7 @@ def loop_of_heads(
     w_output: torch.Tensor,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Run the heads one after the other and mix what they found.
+    """Run the heads one after the other and mix their outputs.
 
     Shapes: x (batch, length, d_model), w_query and w_key (num_heads, d_model, d_head), w_value
     (num_heads, d_model, d_value), w_output (num_heads * d_value, d_model), mask
@@ -128,7 +128,7 @@ def loop_of_heads(
 # %% [markdown]
 # {{exercise MultiHeadAttention}}
 #
-# A loop of small products keeps a processor waiting between them. Real implementations map all heads at once, with one matrix of width `num_heads * d_head`, and then cut the features into heads. The cut is where it goes wrong. Below, token `t` holds the features `10 * t`, `10 * t + 1`, and so on. Head 0 of two should get the features 0 and 1 of *every* token. Run the cell and look at what `view` makes of it:
+# A loop over small products leaves the hardware idle between them. Real implementations project for all heads at once, with one matrix of width `num_heads * d_head`, and then split the features into heads. The split is where mistakes happen. Below, token `t` has the features `10 * t`, `10 * t + 1`, and so on. Head 0 of two should get the features 0 and 1 of *every* token. Run the cell and look at the result of `view`:
 
 # %%
 x = 10 * torch.arange(3)[:, None] + torch.arange(4)
@@ -137,32 +137,32 @@ heads_first = x.view(2, 3, 2)
 print("what head 0 gets:\n", heads_first[0])
 
 # %% [markdown]
-# The shape is right, no error is raised, and head 0 sees two tokens in pieces instead of three. Nothing will tell you, except a comparison with the loop.
+# The shape is correct, no error is raised, and head 0 gets all of token 0, half of token 1 and nothing of token 2. Only a comparison with the loop shows the mistake.
 #
-# Write the layer. The parameters are those of four linear maps with biases, `query`, `key`, `value` and `output`, each from `d_model` to `d_model`: `query.weight`, `query.bias`, and so on. With a `context`, the tokens of `x` ask and those of `context` answer (cross attention); without, `x` asks itself.
+# Write the layer. The parameters are those of four linear layers with biases, `query`, `key`, `value` and `output`, each from `d_model` to `d_model`: `query.weight`, `query.bias`, and so on. With a `context`, the queries come from `x` and the keys and values from `context` (cross-attention); without one, all three come from `x` (self-attention).
 #
-# A mask has the shape `(q_len, k_len)`, the same for all sequences, or `(batch, q_len, k_len)`, one for each sequence and the same for all its heads.
+# A mask has the shape `(q_len, k_len)` if it is the same for all sequences, or `(batch, q_len, k_len)` if each sequence has its own; it is always the same for all heads.
 #
-# *Before you code:* scores have the shape `(batch, heads, q_len, k_len)`. A mask `(batch, q_len, k_len)` has one axis less. To which axis does broadcasting align its first one? When does that raise an error, and when does it not?
+# *Before you code:* scores have the shape `(batch, heads, q_len, k_len)`. A mask `(batch, q_len, k_len)` has one axis fewer. With which axis does broadcasting align its first one? When does that raise an error, and when does it not?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# To the heads. It raises an error if the numbers differ and neither is 1. If there are as many sequences as heads, it runs, and each head of a sequence gets the mask of another sequence.
+# With the heads. It raises an error if the two sizes differ and neither is 1. If there are as many sequences as heads, it runs, and each head gets the mask of a different sequence.
 # </details>
 #
 # <details><summary>Hint: to heads and back</summary>
 #
-# `x.unflatten(-1, (num_heads, d_head))` cuts the features of each token; then two axes have to change places. On the way back, undo both steps in the opposite order.
+# `x.unflatten(-1, (num_heads, d_head))` splits the features of each token; then swap two axes. On the way back, undo both steps in reverse order.
 # </details>
 # <details><summary>Hint: the mask</summary>
 #
-# Give the mask an axis of size 1 where the heads are: `mask.unsqueeze(-3)` does it for both shapes.
+# Give the mask an axis of size 1 for the heads: `mask.unsqueeze(-3)` works for both shapes.
 # </details>
 
 
 # %% exercise="MultiHeadAttention"
 class MultiHeadAttention(nn.Module):
-    """All heads at once, for self and cross attention."""
+    """All heads at once, for self-attention and cross-attention."""
 
     def __init__(self, d_model: int, num_heads: int):
         super().__init__()
@@ -180,7 +180,7 @@ class MultiHeadAttention(nn.Module):
         context: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Give each token of x what its heads found.
+        """Return the output of attention for each token of x.
 
         Shapes: x (batch, q_len, d_model), context (batch, k_len, d_model), mask (q_len, k_len) or
         (batch, q_len, k_len); returns (batch, q_len, d_model).
@@ -203,9 +203,9 @@ class MultiHeadAttention(nn.Module):
 # %% [markdown]
 # {{exercise mended_derivation}}
 #
-# An article derives attention step by step. New tokens are sums of old ones, $t'_j = \sum_i w_{ij} V(t_i)$. The weights come from two maps: a softmax over the index $i$ of $q_i \cdot k_j / \sqrt{d_{\text{head}}}$. Every step sounds right, all shapes fit, and the article ends with the famous formula $\mathrm{softmax}(QK^\top/\sqrt{d_{\text{head}}})\,V$. But that formula is not what was derived.
+# An article derives attention step by step. New tokens are sums of old ones, $t'_j = \sum_i w_{ij} V(t_i)$. The weights come from two projections: a softmax over the index $i$ of $q_i \cdot k_j / \sqrt{d_{\text{head}}}$. Every step sounds plausible, all shapes fit, and the article ends with the well-known formula $\mathrm{softmax}(QK^\top/\sqrt{d_{\text{head}}})\,V$. But that is not the formula that was derived.
 #
-# Somebody wrote the derivation down as code, and later added the usual mask: entry `[i, j]` of the score matrix is allowed if `j <= i`. Below, one token is changed at a time, and the cell prints which outputs notice. In a causal model, output 0 must not notice anything but a change of token 0.
+# The derivation was then written as code, and later the usual mask was added: entry `[i, j]` of the score matrix is allowed if `j <= i`. The cell below changes one token at a time and prints which outputs change. In a causal model, output 0 may change only if token 0 does.
 
 
 # %%
@@ -227,24 +227,24 @@ for changed in range(6):
     other = tokens.clone()
     other[changed] += 1.0
     after = published_derivation(other, *maps, is_causal=True)
-    notice = (after - before).abs().amax(dim=-1) > 1e-6
-    print(f"token {changed} is changed: outputs {notice.nonzero().flatten().tolist()} notice")
+    differs = (after - before).abs().amax(dim=-1) > 1e-6
+    print(f"token {changed} is changed: outputs {differs.nonzero().flatten().tolist()} change")
 
 # %% [markdown]
-# The mask was copied rightly; the matrix it was laid on has other rows than it expects. Which token asks in $w_{ij}$, the one that receives ($j$) or the one that gives ($i$)?
+# The mask is the usual one, but the rows of this matrix are not the rows that the mask expects. Which token has the query in $w_{ij}$: the one that receives ($j$) or the one that gives ($i$)? And which should have it?
 #
-# Write `mended_derivation`. It returns the new tokens and the weights, so that row $j$ of the weights says what token $j$ takes from each token, and sums to 1; and with `is_causal`, no token takes from a later one.
+# Write `mended_derivation`. It returns the new tokens and the weights. Row $j$ of the weights holds the weights of token $j$ over all tokens and sums to 1. With `is_causal`, no token has weight on a later one.
 #
-# *Before you code:* without a mask, is there a choice of `w_query` and `w_key` for which the published function computes right attention? What does this say about finding such a bug by training?
+# *Before you code:* without a mask, is there a choice of `w_query` and `w_key` for which the published function computes attention correctly? What does this say about finding such a bug by training?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Yes: exchange the two maps, and it is exactly attention. So training simply learns queries in place of keys, and no loss will show the bug as long as there is no mask.
+# Yes: swap the two projections, and it is exactly attention. So training simply learns queries in place of keys, and no loss will reveal the bug as long as there is no mask.
 # </details>
 #
-# <details><summary>Hint: three places</summary>
+# <details><summary>Hint: three lines</summary>
 #
-# The dot product, the axis of the softmax, and the sum over values must agree on which index asks. Turning the mask alone hides the symptom and keeps the bug.
+# The dot product, the axis of the softmax, and the sum over values must agree on which index is the query. Transposing only the mask hides the symptom and keeps the bug.
 # </details>
 
 
@@ -256,14 +256,14 @@ def mended_derivation(
     w_value: torch.Tensor,
     is_causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the new tokens, and the weights by which they take from the old ones.
+    """Return the new tokens, and their weights over the old ones.
 
     Shapes: tokens (length, d_model), w_query and w_key (d_model, d_head), w_value
     (d_model, d_value); returns (length, d_value) and (length, length), row j for token j.
     """
     ### BEGIN SOLUTION
     query, key, value = tokens @ w_query, tokens @ w_key, tokens @ w_value
-    scores = query @ key.T / math.sqrt(query.shape[-1])  # [j, i]: how much j asks of i
+    scores = query @ key.T / math.sqrt(query.shape[-1])  # [j, i]: query j, key i
     if is_causal:
         allowed = torch.ones_like(scores, dtype=torch.bool).tril()
         scores = scores.masked_fill(~allowed, -math.inf)
@@ -278,20 +278,20 @@ def mended_derivation(
 # %% [markdown]
 # {{exercise grouped_query_attention}}
 #
-# While a model writes, it keeps the keys and values of all earlier tokens and loads them again for every new one; on long texts this takes more time than the arithmetic. Grouped-query attention keeps fewer: neighbouring query heads share one key head and one value head. With 6 query heads and 2 key heads, the query heads 0, 1, 2 read key head 0, and 3, 4, 5 read key head 1. With a single key head this is multi-query attention; with as many as query heads, the attention you know.
+# During generation, a model caches the keys and values of all earlier tokens and loads them again for every new one; on long texts this takes more time than the arithmetic. Grouped-query attention caches fewer: neighbouring query heads share one key head and one value head. With 6 query heads and 2 key heads, query heads 0, 1, 2 use key head 0, and 3, 4, 5 use key head 1. With a single key head this is multi-query attention; with as many key heads as query heads it is ordinary multi-head attention.
 #
-# A model that was trained with all its key heads can be turned into a grouped one: each shared head starts as the *mean* of the heads that it replaces, and some more training mends the rest ([Ainslie et al. 2023, section 2.1](https://arxiv.org/abs/2305.13245)). Write that too, for a map `(d_model, num_heads * d_head)`.
+# A model that was trained with all its key heads can be converted into a grouped one: each shared head is initialised as the *mean* of the heads that it replaces, and some further training restores the quality ([Ainslie et al. 2023, section 2.1](https://arxiv.org/abs/2305.13245)). Write that too, for a projection matrix `(d_model, num_heads * d_head)`.
 #
-# *Before you code:* for `t = torch.tensor([0, 1])`, what do `t.repeat(3)` and `t.repeat_interleave(3)` give? Which of them is the order above? With a single key head, would a test notice the wrong one?
+# *Before you code:* for `t = torch.tensor([0, 1])`, what do `t.repeat(3)` and `t.repeat_interleave(3)` give? Which of them has the order above? With a single key head, would a test detect the wrong one?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# `[0, 1, 0, 1, 0, 1]` and `[0, 0, 0, 1, 1, 1]`. The second is the order above. With a single key head both are the same, and no test would notice.
+# `[0, 1, 0, 1, 0, 1]` and `[0, 0, 0, 1, 1, 1]`. The second has the order above. With a single key head both are the same, and no test would detect the difference.
 # </details>
 #
 # <details><summary>Hint: which mean</summary>
 #
-# Cut the columns into the axes (shared heads, heads that share one, `d_head`): the mean is taken over the middle one.
+# Split the columns into the axes (shared heads, heads per group, `d_head`), and take the mean over the middle one.
 # </details>
 
 
@@ -314,7 +314,7 @@ def grouped_query_attention(
 
 
 def pool_heads(w: torch.Tensor, num_heads: int, num_kv_heads: int) -> torch.Tensor:
-    """Return the key or value map of grouped attention that starts from a map with all heads.
+    """Return the key or value projection of grouped attention, given one with all heads.
 
     Shapes: w (d_model, num_heads * d_head); returns (d_model, num_kv_heads * d_head).
     """
@@ -327,24 +327,24 @@ def pool_heads(w: torch.Tensor, num_heads: int, num_kv_heads: int) -> torch.Tens
 # %% [markdown]
 # {{exercise head_circuits}}
 #
-# The heads are laid side by side, then $W_O$ mixes them. Cut $W_O$ into one block of rows per head, and the product falls apart into a sum:
+# The heads are concatenated, then $W_O$ mixes them. Split $W_O$ into one block of rows per head, and the product becomes a sum:
 #
 # $$\big[\,Y_0\;\cdots\; Y_{H-1}\,\big]\,W_O = \sum_h Y_h\, W_O^{h}, \qquad Y_h = A_h\, X\, W_V^{h}$$
 #
-# So heads do not share an output: each adds its own vectors to the result. And a head's four matrices come in two products only. Which tokens it looks at depends on $W_Q^h W_K^{h\top}$, its **QK circuit**; what it writes when it looks at a token depends on $W_V^h W_O^h$, its **OV circuit**. Both are `d_model` by `d_model`, and neither can have a rank above `d_head`.
+# So each head adds its own vectors to the result. And a head's four matrices occur only in two products. Which tokens it attends to depends on $W_Q^h W_K^{h\top}$, its **QK circuit**; what it writes when it attends to a token depends on $W_V^h W_O^h$, its **OV circuit**. Both are `d_model` by `d_model`, and neither can have a rank above `d_head`.
 #
-# Here all heads' maps lie side by side, as in the last exercise but in the row convention: `w_query`, `w_key` and `w_value` are `(d_model, num_heads * d_head)` and are used as `x @ w_query`; `w_output` is `(num_heads * d_head, d_model)`.
+# Here the matrices of all heads are concatenated, in the row convention: `w_query`, `w_key` and `w_value` are `(d_model, num_heads * d_head)` and are used as `x @ w_query`; `w_output` is `(num_heads * d_head, d_model)`.
 #
-# *Before you code:* with row vectors, the score of token $x$ on token $y$, before it is scaled, is $x\,C\,y^\top$, and a head that looks at $y$ writes $y\,C'$. In which order do the two factors of each circuit stand?
+# *Before you code:* with row vectors, the unscaled score of query token $x$ and key token $y$ is $x\,C\,y^\top$, and a head that attends to $y$ writes $y\,C'$. What is the order of the two factors in each circuit?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The token on the left of a product meets its own map first: a query's map stands left of a key's transposed, and a value's map left of the output's.
+# The token on the left is multiplied by its own projection first: $C = W_Q W_K^\top$, and $C' = W_V W_O$.
 # </details>
 #
 # <details><summary>Hint: the slices</summary>
 #
-# Head `h` owns the features `h * d_head` to `(h + 1) * d_head - 1`. In `x @ w_query` a feature is a column; for `found @ w_output` it is a row.
+# Head `h` has the features `h * d_head` to `(h + 1) * d_head - 1`. In `w_query` a feature is a column; in `w_output` it is a row.
 # </details>
 
 
@@ -371,7 +371,7 @@ def head_circuits(
 
 
 def head_contributions(found: torch.Tensor, w_output: torch.Tensor) -> torch.Tensor:
-    """Return what each head adds to the output of the layer.
+    """Return the contribution of each head to the output of the layer.
 
     Shapes: found (batch, num_heads, length, d_head), w_output (num_heads * d_head, d_model);
     returns (batch, num_heads, length, d_model). Summed over the heads, this is the output.
@@ -385,22 +385,22 @@ def head_contributions(found: torch.Tensor, w_output: torch.Tensor) -> torch.Ten
 # %% [markdown]
 # {{exercise count_attention}}
 #
-# One head of width 64 or eight of width 8: which costs more? Do not guess; count.
+# One head of width 64 or eight of width 8: which costs more? Count.
 #
-# - `count_attention` counts the numbers that a layer learns: the maps of queries, keys, values and outputs, with or without biases. Queries and outputs are `d_model` wide; keys and values have `num_kv_heads` heads of the width `d_model // num_heads`.
-# - `attention_flops` counts operations, a multiplication and an addition as two. A product of an `m` by `k` with a `k` by `n` matrix takes `2 * m * k * n`. Return two numbers: for the four maps, and for the two products between queries, keys and values. Additions of biases and the softmax are left out, as usual. In cross attention `q_len` tokens ask and `k_len` answer.
-# - `break_even_length` is the length at which the two numbers are equal, for self attention (`q_len = k_len`). Longer texts pay mostly for looking at each other, shorter ones mostly for the maps.
+# - `count_attention` counts the parameters of a layer: the projections of queries, keys, values and outputs, with or without biases. Queries and outputs have width `d_model`; keys and values have `num_kv_heads` heads of width `d_model // num_heads`.
+# - `attention_flops` counts operations: a multiplication and an addition are two. The product of an `m` by `k` and a `k` by `n` matrix takes `2 * m * k * n`. Return two numbers: one for the four projections, and one for the two products of attention itself, scores and weighted averages. Biases and the softmax are ignored, as usual. In cross-attention there are `q_len` queries and `k_len` keys.
+# - `break_even_length` is the length at which the two numbers are equal, for self-attention (`q_len = k_len`). Longer sequences spend more on the two products, shorter ones on the projections.
 #
-# *Before you code:* take `num_kv_heads = num_heads`. If you double the number of heads and halve their width, which of the counts change?
+# *Before you code:* take `num_kv_heads = num_heads`. If you double the number of heads and halve their width, which counts change?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# None: only the number of heads times their width counts, and that is `d_model` before and after.
+# None: only the number of heads times their width matters, and that is `d_model` before and after.
 # </details>
 #
 # <details><summary>Hint: the two products</summary>
 #
-# Every query head scores `q_len` times `k_len` pairs, each with a dot product of width `d_head`; the average of the values costs the same again. `num_heads * d_head` is `d_model`.
+# Every query head computes `q_len` times `k_len` dot products of width `d_head`; the average of the values costs the same again. `num_heads * d_head` is `d_model`.
 # </details>
 
 
@@ -418,7 +418,7 @@ def count_attention(d_model: int, num_heads: int, num_kv_heads: int, has_bias: b
 def attention_flops(
     batch: int, q_len: int, k_len: int, d_model: int, num_heads: int, num_kv_heads: int
 ) -> tuple[int, int]:
-    """Return the operations of a forward pass: of the four maps, and of the two products."""
+    """Return the operations of the four projections and of the two products in a forward pass."""
     ### BEGIN SOLUTION
     d_kv = num_kv_heads * (d_model // num_heads)
     maps = 2 * q_len * d_model * 2 * d_model + 2 * k_len * d_model * 2 * d_kv
@@ -428,7 +428,7 @@ def attention_flops(
 
 
 def break_even_length(d_model: int, num_heads: int, num_kv_heads: int) -> float:
-    """Return the length at which self attention spends as much on its products as on its maps."""
+    """Return the length at which the products of self-attention cost as much as its projections."""
     ### BEGIN SOLUTION
     return d_model + num_kv_heads * d_model / num_heads
     ### END SOLUTION
@@ -437,7 +437,7 @@ def break_even_length(d_model: int, num_heads: int, num_kv_heads: int) -> float:
 # %% [markdown]
 # {{exercise drop_key_bias}}
 #
-# Four maps, four biases. The cell below takes torch's own attention, sets each bias in turn to zero, and prints how much the output changes.
+# There are four projections and four biases. The cell below takes torch's attention layer, sets each bias in turn to zero, and prints how much the output changes.
 
 # %%
 with torch.no_grad():
@@ -447,13 +447,13 @@ with torch.no_grad():
         parameter.normal_(std=0.5)
     tokens = torch.randn(2, 7, 12, dtype=torch.float64)
     before = layer(tokens, tokens, tokens)[0]
-    places = {
+    biases = {
         "query": layer.in_proj_bias[:12],
         "key": layer.in_proj_bias[12:24],
         "value": layer.in_proj_bias[24:],
         "output": layer.out_proj.bias,
     }
-    for name, bias in places.items():
+    for name, bias in biases.items():
         kept = bias.clone()
         bias.zero_()
         change = (layer(tokens, tokens, tokens)[0] - before).abs().max()
@@ -461,26 +461,26 @@ with torch.no_grad():
         bias.copy_(kept)
 
 # %% [markdown]
-# One of the four does nothing. Find the reason in one line of algebra: multiply $(q_t + b_Q)\cdot(k_s + b_K)$ out, and sort the terms by whether they depend on the query $t$, on the key $s$, or on both. The softmax of row $t$ does not see what all its scores have in common.
+# One of the four has no effect. Find the reason in one line of algebra: expand $(q_i + b_Q)\cdot(k_j + b_K)$, and sort the terms by whether they depend on the query $i$, on the key $j$, or on both. The softmax of row $i$ does not change when a constant is added to all its scores.
 #
-# 1. `split_score_bias` returns the two sums that the biases of one head add to the scores $q_t\cdot k_s/\sqrt{d_{\text{head}}}$: one number per query and one number per key. The constant $b_Q\cdot b_K$ goes to the numbers per query. The numbers per key are a popularity contest: they say which keys are looked at more, whoever asks.
+# 1. `split_score_bias` returns the two terms that the biases of one head add to the scores $q_i\cdot k_j/\sqrt{d_{\text{head}}}$: one number per query and one number per key. Count the constant $b_Q\cdot b_K$ with the numbers per query. The numbers per key say which keys get more weight from every query.
 # 2. `drop_key_bias` takes the weights of `MultiHeadAttention` and returns new ones with a key bias of zero that compute the same function.
-# 3. `move_value_bias` returns new ones with a value bias of zero that compute the same function: this bias does something, but another one can do it.
+# 3. `move_value_bias` returns new ones with a value bias of zero that compute the same function: the value bias has an effect, but the output bias can absorb it.
 #
-# *Before you code:* rows of attention weights sum to 1. What does averaging make of a constant that is added to every value? Would it still be so for a query that may attend to nothing?
+# *Before you code:* rows of attention weights sum to 1. If a constant is added to every value, how does the average change? Is this still true for a query that may attend to nothing?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The same constant: weights that sum to 1 hand it through unchanged. A query that may attend to nothing has weights that sum to 0, and gets none of it.
+# By the same constant, because the weights sum to 1. The weights of a query that may attend to nothing sum to 0, so its output does not change.
 # </details>
 #
 # <details><summary>Hint: new weights</summary>
 #
-# `{**weights, "key.bias": something}` is a new dictionary; the one that you were given stays as it is.
+# `{**weights, "key.bias": something}` is a new dictionary; the original is not changed.
 # </details>
-# <details><summary>Hint: where the value bias goes</summary>
+# <details><summary>Hint: where the value bias ends up</summary>
 #
-# Follow the constant on its way out: it meets the output map. `output.weight` is stored as `(d_out, d_in)`.
+# Follow the constant to the output: it passes through the output projection. `output.weight` is stored as `(d_out, d_in)`.
 # </details>
 
 
@@ -488,7 +488,7 @@ with torch.no_grad():
 def split_score_bias(
     query: torch.Tensor, key: torch.Tensor, query_bias: torch.Tensor, key_bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what the biases of a head add to its scaled scores: per query, and per key.
+    """Return the terms that the biases of a head add to its scaled scores, per query and per key.
 
     Shapes: query (batch, q_len, d_head) and key (batch, k_len, d_head), both before the biases
     are added, query_bias and key_bias (d_head,); returns (batch, q_len) and (batch, k_len).
@@ -524,15 +524,15 @@ def move_value_bias(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 # %% [markdown]
 # {{exercise check_multi_head}}
 #
-# The test below is of a kind that many repositories have: fixed seed, small weights as at the start of training, one causal mask. It even compares with torch's own layer. Run the cell: it is happy with a layer whose heads are cut across tokens, because small weights make attention nearly uniform, and its tolerance is larger than what is left.
+# The test below is of a kind that many repositories have: a fixed seed, small weights as at initialisation, one causal mask. It even compares with torch's own layer. Run the cell: the test passes a layer whose heads are split across tokens, because small weights make attention nearly uniform, and the tolerance is larger than the remaining differences.
 
 # %%
 NAMES = ("query", "key", "value", "output")
 
 
 def torch_attention(weights, num_heads, x, context=None, mask=None):
-    """Torch's own layer. It wants masks that are True where attention is FORBIDDEN, and one for
-    each head of each sequence.
+    """Torch's own layer. Its masks are True where attention is FORBIDDEN, and there is one for each
+    head of each sequence.
     """
     source = x if context is None else context
     layer = nn.MultiheadAttention(x.shape[-1], num_heads, batch_first=True, dtype=x.dtype)
@@ -547,7 +547,7 @@ def torch_attention(weights, num_heads, x, context=None, mask=None):
 
 
 def scrambled_attention(weights, num_heads, x, context=None, mask=None):
-    """The heads are cut by view, across tokens, and put together the same way."""
+    """The heads are split by view, across tokens, and merged in the same way."""
     source = x if context is None else context
     query, key, value = (
         F.linear(tokens, weights[f"{name}.weight"], weights[f"{name}.bias"]).view(
@@ -579,18 +579,18 @@ for attention in (torch_attention, scrambled_attention):
         print(f"{attention.__name__:20} is caught")
 
 # %% [markdown]
-# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. Nine wrong layers are waiting: one cuts the heads wrongly, one scales wrongly, three forget something, three get a mask wrong, one of these only if there happen to be as many sequences as heads, and one gives each sequence the result of another. Right layers must pass, and one of these computes in `float32` whatever it is given. Leave each query at least one key in your masks: where nothing is allowed, right layers differ.
+# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. It is run on nine wrong layers: one splits the heads wrongly, one scales wrongly, three omit something, three use the mask wrongly (one of them only if there are as many sequences as heads), and one gives each sequence the result of another. Correct layers must pass, and one of them computes in `float32` for any input. Leave each query at least one key in your masks: where nothing is allowed, correct layers differ.
 #
-# *Before you code:* a test finds only what it varies. Which inputs does the published one never use?
+# *Before you code:* a test can find bugs only in what it varies. Which inputs does the published test never use?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# A context, no mask at all, a mask for each sequence, biases that are not zero, weights large enough for attention to be anything but uniform, and as many sequences as heads.
+# A context, no mask at all, a mask for each sequence, biases that are not zero, weights large enough for attention not to be uniform, and as many sequences as heads.
 # </details>
 #
 # <details><summary>Hint: what to vary</summary>
 #
-# With and without a context of another length; without a mask, with one mask for all, with one mask per sequence; as many sequences as heads, and not; biases that are not zero.
+# With and without a context of another length; without a mask, with one mask for all, with one mask per sequence; as many sequences as heads, and a different number; biases that are not zero.
 # </details>
 
 
@@ -600,7 +600,7 @@ def check_multi_head(attention) -> None:
 
     attention(weights, num_heads, x, context, mask): weights has query.weight, query.bias and so
     on for query, key, value and output; context and mask may be None; mask is (q_len, k_len) or
-    (batch, q_len, k_len), with something allowed in each row.
+    (batch, q_len, k_len), with at least one key allowed in each row.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(2)
@@ -639,32 +639,32 @@ def check_multi_head(attention) -> None:
 # %% [markdown]
 # {{exercise convolution_as_heads}}
 #
-# Take attention, and fix the weights: each token gives weight $c_0$ to itself, $c_1$ to the token before, $c_2$ to the one before that, whatever the tokens are. The matrix of weights is then constant along its diagonals (a Toeplitz matrix), and attention has become a convolution that looks back. Write `toeplitz_weights`: entry `[t, s]` is `kernel[t - s]` where there is such an entry, and 0 elsewhere. Its rows need not sum to 1.
+# Take attention with fixed weights: each token gives weight $c_0$ to itself, $c_1$ to the previous token, $c_2$ to the one before that, whatever the tokens are. The matrix of weights is then constant along its diagonals (a Toeplitz matrix), and attention has become a causal convolution. Write `toeplitz_weights`: entry `[i, j]` is `kernel[i - j]` if that exists, and 0 otherwise. Its rows need not sum to 1.
 #
-# A convolution of vectors has a *matrix* for each step back, $y_t = \sum_j x_{t-j} K_j$; before the first token there is nothing. Read it as heads: head $j$ gives all its weight to the token $j$ places back, and its OV circuit is $K_j$. So one convolution of width $w$ is one layer of $w$ heads that do not look at their input. Write `convolution_as_heads`; it returns the output and the weights of each head.
+# A convolution of vectors has a *matrix* for each step back, $y_i = \sum_h x_{i-h} K_h$; before the first token the input is zero. Read it as attention heads: head $h$ gives all its weight to the token $h$ positions back, and its OV circuit is $K_h$. So a convolution of width $w$ is one layer of $w$ heads whose weights do not depend on the input. Write `convolution_as_heads`; it returns the output and the weights of each head.
 #
 # *Before you code:* to which token does head 2 of token 1 attend? What should its row of weights be?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# To position -1, which does not exist. Its row is all zeros.
+# To position -1, which does not exist. So its row should be all zeros.
 # </details>
 #
-# <details><summary>Hint: who is how far back</summary>
+# <details><summary>Hint: distances</summary>
 #
-# `torch.arange(length)[:, None] - torch.arange(length)` is a matrix of distances: row `t`, column `s`, entry `t - s`.
+# `torch.arange(length)[:, None] - torch.arange(length)` is a matrix of distances: row `i`, column `j`, entry `i - j`.
 # </details>
 # <details><summary>Hint: torch's convolution</summary>
 #
-# `F.conv1d` slides its kernel without turning it round: its last entry meets the newest token.
+# `F.conv1d` does not flip its kernel: the last entry multiplies the newest token.
 # </details>
 
 
 # %% exercise="convolution_as_heads"
 def toeplitz_weights(kernel: torch.Tensor, length: int) -> torch.Tensor:
-    """Return the weights of a convolution that looks back.
+    """Return the weights of a causal convolution.
 
-    Shapes: kernel (width,), which may be longer than the text; returns (length, length).
+    Shapes: kernel (width,), which may be longer than the sequence; returns (length, length).
     """
     ### BEGIN SOLUTION
     steps_back = torch.arange(length)[:, None] - torch.arange(length)
@@ -676,7 +676,7 @@ def toeplitz_weights(kernel: torch.Tensor, length: int) -> torch.Tensor:
 def convolution_as_heads(
     x: torch.Tensor, kernel: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the convolution of x with the kernel, and the weights of the heads that do it.
+    """Return the convolution of x with the kernel, and the weights of the heads that compute it.
 
     Shapes: x (batch, length, d_in), kernel (width, d_in, d_out), kernel[0] for the token itself;
     returns (batch, length, d_out) and (width, length, length).
@@ -693,7 +693,7 @@ def convolution_as_heads(
 # %% [markdown]
 # ## Look at what you built
 #
-# Four heads of width 4 from your own layer, with random weights: the singular values of each head's OV circuit, and of their sum. Each circuit is 16 by 16, but a head writes into 4 directions only; the other singular values are 0 up to rounding. The sum fills the space. It is also exactly the circuit of one head of width 16 with the same maps: if all heads look at the same token, they write together what the wide head writes. They differ when they look at different tokens, which is what they are for. (This cell is not graded.)
+# Four heads of width 4 from your own layer, with random weights: the singular values of each head's OV circuit, and of their sum. Each circuit is 16 by 16, but a head writes in only 4 directions; the other singular values are 0 up to rounding. The sum has full rank. It is also exactly the circuit of one head of width 16 with the same matrices: if all heads attend to the same token, together they write what the wide head writes. They differ when they attend to different tokens, which is their purpose. (This cell is not graded.)
 
 # %%
 torch.manual_seed(3)
@@ -706,7 +706,7 @@ for head, circuit in enumerate(narrow):
     plt.plot(torch.linalg.svdvals(circuit), "o-", label=f"head {head} of four")
 plt.plot(torch.linalg.svdvals(narrow.sum(dim=0)), "ks", label="sum of the four")
 plt.plot(torch.linalg.svdvals(wide[0]), "k--", label="one head of width 16")
-plt.xlabel("number of the singular value")
+plt.xlabel("index of the singular value")
 plt.ylabel("singular value of the OV circuit")
 plt.legend()
 plt.show()
@@ -714,13 +714,13 @@ plt.show()
 # %% [markdown]
 # {{question why_several_heads}}
 #
-# Two heads with queries and keys of width 32 have as many parameters as one head of width 64. What can the two heads do that the one cannot? Give an example of a sentence, or of a task, in which one position needs it. And what does each of the two lose? Answer in three to five sentences.
+# Two heads with queries and keys of width 32 have as many parameters as one head of width 64. What can the two heads do that the one cannot? Give an example of a sentence, or of a task, in which one position needs this. And what does each of the two lose compared with the one? Answer in three to five sentences.
 
 # %% [markdown] written="why_several_heads" points=3
 # **What earns the points**, one each:
 #
 # 1. One head gives each query one distribution over the keys; two heads give two that are independent of each other.
-# 2. An example in which one position needs two things at once, such as a verb that needs its subject and its object, and why one averaged distribution mixes the two.
+# 2. An example in which one position needs two things at once, such as a verb that needs its subject and its object, with the reason why a single distribution averages the two.
 # 3. Each head has a lower rank: its scores come from 32 dimensions instead of 64, so it can express fewer patterns of matching.
 #
 # **Often seen, and wrong:** “They are faster because they run in parallel”; “more heads have more parameters”; the claim that each head sees only a part of the tokens (each sees all tokens, through projections of its own).

@@ -1,13 +1,13 @@
 # %% [markdown]
-# # Blocks: residual, norm, feed-forward
+# # Transformer blocks
 #
-# This notebook goes with chapter 4 of *Attention from the Ground Up*. Attention moves information between tokens. A block wraps it so that ninety-six of them can be stacked: a stream that nothing but addition touches, a norm that keeps what is read from it at one size, a network that works on each token alone, and first weights that do not shout. You build all four, test other people's norms, mend a block with four bugs, and put a part of your own into a trained model.
+# This notebook goes with chapter 4 of *Attention from the Ground Up*. Attention moves information between tokens. A transformer block makes it possible to stack ninety-six attention layers. It has four more parts: a residual stream that is changed only by addition, a norm that fixes the scale of every sub-layer's input, a feed-forward network that works on each token alone, and small initial weights. You build all four, write a test for LayerNorm, fix a block with four bugs, and put your own sub-layer into a trained model.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** A token is a row of `d_model` features, and a map multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` keeps its matrix the other way round, as `(d_out, d_in)`, and computes `x @ weight.T + bias`; where an exercise uses that layout, it says so. A norm's scale is called `gain` and its shift `bias` (the paper's $\gamma$ and $\beta$; `nn.LayerNorm` calls the first one `weight`). A mask is boolean and True where attention is allowed.
+# **Conventions.** A token is a row of `d_model` features, and a weight matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`; exercises that use this layout say so. A norm's scale is called `gain` and its shift `bias` (the paper's $\gamma$ and $\beta$; `nn.LayerNorm` calls the first one `weight`). A mask is boolean and True where attention is allowed.
 #
-# **Modules.** Where you write a class, the check builds it with settings of its own, gives it weights by the names that the exercise fixes, and calls it in evaluation mode. How your class draws its first weights is up to you.
+# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in evaluation mode. How your class initialises its weights is up to you.
 
 # %%
 import math
@@ -22,26 +22,26 @@ from classroom import check
 # %% [markdown]
 # {{exercise layer_norm}}
 #
-# Sum after sum, the vectors in a deep network grow, and each layer would have to cope with the size that the layers below left it. LayerNorm takes the size away: it brings the features of *one token* to mean 0 and variance 1, then lets the network choose a scale and a shift for each feature:
+# In a deep network, vectors grow with every residual connection, and each layer would have to cope with inputs of any scale. LayerNorm removes the scale: it brings the features of *one token* to mean 0 and variance 1, then applies a learned scale and shift to each feature:
 #
 # $$y_i = \gamma_i\,\frac{x_i - m}{\sqrt{v + \varepsilon}} + \beta_i, \qquad m = \frac1d\sum_i x_i, \qquad v = \frac1d\sum_i (x_i - m)^2$$
 #
-# Three details decide whether your numbers agree with everybody else's. The mean and the variance are those of one token: not of a sequence, not of a batch. The variance divides by $d$. And $\varepsilon$ stands inside the root. Compute in the precision of `x`: what is rounded to `float32` on the way shows in the gradients.
+# Three details decide whether your numbers agree with those of other implementations. The mean and the variance are those of one token: not of a sequence, not of a batch. The variance divides by $d$. And $\varepsilon$ is under the square root. Compute in the precision of `x`: rounding to `float32` on the way shows in the gradients.
 #
-# *Before you code:* what does a token whose features are all equal become? And a token of two features, whatever they are?
+# *Before you code:* what is the LayerNorm of a token whose features are all equal? And of a token with two features, whatever they are?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Equal features become 0 and then the bias. Of two features the larger becomes nearly 1 and the smaller nearly -1 (before gain and bias), however far apart they were, unless the difference is as small as $\sqrt\varepsilon$.
+# If the features are equal, the normalised token is 0, so the result is the bias. Of two features, the larger becomes nearly 1 and the smaller nearly -1 (before gain and bias), however far apart they were, unless the difference is as small as $\sqrt\varepsilon$.
 # </details>
 #
 # <details><summary>Hint: one number per token</summary>
 #
-# `x.mean(dim=-1, keepdim=True)` keeps the axis, so that the mean can be subtracted from `x` whatever axes stand in front.
+# `x.mean(dim=-1, keepdim=True)` keeps the axis, so that the mean can be subtracted from `x` for any number of leading axes.
 # </details>
 # <details><summary>Hint: the variance</summary>
 #
-# `x.var(dim=-1)` divides by $d - 1$ unless it is told otherwise (`correction=0`). With four features that is off by a third.
+# `x.var(dim=-1)` divides by $d - 1$ by default (`correction=0` changes that). With four features the variance is then too large by a third.
 # </details>
 
 
@@ -63,23 +63,23 @@ def layer_norm(
 # %% [markdown]
 # {{exercise feed_forward}}
 #
-# Attention averages: for fixed weights it is linear in the values. What bends is the feed-forward network, and it works on each token by itself. It maps `d_model` features to `d_ff`, usually four times as many, bends each of them, and maps back:
+# Attention averages: for fixed weights it is linear in the values. The feed-forward network adds a nonlinearity, and it works on each token separately. It expands `d_model` features to `d_ff`, usually four times as many, applies an activation function to each, and projects back:
 #
 # $$\mathrm{FFN}(x) = \phi(x W_\text{up} + b_\text{up})\,W_\text{down} + b_\text{down}$$
 #
-# The second map is what makes the result able to be negative, and to be added to the stream. `activation` says which $\phi$:
+# Because of the second matrix, the result has width `d_model` and may be negative, so that it can be added to the residual stream. `activation` selects $\phi$:
 #
 # - `"relu"`: $\max(0, z)$
-# - `"gelu"`: $z\,\Phi(z)$, where $\Phi$ is the distribution function of the standard normal
+# - `"gelu"`: $z\,\Phi(z)$, where $\Phi$ is the cumulative distribution function of the standard normal distribution
 # - `"gelu_tanh"`: the approximation $\tfrac12 z\left(1 + \tanh\!\left(\sqrt{2/\pi}\,(z + 0.044715\, z^3)\right)\right)$, which GPT-2 was trained with. The two differ by less than 0.0005, enough to change a model's logits and too little for you to see it in a loss.
 #
-# In many newer models one half decides how much of the other half passes. That is **SwiGLU**, here without biases:
+# In many newer models, a gate scales the expanded features. The most common form is **SwiGLU**, here without biases:
 #
 # $$\mathrm{SwiGLU}(x) = \big(\mathrm{silu}(x W_\text{gate}) \odot x W_\text{up}\big)\,W_\text{down}, \qquad \mathrm{silu}(z) = z\,\sigma(z)$$
 #
-# It has three matrices instead of two. To spend as much, it must be narrower: $3\,d\,w = 2\,d\,d_\text{ff}$. Widths are then rounded *up* to a multiple of some number that the hardware likes. `gated_width` returns that width.
+# It has three matrices instead of two. To have as many parameters, it must be narrower, of width $w$ with $3\,d\,w = 2\,d\,d_\text{ff}$. This width is then rounded *up* to a multiple of a number that suits the hardware. `gated_width` returns the rounded width.
 #
-# *Before you code:* if $\phi$ were the identity, how many maps would do what the two do? With $d_\text{ff} = 4d$, how many times $d$ is the gated width?
+# *Before you code:* if $\phi$ were the identity, how many matrices would be enough to replace the two? With $d_\text{ff} = 4d$, what is the gated width as a multiple of $d$?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -88,11 +88,11 @@ def layer_norm(
 #
 # <details><summary>Hint: the distribution function</summary>
 #
-# $\Phi(z) = \tfrac12\left(1 + \mathrm{erf}(z/\sqrt2)\right)$. Torch's `F.gelu` knows both forms; look at its argument `approximate`.
+# $\Phi(z) = \tfrac12\left(1 + \mathrm{erf}(z/\sqrt2)\right)$. Torch's `F.gelu` computes both forms; look at its argument `approximate`.
 # </details>
 # <details><summary>Hint: rounding up</summary>
 #
-# For whole numbers, `-(-a // b)` is `a / b` rounded up. `2 * d_ff / 3` as a float may come out a little above a whole number.
+# For integers, `-(-a // b)` is `a / b` rounded up. As a float, `2 * d_ff / 3` may be slightly above an integer.
 # </details>
 
 
@@ -105,7 +105,7 @@ def feed_forward(
     b_down: torch.Tensor,
     activation: str,
 ) -> torch.Tensor:
-    """Widen each token, bend its features, and bring it back.
+    """Expand each token, apply the activation function, and project back.
 
     Shapes: x (batch, length, d_model), w_up (d_model, d_ff), b_up (d_ff,), w_down (d_ff, d_model),
     b_down (d_model,); returns (batch, length, d_model). activation is relu, gelu or gelu_tanh.
@@ -126,7 +126,7 @@ def feed_forward(
 def swiglu(
     x: torch.Tensor, w_gate: torch.Tensor, w_up: torch.Tensor, w_down: torch.Tensor
 ) -> torch.Tensor:
-    """Let a gate decide, feature by feature, how much of the widened token passes.
+    """Multiply the expanded token by a gate, feature by feature, and project back.
 
     Shapes: x (batch, length, d_model), w_gate and w_up (d_model, d_ff), w_down (d_ff, d_model);
     returns (batch, length, d_model).
@@ -138,9 +138,10 @@ def swiglu(
 
 
 def gated_width(d_ff: int, multiple: int) -> int:
-    """Return the width of a gated network with at least the weights of a plain one of width d_ff.
+    """Return the width of a gated network with at least as many weights as a plain one of width
+    d_ff.
 
-    It is the smallest such multiple of `multiple`.
+    It is the smallest multiple of `multiple` for which this holds.
     """
     ### BEGIN SOLUTION
     return -(-2 * d_ff // (3 * multiple)) * multiple
@@ -150,14 +151,14 @@ def gated_width(d_ff: int, multiple: int) -> int:
 # %% [markdown]
 # {{exercise TransformerBlock}}
 #
-# A block is two sub-layers, attention and feed-forward, and each of them *adds* to what came in. Where does the norm go? There are two answers:
+# A block has two sub-layers, attention and feed-forward, and each of them *adds* its output to its input. Where does the norm go? There are two answers:
 #
-# | | each sub-layer computes | the stream |
+# | | each sub-layer computes | the residual stream |
 # |---|---|---|
-# | **post-norm** (the 2017 paper) | `x = norm(x + f(x))` | is normalised after every sum |
+# | **post-norm** (the 2017 paper) | `x = norm(x + f(x))` | is normalised after every addition |
 # | **pre-norm** (GPT-2 and most since) | `x = x + f(norm(x))` | is never normalised, only read through a norm |
 #
-# And there is a third thing, `x = norm(x) + f(norm(x))`, which lecture notes and libraries have shipped under the name of the second ([PyTorch](https://github.com/pytorch/pytorch/issues/61165) among them, before it was released). It runs, it trains, and every shape fits. But its stream passes through every norm, so it is post-norm with its brackets moved, and the straight path from the last layer to the embeddings, the reason for pre-norm, is gone. The cell below sends tokens of three sizes through all three. (Where the sub-layer is given one size to read, what it adds has one size.)
+# And there is a third kind, `x = norm(x) + f(norm(x))`, which lecture notes and libraries have published as pre-norm ([PyTorch](https://github.com/pytorch/pytorch/issues/61165) among them, before it was released). It runs, it trains, and every shape fits. But its stream passes through every norm, so it is post-norm with its brackets moved, and it lacks the direct path from the last layer to the embeddings, which is the reason for pre-norm. The cell below sends tokens of three norms through all three kinds.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -173,25 +174,25 @@ def sublayer(x):
     return torch.tanh(x @ matrix)
 
 
-print("size of the tokens before and after one sub-layer")
+print("root mean square of a token before and after one sub-layer")
 for size in (1, 10, 100):
     x = size * tokens
     after = {
         "pre": x + sublayer(norm(x)),
         "post": norm(x + sublayer(x)),
-        "third thing": norm(x) + sublayer(norm(x)),
+        "third kind": norm(x) + sublayer(norm(x)),
     }
     sizes = ", ".join(f"{k} {v.square().mean().sqrt():6.2f}" for k, v in after.items())
     print(f"{x.square().mean().sqrt():6.2f} -> {sizes}")
 
 # %% [markdown]
-# Write the block for both answers. The parts and their names: `attention_norm` and `feed_forward_norm` are `nn.LayerNorm(d_model)`, `attention` is `nn.MultiheadAttention(d_model, num_heads, batch_first=True)`, `up` and `down` are `nn.Linear`, to `d_ff` and back, with an exact GELU between them. Both sub-layers have the same order of norm and sum, and each has a norm of its own. (You built attention yourself in chapter 3; here torch's will do. Mind its mask: it says where attention is *forbidden*.)
+# Write the block for both pre-norm and post-norm. The parts and their names: `attention_norm` and `feed_forward_norm` are `nn.LayerNorm(d_model)`, `attention` is `nn.MultiheadAttention(d_model, num_heads, batch_first=True)`, `up` and `down` are `nn.Linear`, to `d_ff` and back, with an exact GELU between them. Both sub-layers have the same order of norm and addition, and each has its own norm. (You built attention yourself in chapter 3; here you can use torch's. Note its mask: True means that attention is *forbidden*.)
 #
-# *Before you code:* in the pre-norm block, set `attention.out_proj` and `down` to zero. What is left? And in the post-norm block?
+# *Before you code:* in the pre-norm block, set `attention.out_proj` and `down` to zero. What does the block compute? And the post-norm block?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# In the pre-norm block, with the biases of these maps zero as well, the tokens come out as they went in. In the post-norm block they still pass both norms.
+# If the biases of these layers are zero as well, the pre-norm block is the identity. In the post-norm block the tokens still pass through both norms.
 # </details>
 #
 # <details><summary>Hint: torch's attention</summary>
@@ -200,13 +201,13 @@ for size in (1, 10, 100):
 # </details>
 # <details><summary>Hint: the order</summary>
 #
-# In pre-norm, the tensor left of the plus sign has never been through a norm of this block.
+# In pre-norm, the tensor on the left of the plus sign has not passed through any norm of this block.
 # </details>
 
 
 # %% exercise="TransformerBlock"
 class TransformerBlock(nn.Module):
-    """Self attention, then feed-forward, each added to the stream."""
+    """Self-attention, then feed-forward, each added to the residual stream."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, norm: str = "pre"):
         super().__init__()
@@ -220,7 +221,7 @@ class TransformerBlock(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Let the tokens talk, then let each think.
+        """Return the residual stream after both sub-layers.
 
         Shapes: x (batch, length, d_model), mask (length, length), rows are queries, True where
         attention is allowed; returns (batch, length, d_model).
@@ -245,7 +246,7 @@ class TransformerBlock(nn.Module):
 # %% [markdown]
 # {{exercise swapped_sublayer}}
 #
-# Everything so far was tested with random numbers. Now put your own part into a model that has learned something. The course comes with one that continues Python: three pre-norm blocks, `d_model` 128, `d_ff` 512, exact GELU, $\varepsilon = 10^{-5}$. The cell below loads it, takes it apart at the right place, and reads a piece of Python with it.
+# So far everything was tested with random weights. Now put your own sub-layer into a trained model. The course comes with one that generates Python code: three pre-norm blocks, `d_model` 128, `d_ff` 512, exact GELU, $\varepsilon = 10^{-5}$. The cell below loads it, defines functions that replace its feed-forward sub-layers, and computes its loss on a piece of Python.
 
 # %%
 import inspect
@@ -257,7 +258,7 @@ reader, tokenizer = load("reader")
 
 
 def sublayer_weights(block):
-    """Return what a feed-forward sub-layer has learned; weights in the layout of nn.Linear."""
+    """Return the weights of a feed-forward sub-layer, in the layout of nn.Linear."""
     weights = {"gain": block.feed_forward_norm.gain, "bias": block.feed_forward_norm.bias}
     for name, part in (("up", block.feed_forward.up), ("down", block.feed_forward.down)):
         weights |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
@@ -266,7 +267,7 @@ def sublayer_weights(block):
 
 @torch.no_grad()
 def logits_with(sublayer, ids):
-    """Run the reader with `sublayer(x, weights)` in place of each feed-forward sub-layer."""
+    """Run the model with `sublayer(x, weights)` in place of each feed-forward sub-layer."""
     x = reader.embedding(ids)
     for block in reader.blocks:
         x = x + block.attention(block.attention_norm(x))
@@ -280,29 +281,29 @@ def nats_per_token(logits, ids):
 
 ids = torch.tensor([tokenizer.encode(inspect.getsource(textwrap.TextWrapper))[:240]])
 with torch.no_grad():
-    print(f"the reader as it is: {nats_per_token(reader(ids), ids):.4f} nats per token")
+    print(f"the unchanged model: {nats_per_token(reader(ids), ids):.4f} nats per token")
 without = logits_with(lambda x, weights: x, ids)
 print(f"without feed-forward: {nats_per_token(without, ids):.4f} nats per token")
 
 # %% [markdown]
-# Write `swapped_sublayer`: norm, feed-forward network and sum, with the weights that are handed over. With it in place of the model's own in any layer, the logits must be *the same*, up to rounding. Not nearly the same, and not the same loss.
+# Write `swapped_sublayer`: norm, feed-forward network and residual connection, with the given weights. If it replaces the model's own sub-layer in any block, the logits must be *the same*, up to rounding. Nearly the same is not enough, and neither is the same loss.
 #
-# *Before you code:* which of these would you notice in the loss: no residual, ReLU for GELU, the approximate GELU for the exact one, $d - 1$ for $d$ in the variance of 128 features?
+# *Before you code:* which of these mistakes would you notice in the loss: no residual connection, ReLU instead of GELU, the approximate GELU instead of the exact one, $d - 1$ instead of $d$ in the variance of 128 features?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# On the text above the reader needs 3.2023 nats per token. No residual: 8.75. ReLU: 3.38, which you notice only if you know what it should be. The approximate GELU: 3.2022, and $d - 1$: 3.2030; neither would be noticed.
+# On the text above the model has a loss of 3.2023 nats per token. Without the residual connection it is 8.75. With ReLU it is 3.38, which you notice only if you know the correct value. With the approximate GELU it is 3.2022, and with $d - 1$ it is 3.2030; you would notice neither.
 # </details>
 #
 # <details><summary>Hint: the layout</summary>
 #
-# `F.linear(x, weight, bias)` multiplies with `weight` as `nn.Linear` keeps it: `up.weight` is `(512, 128)`.
+# `F.linear(x, weight, bias)` expects `weight` in the layout of `nn.Linear`: `up.weight` is `(512, 128)`.
 # </details>
 
 
 # %% exercise="swapped_sublayer"
 def swapped_sublayer(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Do what the feed-forward sub-layer of a trained pre-norm model does.
+    """Compute the feed-forward sub-layer of a trained pre-norm model.
 
     Shapes: x (batch, length, d_model), the stream before the sub-layer; weights has gain and bias
     (d_model,), up.weight (d_ff, d_model), up.bias (d_ff,), down.weight (d_model, d_ff) and
@@ -321,24 +322,24 @@ def swapped_sublayer(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch
 # %% [markdown]
 # {{exercise rms_norm}}
 #
-# Which half of LayerNorm does the work? RMSNorm drops the other one. It leaves the mean where it is, divides by the root of the mean *square*, and has no shift:
+# Which half of LayerNorm matters? RMSNorm drops the other half. It does not subtract the mean, divides by the root mean *square*, and has no shift:
 #
 # $$y_i = \gamma_i\,\frac{x_i}{\sqrt{\frac1d\sum_j x_j^2 + \varepsilon}}$$
 #
-# What is lost is the centring, $x_i - m$. That is a linear map, so there is a matrix $C$ with $x C$ = `x` less its mean. A linear map can be merged into the linear map before it, and costs nothing from then on. So LayerNorm is RMSNorm of $xC$, and a network whose stream is always centred cannot tell the two apart.
+# The centring, $x_i - m$, is dropped. It is a linear map, so there is a matrix $C$ such that $x C$ is `x` minus its mean. A linear map can be merged into the linear layer before it and then costs nothing. So, up to the bias, LayerNorm is RMSNorm of $xC$, and in a network whose stream is always centred the two are the same.
 #
 # Write `rms_norm`, and `centring_matrix`, which returns $C$.
 #
-# *Before you code:* what does $C$ make of a token with equal features? What is $CC$?
+# *Before you code:* what is $xC$ for a token $x$ with equal features? What is $CC$?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# A row of zeros. $CC = C$: what is centred already is not changed by centring.
+# A row of zeros. $CC = C$: centring does not change a token that is already centred.
 # </details>
 #
 # <details><summary>Hint: the matrix</summary>
 #
-# Row `i` of the identity is the token with feature `i` equal to 1. Subtract its mean, and you have row `i` of $C$.
+# Row `i` of the identity matrix is a token with feature `i` equal to 1 and the others 0. Subtract its mean, and you have row `i` of $C$.
 # </details>
 
 
@@ -355,7 +356,7 @@ def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float = 1e-5) -> torch.Te
 
 
 def centring_matrix(d_model: int) -> torch.Tensor:
-    """Return the float64 matrix (d_model, d_model) by which `x @ matrix` has mean 0."""
+    """Return the float64 matrix (d_model, d_model) for which `x @ matrix` is x minus its mean."""
     ### BEGIN SOLUTION
     return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
     ### END SOLUTION
@@ -364,15 +365,15 @@ def centring_matrix(d_model: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise stack_with_final_norm}}
 #
-# Nothing in a pre-norm stack ever makes the stream smaller. Each sub-layer adds, and if what it adds has nothing to do with what is there, the *squares* of the sizes add up. That is no harm to the layers, which read through a norm. It is to whatever reads the stream at the top: the map to the logits would see numbers that grow with depth. So a pre-norm stack ends with one more norm, the **final norm**. A post-norm stack must not have it: its last operation is a norm already.
+# No norm in a pre-norm stack acts on the stream itself. Each sub-layer adds its output to the stream, and if that output is independent of the stream, the mean *squares* add. This does not harm the layers, which read through a norm. But the unembedding matrix would get inputs that grow with depth. So a pre-norm stack ends with one more norm, the **final norm**. A post-norm stack must not have it: its last operation is already a norm.
 #
-# Stack feed-forward sub-layers, without biases and with ReLU: `x + relu(norm(x) @ w_up) @ w_down`. There are `num_layers` of them and one norm more than that; the last row of `gains` and `biases` belongs to the final norm. Return what comes out of the final norm, and how large the stream was on its way: the root of the mean square of all its numbers, before the first layer and after each.
+# Stack feed-forward sub-layers, without biases and with ReLU: `x + relu(norm(x) @ w_up) @ w_down`. There are `num_layers` of them and `num_layers + 1` norms; the last row of `gains` and `biases` belongs to the final norm. Return the output of the final norm, and the size of the stream, before the first layer and after each one: the root mean square of all its numbers.
 #
-# *Before you code:* every sub-layer adds vectors of mean square 1 that are independent of the stream. How large is the stream after 48 of them, if it starts at 1?
+# *Before you code:* suppose that every sub-layer adds vectors of mean square 1 that are independent of the stream. What is the size of the stream after 48 of them, if it starts at 1?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# 7: the mean squares add up to $1 + 48 = 49$.
+# It is 7: the mean squares add up to $1 + 48 = 49$.
 # </details>
 #
 # <details><summary>Hint: a norm</summary>
@@ -389,7 +390,7 @@ def stack_with_final_norm(
     w_up: torch.Tensor,
     w_down: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run a pre-norm stack of feed-forward sub-layers, and watch its stream.
+    """Run a pre-norm stack of feed-forward sub-layers, and measure its stream.
 
     Shapes: x (batch, length, d_model), gains and biases (num_layers + 1, d_model), w_up
     (num_layers, d_model, d_ff), w_down (num_layers, d_ff, d_model); returns the output
@@ -408,7 +409,7 @@ def stack_with_final_norm(
 # %% [markdown]
 # {{exercise init_std}}
 #
-# A program, published with the remark that nobody had run it yet, draws all weights evenly between −1 and 1. Here is what happens to a vector of width 512 on its way through linear layers with ReLU:
+# A program, published with the remark that it had not been run yet, draws all weights uniformly between −1 and 1. Here is what happens to vectors of width 512 in linear layers with ReLU:
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -418,23 +419,23 @@ for layer in range(1, 7):
     print(f"after layer {layer}: standard deviation {x.std():.3g}")
 
 # %% [markdown]
-# Each output is a sum of 512 products. If the products are independent with mean 0, their variances add: each layer multiplies the mean square by `fan_in` times the variance of a weight (and ReLU halves it, for it removes one side of something symmetric). Nothing but the weights can make up for that. Write four formulas, for independent weights of mean 0:
+# Each output is a sum of 512 products. If the products are independent with mean 0, their variances add: each layer multiplies the mean square by `fan_in` times the variance of a weight (and ReLU halves it, because it removes one side of a symmetric distribution). Only the scale of the weights can compensate for that. Write four formulas, for independent weights of mean 0:
 #
-# 1. `linear_std(fan_in)`: the standard deviation with which a linear map keeps the mean square of its input.
-# 2. `uniform_bound(fan_in)`: the $a$ for which weights drawn evenly between $-a$ and $a$ keep the mean square from layer to layer through `relu(x @ w)`.
-# 3. `init_std(fan_in, num_layers)`: in a pre-norm stack of `num_layers` blocks, each with *two* sub-layers, what a sub-layer reads has mean square 1, and the map that writes to the stream has `fan_in` inputs of mean square 1. The standard deviation of its weights for which a stream that starts with variance 1 ends with variance 2, at any depth.
+# 1. `linear_std(fan_in)`: the standard deviation of weights for which a linear layer preserves the mean square of its input.
+# 2. `uniform_bound(fan_in)`: the $a$ for which weights drawn uniformly between $-a$ and $a$ preserve the mean square through `relu(x @ w)`.
+# 3. `init_std(fan_in, num_layers)`: a pre-norm stack has `num_layers` blocks, each with *two* sub-layers, and in each sub-layer the matrix that writes to the stream has `fan_in` inputs of mean square 1. Return the standard deviation of its weights for which a stream that starts with variance 1 ends with variance 2, at any depth.
 # 4. `stream_variance(fan_in, num_layers, std)`: the variance at the end of that stream, if the weights have the standard deviation `std`.
 #
-# *Before you code:* what do 2 and 3 give for one input and one block? How far does the stream grow in 48 blocks if depth is forgotten, `std = linear_std(fan_in)`?
+# *Before you code:* what do 2 and 3 give for one input and one block? How much does the stream grow in 48 blocks if depth is ignored, with `std = linear_std(fan_in)`?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# $\sqrt6 \approx 2.45$ and $1/\sqrt2 \approx 0.71$. With depth forgotten each of 96 sub-layers adds a variance of 1: the stream ends with variance 97, nearly ten times as large as it began.
+# $\sqrt6 \approx 2.45$ and $1/\sqrt2 \approx 0.71$. If depth is ignored, each of 96 sub-layers adds a variance of 1: the stream ends with variance 97, so its standard deviation is nearly ten times the initial one.
 # </details>
 #
-# <details><summary>Hint: even numbers</summary>
+# <details><summary>Hint: uniform numbers</summary>
 #
-# Numbers drawn evenly between $-a$ and $a$ have the variance $a^2/3$.
+# Numbers drawn uniformly between $-a$ and $a$ have variance $a^2/3$.
 # </details>
 # <details><summary>Hint: sharing one unit of variance</summary>
 #
@@ -444,14 +445,14 @@ for layer in range(1, 7):
 
 # %% exercise="init_std"
 def linear_std(fan_in: int) -> float:
-    """Return the standard deviation of weights that keep the mean square of what comes in."""
+    """Return the standard deviation of weights that preserve the mean square of the input."""
     ### BEGIN SOLUTION
     return fan_in**-0.5
     ### END SOLUTION
 
 
 def uniform_bound(fan_in: int) -> float:
-    """Return the bound of evenly drawn weights that keep the mean square through relu(x @ w)."""
+    """Return the bound of uniform weights that preserve the mean square through relu(x @ w)."""
     ### BEGIN SOLUTION
     return math.sqrt(6 / fan_in)
     ### END SOLUTION
@@ -475,34 +476,34 @@ def stream_variance(fan_in: int, num_layers: int, std: float) -> float:
 # %% [markdown]
 # {{exercise dropout_block}}
 #
-# Dropout sets features to zero at random, so that no feature can rely on one other. Four things about it are got wrong again and again:
+# Dropout sets features to zero at random, so that the network cannot rely on any single one. Four details are often wrong:
 #
-# - A **rate** of 0.1 drops a tenth. (A program in which 0.8 was meant to be the share that stays kept a fifth.)
-# - What stays is divided by the share that stays, *in training*. Then a feature has the same mean as without dropout, and nothing has to be done later.
+# - A **rate** of 0.1 drops a tenth. (In one program 0.8 was meant as the probability to keep a feature; it kept a fifth of them.)
+# - The features that are kept are divided by the probability of being kept, *in training*. Then a feature has the same mean as without dropout, and evaluation needs no correction.
 # - In **evaluation**, dropout does nothing at all.
-# - In a block it acts on what a sub-layer gives, **before the sum**. Behind the sum it would punch holes into the stream itself, and nothing further up could fill them.
+# - In a block it acts on the output of a sub-layer, **before the addition**. After the addition it would erase features of the stream itself, which no later layer could restore.
 #
-# Write `dropout`, and one pre-norm feed-forward sub-layer with it, `x + dropout(relu(norm(x) @ w_up) @ w_down)`. So that the result is exact, the choice is handed over: `keep` is True where a feature stays.
+# Write `dropout`, and one pre-norm feed-forward sub-layer with it, `x + dropout(relu(norm(x) @ w_up) @ w_down)`. To make the result reproducible, the random choice is an argument: `keep` is True where a feature is kept.
 #
 # *Before you code:* a feature is 3, the rate is 0.25. Which two values can it have after dropout, and what is their mean? What happens at rate 1?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# 0, or $3/0.75 = 4$, and the mean is $0.75 \cdot 4 = 3$. At rate 1 nothing stays, and the factor would be $1/0$.
+# 0, or $3/0.75 = 4$, and the mean is $0.75 \cdot 4 = 3$. At rate 1 nothing is kept, and the factor would be $1/0$.
 # </details>
 #
 # <details><summary>Hint: in evaluation</summary>
 #
-# `keep` is still handed over if `training` is False. Ignore it.
+# `keep` is also passed if `training` is False. Ignore it then.
 # </details>
 
 
 # %% exercise="dropout_block"
 def dropout(x: torch.Tensor, keep: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
-    """Drop the features where `keep` is False, and leave their mean as it was.
+    """Drop the features where `keep` is False, and preserve their mean.
 
-    Shapes: x and keep (batch, length, d_model); returns the same. rate is the share dropped,
-    below 1.
+    Shapes: x and keep (batch, length, d_model); returns the same. rate is the probability to drop a
+    feature, below 1.
     """
     ### BEGIN SOLUTION
     if not training:
@@ -521,7 +522,7 @@ def dropout_block(
     w_down: torch.Tensor,
     training: bool,
 ) -> torch.Tensor:
-    """Add to the stream what is left of a feed-forward network's output.
+    """Add the output of a feed-forward network to the stream, after dropout.
 
     Shapes: x and keep (batch, length, d_model), gain and bias (d_model,), w_up (d_model, d_ff),
     w_down (d_ff, d_model); returns (batch, length, d_model).
@@ -535,9 +536,9 @@ def dropout_block(
 # %% [markdown]
 # {{exercise mended_block}}
 #
-# Below is a decoder's pre-norm block, with three sub-layers: the tokens attend to each other and to the past only, then to the `memory` that an encoder left, then each thinks for itself. The maps of attention are left out to keep it short; everything else has been seen in published programs and lecture notes. Norm `i` has the gain `gains[i]` and the bias `biases[i]`, one for each sub-layer in turn; the memory comes normalised, and is used as it is.
+# Below is the pre-norm block of a decoder, with three sub-layers: causal self-attention, cross-attention to the `memory` (the output of an encoder), and a feed-forward network. The projections of attention are omitted for brevity; all four bugs occur in published programs and lecture notes. Norm `i` has the gain `gains[i]` and the bias `biases[i]`, one for each sub-layer in order; the memory is already normalised and is used unchanged.
 #
-# There are four bugs in it, and each has a symptom. Run the cell.
+# The block has four bugs, and each has a symptom. Run the cell.
 
 
 # %%
@@ -568,39 +569,39 @@ def show_symptoms(block):
 
     later = x.clone()
     later[:, -1] += 1.0
-    notice = ((run(x=later) - run()).abs().amax(dim=-1) > 1e-5)[0].nonzero().flatten().tolist()
-    print(f"the last of 6 tokens is changed: outputs {notice} notice")
+    differ = ((run(x=later) - run()).abs().amax(dim=-1) > 1e-5)[0].nonzero().flatten().tolist()
+    print(f"the last of 6 tokens is changed: outputs {differ} change")
 
     size = run(x=1000 * x).abs().mean() / (1000 * x).abs().mean()
-    print(f"the tokens are 1000 times as long: the outputs are {size:.4f} times as long as they")
+    print(f"the tokens are scaled by 1000: the outputs are {size:.4f} times as large as they")
 
-    silent = gains * torch.tensor([1.0, 1.0, 0.0])[:, None]
-    print(f"the gain of norm 2 is 0: largest change {(run(gains=silent) - run()).abs().max():.3f}")
+    no_gain = gains * torch.tensor([1.0, 1.0, 0.0])[:, None]
+    print(f"the gain of norm 2 is 0: largest change {(run(gains=no_gain) - run()).abs().max():.3f}")
 
     def added(memory):
         return run(memory=memory) - run(memory=memory, w_down=0 * w_down)
 
     change = (added(memory.flip(1) + memory) - added(memory)).abs().max()
-    print(f"another memory: what feed-forward adds changes by {change:.3f}")
+    print(f"another memory: the output of feed-forward changes by {change:.3f}")
 
 
 show_symptoms(published_block)
 
 # %% [markdown]
-# A causal model may let output 5 notice, and no other. A stream that only additions touch stays about as long as it came. A norm that can be switched off without a change is not used. And a network that thinks about what was read from memory should care which memory it was.
+# In a causal model only output 5 may change. A stream that is changed only by additions keeps about the same norm if it is large. A norm that can be switched off without a change is not used. And the output of the feed-forward network should depend on the memory, because it reads what cross-attention has written.
 #
 # Write `mended_block`. Then run `show_symptoms(mended_block)` in a cell of your own.
 #
-# *Before you code:* attention has its causal mask. What else in a block could carry news from one token to another? And which of the four symptoms would a falling loss have shown you?
+# *Before you code:* attention has its causal mask. What else in a block could carry information from one token to another? And which of the four bugs would a falling loss have revealed?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# A norm whose mean and variance are taken over more than one token. None of the four for sure: with all of them the loss falls, and the leak makes it fall further.
+# A norm whose mean and variance are taken over more than one token. None of the four: the loss falls in spite of them, and the leak makes it fall further.
 # </details>
 #
 # <details><summary>Hint: where they are</summary>
 #
-# One in the norm, one where the stream goes on after the first norm, and two in the line of the feed-forward network.
+# One is in the norm, one in the line of the first addition, and two in the line of the feed-forward network.
 # </details>
 
 
@@ -613,7 +614,7 @@ def mended_block(
     w_up: torch.Tensor,
     w_down: torch.Tensor,
 ) -> torch.Tensor:
-    """Run a decoder's pre-norm block: causal self attention, cross attention, feed-forward.
+    """Run a decoder's pre-norm block: causal self-attention, cross-attention, feed-forward.
 
     Shapes: x (batch, length, d_model), memory (batch, source_len, d_model), gains and biases
     (3, d_model), w_up (d_model, d_ff), w_down (d_ff, d_model); returns (batch, length, d_model).
@@ -634,7 +635,7 @@ def mended_block(
 # %% [markdown]
 # {{exercise check_layer_norm}}
 #
-# Here is a test of a kind that is easy to find. It draws a token, normalises it, and looks whether mean and standard deviation came out as they should. Run the cell: it is happy with a norm that lets the future leak into the past.
+# Here is a common kind of test. It draws a token, normalises it, and checks the mean and the standard deviation. Run the cell: the test passes a norm that lets the future leak into the past.
 
 
 # %%
@@ -654,22 +655,22 @@ published_check(norm_over_everything)
 print("passes")
 
 # %% [markdown]
-# Write a test that deserves the name. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. Eight wrong ones are waiting: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the root, one has no gain and one no bias. Right ones must pass, and one of these computes in `float32` whatever it is given. `x` has the axes `(batch, length, d_model)`.
+# Write a test that catches such bugs. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. It is run on eight wrong ones: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the square root, one has no gain and one no bias. Correct ones must pass, and one of these computes in `float32` for any input. `x` has the axes `(batch, length, d_model)`.
 #
-# *Before you code:* why can the test above not see that a standard deviation was divided by 511? On which tokens does $\varepsilon$ matter, and is a difference of $10^{-3}$ there large or small?
+# *Before you code:* why does the test above not detect a variance that was divided by 511? On which tokens does $\varepsilon$ matter, and is a difference of $10^{-3}$ there large or small?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# $\sqrt{512/511}$ is 1.001, and the tolerance is ten times as large as that difference. $\varepsilon$ matters where the variance of a token is about as small as $\varepsilon$. Wrongly placed, it moves the output of such tokens by tenths: $10^{-3}$ is a small difference there. On ordinary tokens its whole effect is below $10^{-5}$.
+# $\sqrt{512/511}$ is 1.001, and the tolerance is ten times that difference. $\varepsilon$ matters where the variance of a token is about as small as $\varepsilon$. If it is in the wrong place, the output of such tokens changes by tenths: $10^{-3}$ is a small difference there. On ordinary tokens its whole effect is below $10^{-5}$.
 # </details>
 #
 # <details><summary>Hint: what to compare with</summary>
 #
-# Four features, three tokens, two sequences of very different size, a gain and a bias that are no constants. `F.layer_norm` is a fine judge; so is a token that you worked out by hand.
+# Use four features, three tokens, two sequences of very different scale, and a gain and a bias that are not constant. `F.layer_norm` is a good reference; so is a token that you worked out by hand.
 # </details>
 # <details><summary>Hint: ε</summary>
 #
-# Choose `eps` and `x` yourself. With `eps = 1.0` there is no doubt where it stands.
+# Choose `eps` and `x` yourself. With `eps = 1.0` its place makes a large difference.
 # </details>
 
 
@@ -696,20 +697,20 @@ def check_layer_norm(layer_norm) -> None:
 # %% [markdown]
 # {{exercise fold_norm}}
 #
-# A norm ends with a gain and a bias, and the next thing to happen is a linear map. Two maps in a row are one map. So a trained model can be rewritten: put gain and bias into the weights that read, and the norm that is left has nothing to learn. Nothing about the function changes, and whoever studies the weights has one thing less between the stream and what is read from it.
+# A norm ends with a gain and a bias, and the next operation is a linear layer. Two linear maps in a row are one linear map. So a trained model can be rewritten: fold the gain and the bias into the weights of that linear layer, and the remaining norm has no parameters. The function does not change, and if you study the weights, there is one thing less between the stream and the layers that read it.
 #
-# Write `fold_norm`. For every token, the new map on the bare norm (gain 1, bias 0) must give what the old map gave on the full norm. The layout is that of `nn.Linear`: `weight` is `(d_out, d_in)`.
+# Write `fold_norm`. For every token, the new layer after the bare norm (gain 1, bias 0) must have the same output as the old layer after the full norm. The layout is that of `nn.Linear`: `weight` is `(d_out, d_in)`.
 #
-# Then finish what the centring matrix began. `centre_writer` changes a map that *writes* to the stream so that everything it writes has mean 0 over the features. If all writers do, and the embeddings are centred too, the stream of a pre-norm model is always centred, and every LayerNorm without a bias may be replaced by an RMSNorm.
+# Then use the centring matrix. `centre_writer` changes a linear layer that *writes* to the stream so that all its outputs have mean 0 over the features. If all layers that write do, and the embeddings are centred too, the stream of a pre-norm model is always centred, and every LayerNorm without a bias can be replaced by an RMSNorm.
 #
-# *Before you code:* in `weight`, `(d_out, d_in)`, do the features of the norm belong to the rows or to the columns? And the features of the stream, for a writer?
+# *Before you code:* in `weight`, `(d_out, d_in)`, do the features of the norm belong to the rows or to the columns? And the features of the stream, for a layer that writes?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# To the columns: `weight` reads features of the norm, and its inputs are columns. The stream's features are the outputs of a writer, so they are its rows.
+# To the columns: `weight` reads the features of the norm, and its inputs are columns. The features of the stream are the outputs of a layer that writes, so they are its rows.
 # </details>
 #
-# <details><summary>Hint: multiply out</summary>
+# <details><summary>Hint: expand the product</summary>
 #
 # $(\hat x \odot \gamma + \beta)\,W^\top + b = \hat x\,(\gamma\text{ into the columns of }W)^\top + \text{a constant}$.
 # </details>
@@ -719,10 +720,11 @@ def check_layer_norm(layer_norm) -> None:
 def fold_norm(
     gain: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, linear_bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the weight and bias that read the bare norm as the old ones read the full norm.
+    """Return the weight and bias that give the same output after the bare norm as the old ones
+    after the full norm.
 
-    Shapes: gain and bias (d_model,), weight (d_out, d_model), linear_bias (d_out,); returns two
-    of the shapes of the last two.
+    Shapes: gain and bias (d_model,), weight (d_out, d_model), linear_bias (d_out,); returns a new
+    weight and bias of the same shapes.
     """
     ### BEGIN SOLUTION
     return weight * gain, linear_bias + weight @ bias
@@ -732,9 +734,10 @@ def fold_norm(
 def centre_writer(
     weight: torch.Tensor, linear_bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the weight and bias that write what the old ones wrote, less its mean.
+    """Return the weight and bias whose output is that of the old ones minus its mean.
 
-    Shapes: weight (d_model, d_in), linear_bias (d_model,); returns two of the same.
+    Shapes: weight (d_model, d_in), linear_bias (d_model,); returns a new weight and bias of the
+    same shapes.
     """
     ### BEGIN SOLUTION
     return weight - weight.mean(dim=0), linear_bias - linear_bias.mean()
@@ -744,7 +747,7 @@ def centre_writer(
 # %% [markdown]
 # ## Look at what you built
 #
-# First, what the loss alone would have told you. Each row below swaps one wrong part into all three layers of the reader. The first column is all that a training curve shows; the second is what a comparison of logits shows. Look for the rows whose loss you would have believed. A wrong part may even read this text a little better than the right one. (These cells are not graded.)
+# First, see what the loss alone would have told you. Each row below puts one wrong sub-layer into all three blocks of the model. The first column is all that a training curve shows; the second compares the logits. Look for the rows whose loss you would have believed. A wrong sub-layer may even have a slightly lower loss on this text than the correct one. (These cells are not graded.)
 
 # %%
 mine = logits_with(swapped_sublayer, ids)
@@ -761,17 +764,17 @@ def wrong_sublayer(norm=None, activation=F.gelu, residual=lambda x, read: x):
 
 
 def divided_by_one_less(x, gain, bias):
-    spread = torch.sqrt(x.var(dim=-1, keepdim=True) + 1e-5)
-    return (x - x.mean(dim=-1, keepdim=True)) / spread * gain + bias
+    deviation = torch.sqrt(x.var(dim=-1, keepdim=True) + 1e-5)
+    return (x - x.mean(dim=-1, keepdim=True)) / deviation * gain + bias
 
 
 wrong = {
     "approximate GELU": wrong_sublayer(activation=lambda z: F.gelu(z, approximate="tanh")),
     "d - 1 in the variance": wrong_sublayer(norm=divided_by_one_less),
     "mean not subtracted": wrong_sublayer(norm=lambda x, g, b: rms_norm(x, g) + b),
-    "norm's bias forgotten": wrong_sublayer(norm=lambda x, g, b: layer_norm(x, g, 0 * b)),
-    "norm's gain forgotten": wrong_sublayer(norm=lambda x, g, b: layer_norm(x, 1 + 0 * g, b)),
-    "ReLU for GELU": wrong_sublayer(activation=F.relu),
+    "no bias in the norm": wrong_sublayer(norm=lambda x, g, b: layer_norm(x, g, 0 * b)),
+    "no gain in the norm": wrong_sublayer(norm=lambda x, g, b: layer_norm(x, 1 + 0 * g, b)),
+    "ReLU instead of GELU": wrong_sublayer(activation=F.relu),
     "residual from the norm": wrong_sublayer(residual=lambda x, read: read),
     "no residual": wrong_sublayer(residual=lambda x, read: 0),
 }
@@ -783,7 +786,7 @@ for name, sublayer in wrong.items():
     print(f"{name:24}  {nats_per_token(logits, ids):14.4f}  {change:.4f}")
 
 # %% [markdown]
-# Then, depth. Forty-eight of your own pre-norm blocks with random weights, the maps that write to the stream drawn with `init_std`, and with `linear_std` as if there were no depth. Left: the size of the stream. Right: how much gradient arrives at each block's input. With your `init_std` the stream stays below $\sqrt2$ (what its writers read here, averages and bent features, is smaller than the formula assumes), and every block gets about the same gradient. Without it the stream grows, and the first blocks get many times the gradient of the last ones.
+# Second, see the effect of depth. The cell below stacks forty-eight of your own pre-norm blocks with random weights. The matrices that write to the stream are initialised with `init_std`, and then with `linear_std`, which ignores depth. Left: the size of the stream. Right: the norm of the gradient at each block's input. With your `init_std` the stream stays below $\sqrt2$ (the inputs of these matrices, averages and activations, are smaller than the formula assumes), and every block gets about the same gradient. With `linear_std` the stream grows, and the first blocks get many times the gradient of the last ones.
 
 # %%
 depth, width = 48, 32
@@ -806,7 +809,7 @@ for label, std_for in (
 left.set_xlabel("blocks")
 left.set_ylabel("size of the stream")
 right.set_xlabel("block")
-right.set_ylabel("size of the gradient")
+right.set_ylabel("norm of the gradient")
 left.legend()
 figure.tight_layout()
 plt.show()
@@ -814,13 +817,13 @@ plt.show()
 # %% [markdown]
 # {{question why_norm_before}}
 #
-# A pre-norm block computes x + f(norm(x)); a post-norm block, norm(x + f(x)). Follow a gradient from the last layer of a deep stack back to the first. What does it pass in each case? Why does a deep pre-norm stack train with less warm-up, or none, and why does it need one more norm at its end? Answer in three to five sentences.
+# A pre-norm block computes x + f(norm(x)); a post-norm block, norm(x + f(x)). Follow a gradient from the last layer of a deep stack back to the first. What does it pass through in each case? Why can a deep pre-norm stack be trained with less warm-up, or none, and why does it need one more norm at the end? Answer in three to five sentences.
 
 # %% [markdown] written="why_norm_before" points=3
 # **What earns the points**, one each:
 #
-# 1. Pre-norm: the residual connection is an identity, so the gradient reaches each layer unchanged along one path, plus what comes through the sub-layers.
-# 2. Post-norm: the gradient passes a norm at each layer, which rescales it each time, so its size depends on depth, and early steps need small learning rates.
-# 3. The residual stream of a pre-norm stack grows with depth and is never normalised on its way, so the logits need a final norm.
+# 1. Pre-norm: the residual connection is an identity, so the gradient reaches each layer unchanged along one path, plus the gradient through the sub-layers.
+# 2. Post-norm: the gradient passes through a norm at each layer, which rescales it each time, so its norm depends on depth, and early steps need small learning rates.
+# 3. The residual stream of a pre-norm stack grows with depth and is never normalised, so the stack needs a final norm before the logits.
 #
-# **Often seen, and wrong:** “The norm prevents vanishing gradients” without saying where the gradient goes; pre- and post-norm exchanged; the claim that the two compute the same function.
+# **Often seen, and wrong:** “The norm prevents vanishing gradients” without saying which path the gradient takes; pre- and post-norm swapped; the claim that the two compute the same function.

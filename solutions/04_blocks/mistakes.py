@@ -22,7 +22,7 @@ DividedByOneLess = LayerNorm.but("True, correction=0", "True")
 divides by d_model."""
 
 EpsilonOutsideTheRoot = LayerNorm.but(") / torch.sqrt(variance", ") / (torch.sqrt(variance)")
-"""Epsilon is added to the root; it belongs under it, where it is added to the variance."""
+"""Epsilon is added to the square root; add it to the variance, under the root."""
 
 StandardDeviationOfTorch = LayerNorm.but(
     "variance = …", "spread = x.std(dim=-1, keepdim=True) + eps"
@@ -31,25 +31,25 @@ StandardDeviationOfTorch = LayerNorm.but(
 root."""
 
 EpsilonForgotten = LayerNorm.but("variance + eps", "variance")
-"""Epsilon plays no part, or far too small a one: it is added to the variance, under the root, and a
-token of equal features is not divided by zero."""
+"""Epsilon is missing or far too small: add it to the variance, under the root, so that a token of
+equal features is not divided by zero."""
 
 EpsilonWrittenIn = LayerNorm.but("+ eps", "+ 1e-5")
-"""Epsilon is always 1e-5; it is an argument, and may be another number."""
+"""Epsilon is always 1e-5; it is an argument and may have another value."""
 
 StatisticsOverTokens = LayerNorm.but("dim=-1", "dim=-2", times=2)
 """Mean and variance are taken over the tokens of the sequence (dim=-2), so the future leaks into
-the past; they are those of one token, over its features (dim=-1)."""
+the past; take them over the features of each token (dim=-1)."""
 
 StatisticsOverTheBatch = LayerNorm.but("dim=-1", "dim=0", times=2)
-"""Mean and variance are taken over the batch, so a sequence depends on its neighbours; they are
-those of one token, over its features (dim=-1)."""
+"""Mean and variance are taken over the batch, so a sequence depends on its neighbours; take them
+over the features of each token (dim=-1)."""
 
 StatisticsOfTheWholeSequence = LayerNorm.but(
     "mean(dim=-1, keepdim=True)", "mean(dim=(-2, -1), keepdim=True)"
 ).but("-1, keepdim=True,", "(-2, -1), keepdim=True,")
-"""One mean and one variance serve a whole sequence; each token needs its own, over its features
-only."""
+"""One mean and one variance are used for a whole sequence; each token needs its own, over its
+features only."""
 
 BatchNormInstead = LayerNorm.but(
     "mean = x.mean(dim=-1, keepdim=True)\nvariance = x.var(dim=-1, keepdim=True, correction=0)",
@@ -63,20 +63,20 @@ normalises each token over its features."""
 RunningStatistics = LayerNorm.but("x.mean(dim=-1, keepdim=True)", "torch.zeros_like(gain)").but(
     "x.var(dim=-1, keepdim=True, correction=0)", "torch.ones_like(gain)"
 )
-"""The statistics are stored ones, as batch normalisation uses after training, here still 0 and 1;
-each token must be measured anew."""
+"""The statistics are stored ones, as in batch normalisation after training, here still 0 and 1;
+compute them for each token."""
 
 MeanNotSubtracted = LayerNorm.but("(x - mean)", "x")
-"""The mean is not subtracted from the token, only from what the variance is made of."""
+"""The mean is subtracted only in the variance, not from the token itself."""
 
 RmsNormInstead = LayerNorm.but("x.mean(dim=-1, keepdim=True)", "0").but(
     "var(dim=-1, keepdim=True, correction=0)", "square().mean(dim=-1, keepdim=True)"
 )
-"""This divides by the root of the mean square and leaves the mean where it is, which is RMSNorm;
-LayerNorm subtracts the mean first."""
+"""This divides by the root mean square without subtracting the mean, which is RMSNorm; LayerNorm
+subtracts the mean first."""
 
 DividedByTheVariance = LayerNorm.but(") / torch.sqrt(", ") / (")
-"""The token is divided by its variance; divide by the root of it."""
+"""The token is divided by its variance; divide by its square root."""
 
 GainForgotten = LayerNorm.but("* gain + bias", "+ bias")
 """The gain is not applied."""
@@ -98,15 +98,15 @@ division."""
 SquaresNotCentred = LayerNorm.but(
     "var(dim=-1, keepdim=True, correction=0)", "square().mean(dim=-1, keepdim=True)"
 )
-"""The squares are those of the features as they came; the variance is the mean of the squares of
-what is left when the mean is subtracted."""
+"""The squares are those of the original features; the variance is the mean square of the features
+minus their mean."""
 
 OneMeanForEverything = LayerNorm.but(
     "mean = …\nreturn …",
     "variance = x.var(correction=0)\n"
     "return (x - x.mean()) / torch.sqrt(variance + eps) * gain + bias",
 )
-"""One mean and one variance serve all that is in the batch; each token needs its own, over its
+"""One mean and one variance are used for the whole batch; each token needs its own, over its
 features only."""
 
 
@@ -124,13 +124,13 @@ MeanSubtracted = RMSNorm.but(
     "def rms_norm(x, gain, eps=1e-5):",
     "def rms_norm(x, gain, eps=1e-5):\n    x = x - x.mean(dim=-1, keepdim=True)",
 )
-"""The mean is subtracted first, which is LayerNorm; RMSNorm leaves it where it is."""
+"""The mean is subtracted first, which is LayerNorm; RMSNorm does not subtract it."""
 
 VarianceInsteadOfMeanSquare = RMSNorm.but(
     "square().mean(dim=-1, keepdim=True)", "var(dim=-1, keepdim=True, correction=0)"
 )
 """This divides by the standard deviation, which is measured from the mean; RMSNorm measures from 0:
-the mean of the squares."""
+it uses the mean of the squares."""
 
 DividedByTheLength = RMSNorm.but(").mean(", ").sum(")
 """This divides by the length of the vector, the root of the sum of its squares; RMSNorm takes the
@@ -139,30 +139,30 @@ root of their mean."""
 DividedByTheNorm = RMSNorm.but("mean_square = x.square().mean", "length = x.norm").but(
     "x * torch.rsqrt(mean_square + eps)", "x / (length + eps)"
 )
-"""This divides by what norm() gives, the root of the sum of the squares, and adds epsilon to it;
-RMSNorm takes the root of their mean, with epsilon under it."""
+"""This divides by norm(), the root of the sum of the squares, plus epsilon; RMSNorm takes the root
+of their mean plus epsilon."""
 
 MeanOfAbsolutes = RMSNorm.but("mean_square = x.square", "mean_size = x.abs").but(
     "x * torch.rsqrt(mean_square + eps)", "x / (mean_size + eps)"
 )
 """This divides by the mean of the absolute values; RMSNorm squares, takes the mean, and takes the
-root."""
+square root."""
 
 RootForgotten = RMSNorm.but("x * torch.rsqrt(mean_square + eps)", "x / (mean_square + eps)")
-"""The token is divided by its mean square; divide by the root of it."""
+"""The token is divided by its mean square; divide by its square root."""
 
 EpsilonOutsideTheRoot = RMSNorm.but("return x …", "return x / (mean_square.sqrt() + eps) * gain")
-"""Epsilon is added to the root; it belongs under it, where it is added to the mean square."""
+"""Epsilon is added to the square root; add it to the mean square, under the root."""
 
 EpsilonForgotten = RMSNorm.but("x * torch.rsqrt(mean_square + eps)", "x / mean_square.sqrt()")
-"""Epsilon plays no part, or far too small a one: it is added to the mean square, under the root,
-and a token of zeros is not divided by zero."""
+"""Epsilon is missing or far too small: add it to the mean square, under the root, so that a token
+of zeros is not divided by zero."""
 
 EpsilonWrittenIn = RMSNorm.but("return x …", "return x / torch.sqrt(mean_square + 1e-5) * gain")
-"""Epsilon is always 1e-5; it is an argument, and may be another number."""
+"""Epsilon is always 1e-5; it is an argument and may have another value."""
 
 MeanOverTokens = RMSNorm.but("dim=-1", "dim=-2")
-"""The mean of the squares is taken over the tokens; it is that of one token, over its features
+"""The mean of the squares is taken over the tokens; take it over the features of each token
 (dim=-1)."""
 
 GainForgotten = RMSNorm.but("(mean_square + eps) * gain", "(mean_square + eps)")
@@ -172,18 +172,17 @@ MeanKeptInstead = RMSNorm.but(
     "eye(d_model, dtype=torch.float64) - 1 / d_model",
     "full((d_model, d_model), 1 / d_model, dtype=torch.float64)",
 )
-"""This matrix replaces a token by its mean; what is left after subtracting it is the identity less
-this."""
+"""This matrix replaces a token by its mean; to subtract the mean, use the identity minus this
+matrix."""
 
 SumSubtracted = RMSNorm.but("1 / d_model", "1")
 """The matrix subtracts the sum of the features; divide it by d_model to get the mean."""
 
 MatrixInFloat32 = RMSNorm.but(", dtype=torch.float64", "")
-"""The matrix is in float32, which is what `torch.eye` makes unless it is told: ask for
-dtype=torch.float64."""
+"""The matrix is in float32, the default of `torch.eye`: specify dtype=torch.float64."""
 
 OnlyTheDiagonal = RMSNorm.but("- 1 / d_model", "* (1 - 1 / d_model)")
-"""Only the diagonal of the identity is made smaller, which shrinks each feature; the mean has to be
+"""Only the diagonal of the identity is made smaller, which shrinks each feature; the mean is
 subtracted from each feature and contains all of them."""
 
 
@@ -207,8 +206,8 @@ class FeedForward(Correct, exercise="feed_forward"):
 
 
 SingleLayer = FeedForward.but("hidden @ w_down + b_down", "hidden")
-"""There is one map with an activation behind it, and it leaves a token d_ff wide with no negative
-features; a second map brings it back to d_model."""
+"""There is one matrix with an activation after it, so the result is d_ff wide and has no negative
+features; a second matrix projects back to d_model."""
 
 ActivationOnTheOutput = FeedForward.but(
     "return hidden @ w_down + b_down",
@@ -217,8 +216,8 @@ ActivationOnTheOutput = FeedForward.but(
     "    return F.relu(output)\n"
     'return F.gelu(output, approximate="none" if activation == "gelu" else "tanh")',
 )
-"""The activation stands behind the second map as well, so nothing negative can be added to the
-stream; the second map is the last step."""
+"""The activation is applied after the second matrix as well, so nothing negative can be added to
+the stream; the second matrix and its bias are the last step."""
 
 ActivationMoved = FeedForward.but(
     'if activation == "relu":…\nreturn …',
@@ -227,13 +226,13 @@ ActivationMoved = FeedForward.but(
     "    return F.relu(output)\n"
     'return F.gelu(output, approximate="none" if activation == "gelu" else "tanh")',
 )
-"""The activation stands behind the second map instead of between the two, so the two maps are
-one."""
+"""The activation comes after the second matrix instead of between the two, so together they are one
+linear map."""
 
 ActivationForgotten = FeedForward.but(
     'if activation == "relu":…\n    hidden = F.gelu(hidden, …', ""
 )
-"""Nothing bends between the two maps, so together they are one linear map."""
+"""There is no activation between the two matrices, so together they are one linear map."""
 
 AlwaysRelu = FeedForward.but(
     'if activation == "relu":…\n    hidden = F.gelu(hidden, …', "hidden = F.relu(hidden)"
@@ -243,75 +242,78 @@ AlwaysRelu = FeedForward.but(
 ExactGeluForBoth = FeedForward.but('elif activation == "gelu"', "else").but(
     'else:\n    hidden = F.gelu(hidden, approximate="tanh")', ""
 )
-"""The exact GELU is used where the approximation by a tanh is asked for."""
+"""The exact GELU is used where `activation` specifies the tanh approximation."""
 
 ApproximateGeluForBoth = FeedForward.but("elif …\n    hidden = F.gelu(hidden)", "")
-"""The approximation by a tanh is used where the exact GELU is asked for."""
+"""The tanh approximation is used where `activation` specifies the exact GELU."""
 
 PlainTanh = FeedForward.but('F.gelu(hidden, approximate="tanh")', "torch.tanh(hidden)")
-"""A plain tanh is used where the GELU with a tanh is asked for; there the tanh only says how much
-of z passes."""
+"""A plain tanh is used where `activation` specifies the tanh approximation of GELU, in which the
+tanh only scales z."""
 
 GeluBySigmoid = FeedForward.but("F.gelu(hidden)", "hidden * torch.sigmoid(1.702 * hidden)")
 """This is z times the sigmoid of 1.702 z, a coarser approximation of GELU; the exact one uses the
 normal distribution function."""
 
 GeluWithoutItsRoot = FeedForward.but("F.gelu(hidden)", "0.5 * hidden * (1 + torch.erf(hidden))")
-"""The distribution function is erf of z; the argument of erf is z divided by the root of 2."""
+"""The distribution function uses erf of z; the argument of erf is z divided by the square root of
+2."""
 
 CubeOutsideTheFactor = FeedForward.but(
     'hidden = F.gelu(hidden, approximate="tanh")',
     "bent = math.sqrt(2 / math.pi) * hidden + 0.044715 * hidden**3\n"
     "hidden = 0.5 * hidden * (1 + torch.tanh(bent))",
 )
-"""In the tanh, the root of 2/pi multiplies the cube as well as z itself."""
+"""In the tanh, the square root of 2/pi must multiply the cube as well as z itself."""
 
 BiasesForgotten = FeedForward.but("w_up + b_up", "w_up").but("w_down + b_down", "w_down")
 """The two biases are not added."""
 
 FirstBiasForgotten = FeedForward.but("w_up + b_up", "w_up")
-"""The bias of the first map is not added: it comes before the bend."""
+"""The bias of the first layer is not added: it comes before the activation."""
 
 GateAndUpExchanged = FeedForward.but(
     "F.silu(x @ w_gate) * (x @ w_up)", "(x @ w_gate) * F.silu(x @ w_up)"
 )
-"""The activation is on what goes up instead of on the gate."""
+"""The activation is applied to the expanded features instead of to the gate."""
 
 SigmoidForSilu = FeedForward.but("F.silu", "torch.sigmoid")
 """The gate is a plain sigmoid; silu(z) is z times the sigmoid of z."""
 
 GateAdded = FeedForward.but("* (x @ w_up)", "+ x @ w_up")
-"""The gate is added to what goes up; a gate multiplies."""
+"""The gate is added to the expanded features; a gate multiplies."""
 
 SiluOnTheProduct = FeedForward.but(
     "(F.silu(x @ w_gate) * (x @ w_up))", "F.silu((x @ w_gate) * (x @ w_up))"
 )
-"""The activation is on the product of gate and up; it belongs on the gate alone."""
+"""The activation is applied to the product of gate and expanded features; apply it to the gate
+alone."""
 
 SiluOnBoth = FeedForward.but(") * (x", ") * F.silu(x")
-"""The activation is on the gate and on what goes up; it belongs on the gate alone."""
+"""The activation is applied to the gate and to the expanded features; apply it to the gate
+alone."""
 
 GeluOnTheGate = FeedForward.but("F.silu", "F.gelu")
-"""The gate bends with GELU, which makes a GEGLU; SwiGLU has silu(z), z times the sigmoid of z."""
+"""The activation of the gate is GELU, which makes this a GEGLU; SwiGLU uses silu(z), z times the
+sigmoid of z."""
 
 TwoThirdsForgotten = FeedForward.but("2 * d_ff / (3 * multiple)", "d_ff / multiple")
-"""The gated network is as wide as the plain one, so its third matrix comes on top: it should have
-two thirds of the width."""
+"""The gated network is as wide as the plain one, so its third matrix is an extra cost: it should
+have two thirds of the width."""
 
 RoundedDown = FeedForward.but("math.ceil(2 * d_ff / (3 * multiple))", "2 * d_ff // (3 * multiple)")
-"""The width is rounded down, at the end or on the way there, and some weights are missing: round
-up, once."""
+"""The width is rounded down, at the end or on the way, so it is too small: round up, once."""
 
 OneMultipleTooMany = FeedForward.but(
     "math.ceil(2 * d_ff / (3 * multiple))", "(2 * d_ff // (3 * multiple) + 1)"
 )
-"""A multiple is always added, even where the width is a multiple already."""
+"""A multiple is always added, even if the width is already a multiple."""
 
 NotRounded = FeedForward.but("(2 * d_ff / (3 * multiple)) * multiple", "(2 * d_ff / 3)")
 """The width is not rounded up to a multiple of `multiple`."""
 
 EightThirdsOfTheWidth = FeedForward.but("2 * d_ff", "8 * d_ff")
-"""8/3 is the share of d_model, for a plain width of 4 d_model; of the plain width d_ff it is
+"""8/3 is the factor for d_model, if the plain width is 4 d_model; for the plain width d_ff it is
 2/3."""
 
 
@@ -350,18 +352,18 @@ ResidualFromTheNorm = Block.but(
     "x = self.feed_forward_norm(x)\n"
     "return x + self.feed_forward(x)",
 )
-"""The stream itself goes through the norm, `x = norm(x); x = x + f(x)`, so its size is lost at
-every sub-layer: in pre-norm only what f reads is normalised."""
+"""The stream itself goes through the norm, `x = norm(x); x = x + f(x)`, so its scale is lost at
+every sub-layer: in pre-norm only the input of f is normalised."""
 
 StreamNormalisedOnce = Block.but(
     "x = x …", "x = self.attention_norm(x)\nx = x + self.attend(x, mask)"
 )
-"""Attention's result is added to what attention read, behind the norm; in pre-norm it is added to
-the stream, as in the second sub-layer."""
+"""The output of attention is added to its normalised input; in pre-norm it is added to the stream,
+as in the second sub-layer."""
 
 OneNormForBoth = Block.but("feed_forward_norm(", "attention_norm(", times=2)
-"""`attention_norm` is used for both sub-layers, and `feed_forward_norm` never: each sub-layer has a
-norm of its own."""
+"""`attention_norm` is used for both sub-layers, and `feed_forward_norm` never: each sub-layer has
+its own norm."""
 
 NormsExchanged = (
     Block.but("attention_norm(x)", "feed_forward_norm(x)")
@@ -379,8 +381,8 @@ FeedForwardNeverSeesAttention = (
     .but("x = self", "attended = self")
     .but("x + self.feed_forward(x)", "attended + self.feed_forward(x)")
 )
-"""The feed-forward network is fed with what came into the block; it should read the stream that
-attention has already written to."""
+"""The feed-forward network reads the input of the block; it should read the stream that attention
+has already written to."""
 
 AttentionLostFromTheStream = (
     Block.but("x = x", "attended = x")
@@ -388,30 +390,30 @@ AttentionLostFromTheStream = (
     .but("x = self", "attended = self")
     .but("feed_forward(x)", "feed_forward(attended)")
 )
-"""What the feed-forward network gives is added to what came into the block, and what attention
-wrote is lost from the stream."""
+"""The output of the feed-forward network is added to the input of the block, so the output of
+attention is lost from the stream."""
 
 NoResidualAroundAttention = Block.but("x + self.attend", "self.attend", times=2)
-"""What attention finds replaces the stream; it has to be added to it."""
+"""The output of attention replaces the stream; it must be added to it."""
 
 NoResidualAroundFeedForward = Block.but("x + self.feed_forward", "self.feed_forward", times=2)
-"""What the feed-forward network gives replaces the stream; it has to be added to it."""
+"""The output of the feed-forward network replaces the stream; it must be added to it."""
 
 AlwaysPostNorm = Block.but('if self.norm == "pre":…\n    return …', "")
-"""Every sum is normalised, even where pre-norm is asked for."""
+"""The stream is normalised after every addition, even if pre-norm is specified."""
 
 AlwaysPreNorm = Block.but(
     'if self.norm == "pre":…\nreturn …',
     "x = x + self.attend(self.attention_norm(x), mask)\n"
     "return x + self.feed_forward(self.feed_forward_norm(x))",
 )
-"""The stream is never normalised, even where post-norm is asked for."""
+"""The stream is never normalised, even if post-norm is specified."""
 
 NormOfTheSublayer = Block.but(
     "attend(self.attention_norm(x), mask)", "attention_norm(self.attend(x, mask))"
 ).but("feed_forward(self.feed_forward_norm(x))", "feed_forward_norm(self.feed_forward(x))")
-"""The norm acts on what a sub-layer gives, `x + norm(f(x))`; pre-norm normalises what it reads, `x
-+ f(norm(x))`."""
+"""The norm acts on the output of a sub-layer, `x + norm(f(x))`; pre-norm normalises its input, `x +
+f(norm(x))`."""
 
 OnlyAttentionIsNormalised = Block.but("self.feed_forward_norm(x)", "x")
 """The feed-forward network reads the stream without a norm before it."""
@@ -425,36 +427,36 @@ OnlyTheQueryIsNormalised = (
     )
     .but("x = x …", "attended = self.attend(self.attention_norm(x), mask, x)\nx = x + attended")
 )
-"""Only the query of pre-norm attention goes through the norm; its keys and values are read through
-it too."""
+"""Only the query of pre-norm attention goes through the norm; its keys and values must as well."""
 
 NormBehindTheBlock = Block.but(
     "return x + self.feed_forward(self.feed_forward_norm(x))",
     "x = x + self.feed_forward(self.feed_forward_norm(x))\nreturn self.feed_forward_norm(x)",
 )
-"""A norm stands behind the whole pre-norm block, so its stream does not leave as it should; a final
-norm comes once, after the last block."""
+"""There is a norm after the whole pre-norm block, which normalises its stream; a final norm comes
+only once, after the last block."""
 
 MaskInverted = Block.but("~mask", "mask.clone()")
-"""The mask went to torch as it was; torch's says where attention is forbidden, so turn it round."""
+"""The mask was passed to torch unchanged; torch's is True where attention is forbidden, so invert
+it."""
 
 MaskIgnored = Block.but(
     "if mask is not None:…\nreturn …", "return self.attention(x, x, x, need_weights=False)[0]"
 )
-"""The mask never reaches attention."""
+"""The mask is never passed to attention."""
 
 BatchFirstForgotten = Block.but("num_heads, batch_first=True", "num_heads")
 """torch's attention takes the first axis for the length unless it is built with `batch_first=True`,
 so tokens attend across the sequences of the batch."""
 
 ReluInsteadOfGelu = Block.but("F.gelu", "F.relu")
-"""The feed-forward network bends with ReLU; an exact GELU is asked for."""
+"""The feed-forward network uses ReLU; the exercise specifies an exact GELU."""
 
 ApproximateGelu = Block.but("up(x)", 'up(x), approximate="tanh"')
-"""GELU is approximated by a tanh; the exact one is asked for."""
+"""GELU is approximated by a tanh; the exercise specifies the exact one."""
 
 NothingBends = Block.but("F.gelu(self.up(x))", "self.up(x)")
-"""Nothing bends between the two maps of the feed-forward network: a GELU is missing."""
+"""There is no activation between the two layers of the feed-forward network: a GELU is missing."""
 
 
 # 4.6 --------------------------------------------------------------------------------------------
@@ -470,7 +472,7 @@ class Stack(Correct, exercise="stack_with_final_norm"):
 
 
 FinalNormForgotten = Stack.but("output = …", "output = x")
-"""The stream comes out as it is: a pre-norm stack ends with one more norm."""
+"""The stream is returned without a norm: a pre-norm stack ends with one more norm."""
 
 FinalNormTwice = Stack.but(
     "output = F.layer_norm(x, x.shape[-1:], gains[-1], biases[-1])",
@@ -488,15 +490,14 @@ NormAfterEachSublayer = Stack.but(
 grows."""
 
 LastNormUsedAgain = Stack.but("[-1]", "[-2]", times=2)
-"""The norm of the last sub-layer is used as the final norm, which has a gain and a bias of its own,
-in the last row."""
+"""The norm of the last sub-layer is used as the final norm, which has its own gain and bias, in the
+last row."""
 
 ResidualFromTheNorm = Stack.but("x + F", "read + F")
-"""Each sub-layer is added to what it read, which is normalised; it has to be added to the
-stream."""
+"""The output of each sub-layer is added to its normalised input; it must be added to the stream."""
 
 ResidualForgotten = Stack.but("x + F", "F")
-"""What a sub-layer gives replaces the stream; it has to be added to it."""
+"""The output of a sub-layer replaces the stream; it must be added to it."""
 
 SizesOfWhatIsRead = Stack.but(
     "sizes = …\noutput = …",
@@ -510,12 +511,12 @@ SizesOfWhatIsRead = Stack.but(
     sizes.append(output.square().mean().sqrt())
     """,
 )
-"""The sizes are those of what the sub-layers read, behind their norms; those of the stream itself
-are asked for."""
+"""The sizes are those of the normalised inputs of the sub-layers; return those of the stream
+itself."""
 
 SizesNotOfTheMean = Stack.but("square().mean().sqrt", "norm", times=2)
-"""The sizes are lengths, roots of a sum; the root of the mean of the squares does not depend on how
-many numbers there are."""
+"""The sizes are norms, roots of a sum of squares; the root mean square does not depend on how many
+numbers there are."""
 
 SizesAboutTheMean = Stack.but("square().mean().sqrt", "std", times=2)
 """The sizes are standard deviations, measured from the mean; those of the stream are measured from
@@ -524,8 +525,8 @@ SizesAboutTheMean = Stack.but("square().mean().sqrt", "std", times=2)
 SizesTokenByToken = Stack.but(
     "[x.square().mean().sqrt()]", "[x.square().mean(dim=-1).sqrt().mean()]"
 ).but("(x.square().mean().sqrt())", "(x.square().mean(dim=-1).sqrt().mean())")
-"""Each token's root is taken, and then the mean of the roots; the mean of the squares of all
-numbers comes first, then one root."""
+"""This is the mean of each token's root mean square; take the mean of the squares of all numbers
+first, then one root."""
 
 SizesOfWhatIsAdded = Stack.but(
     "x = x + F.relu(read @ w_up[i]) @ w_down[i]\nsizes.append(x.square().mean().sqrt())",
@@ -533,19 +534,19 @@ SizesOfWhatIsAdded = Stack.but(
     "sizes.append(added.square().mean().sqrt())\n"
     "x = x + added",
 )
-"""The sizes are those of what the sub-layers add; those of the stream after each sum are asked
-for."""
+"""The sizes are those of the sub-layers' outputs; return those of the stream after each
+addition."""
 
 SizesOneStepLate = Stack.but("[x.square().mean().sqrt()]", "[]").but(
     "output = F.layer_norm(x, x.shape[-1:], gains[-1], biases[-1])",
     "output = F.layer_norm(x, x.shape[-1:], gains[-1], biases[-1])\n"
     "sizes.append(output.square().mean().sqrt())",
 )
-"""The sizes begin after the first sub-layer and end behind the final norm; they begin with the
-stream as it came in and end before that norm."""
+"""The sizes begin after the first sub-layer and end after the final norm; they should begin with
+the input and end before that norm."""
 
 RootForgotten = Stack.but("().sqrt()", "()", times=2)
-"""The sizes are mean squares: the root is missing."""
+"""The sizes are mean squares: the square root is missing."""
 
 
 # 4.7 --------------------------------------------------------------------------------------------
@@ -564,54 +565,55 @@ class InitStd(Correct, exercise="init_std"):
 
 
 RootOfTheFanInForgotten = InitStd.but("math.sqrt(fan_in)", "fan_in")
-"""1/fan_in is the variance that a weight should have; the standard deviation is its root."""
+"""1/fan_in is the variance that a weight should have; the standard deviation is its square root."""
 
 FanInForgottenAltogether = InitStd.but("1 / math.sqrt(fan_in)", "1.0")
-"""The weights are as large for many inputs as for few, but a sum of many products is larger: divide
-by the root of fan_in."""
+"""The weights do not depend on the number of inputs, but a sum of more products is larger: divide
+by the square root of fan_in."""
 
 ReluCountedInTheLinearMap = InitStd.but("1 / math.sqrt(fan_in)", "math.sqrt(2 / fan_in)")
-"""This makes up for a ReLU that a linear map does not have: the 2 does not belong here."""
+"""The 2 compensates for a ReLU, which a linear layer does not have: remove it."""
 
 BoundForStandardDeviation = InitStd.but("6 / fan_in", "2 / fan_in")
-"""This is the standard deviation of the weights; numbers drawn evenly between -a and a have the
+"""This is the standard deviation of the weights; numbers drawn uniformly between -a and a have
 variance a²/3, so the bound is larger."""
 
 BoundOfTorchsLinearLayer = InitStd.but("math.sqrt(6 / fan_in)", "1 / math.sqrt(fan_in)")
-"""This is the bound that torch's linear layers start with; the variance of such weights is a sixth
-of what is needed here."""
+"""This is the default bound of torch's linear layers; the variance of such weights is a sixth of
+what is needed here."""
 
 ReluNotCounted = InitStd.but("6 / fan_in", "3 / fan_in")
-"""ReLU removes half of the mean square, and nothing here makes up for it."""
+"""ReLU removes half of the mean square, and nothing here compensates for it."""
 
 EvenlyAndWithoutFanIn = InitStd.but("math.sqrt(6 / fan_in)", "1.0")
 """The bound does not depend on fan_in, so the numbers grow from layer to layer."""
 
 OneSublayerPerBlock = InitStd.but("(2 * num_layers * fan_in)", "(num_layers * fan_in)")
-"""Together the writers add 2 here, one unit of variance too many: a block has two sub-layers that
-write, and the stream has the variance 1 before them."""
+"""Together the sub-layers add a variance of 2, which is 1 too much: a block has two sub-layers that
+write to the stream."""
 
 DepthForgotten = InitStd.but("(2 * num_layers * fan_in)", "(fan_in)")
-"""The stream grows with each sub-layer that adds to it: divide by the root of their number too."""
+"""The stream grows with each sub-layer that adds to it: divide by the square root of their number
+too."""
 
 RootOfTheDepthForgotten = InitStd.but("(2 * num_layers * fan_in)", "(fan_in) / (2 * num_layers)")
-"""The variances of what is added share one unit, so the standard deviation is divided by the root
-of their number; here it is divided by the number, and the sub-layers hardly speak."""
+"""The variances of all sub-layers must sum to 1, so the standard deviation is divided by the square
+root of their number; here it is divided by the number itself, and the sub-layers add too little."""
 
 FanInForgotten = InitStd.but("(2 * num_layers * fan_in)", "(2 * num_layers)")
-"""This shares the variance out among the sub-layers but not among the inputs of each: divide by the
-root of fan_in too."""
+"""This divides the variance among the sub-layers but not among the inputs of each: divide by the
+square root of fan_in too."""
 
 VariancesMultiplied = InitStd.but(
     "1 + 2 * num_layers * fan_in * std**2", "(1 + fan_in * std**2) ** (2 * num_layers)"
 )
-"""The variances of independent terms add; here each sub-layer multiplies what is there, as if it
+"""The variances of independent terms add; here each sub-layer multiplies the variance, as if it
 read the stream without a norm."""
 
 SpreadsAdded = InitStd.but(
     "1 + 2 * num_layers * fan_in * std**2", "(1 + 2 * num_layers * math.sqrt(fan_in) * std) ** 2"
 )
-"""Of independent terms the variances add, not the standard deviations."""
+"""The variances of independent terms add, not their standard deviations."""
 
 StartForgotten = InitStd.but("return 1 + 2", "return 2")
 """The stream starts with variance 1, and the sub-layers add to it."""
@@ -622,7 +624,7 @@ NotSquared = InitStd.but("std**2", "std")
 RootOfTheVariance = InitStd.but(
     "1 + 2 * num_layers * fan_in * std**2", "math.sqrt(1 + 2 * num_layers * fan_in * std**2)"
 )
-"""This is the standard deviation of the stream; its variance is asked for."""
+"""This is the standard deviation of the stream; return its variance."""
 
 OneWriterCounted = InitStd.but("+ 2 * num_layers", "+ num_layers")
 """A block has two sub-layers that add to the stream, and this counts one."""
@@ -642,26 +644,26 @@ class Dropout(Correct, exercise="dropout_block"):
 
 
 NothingMakesUpForIt = Dropout.but("keep / (1 - rate)", "keep")
-"""What stays is not made larger, so features are smaller in training than in evaluation: divide by
-the share that stays."""
+"""The kept features are not scaled up, so features are smaller in training than in evaluation:
+divide by 1 - rate."""
 
 DroppedInPlace = Dropout.but("return x * keep / (1 - rate)", "x *= keep\nx /= 1 - rate\nreturn x")
-"""The features are dropped in the tensor that was passed, by `*=`, and the caller's is changed; `x *
-keep` makes a new one."""
+"""The features are dropped in place, by `*=`, which changes the caller's tensor; `x * keep` makes a
+new one."""
 
 DividedByTheRate = Dropout.but("(1 - rate)", "rate")
-"""What stays is divided by the rate, as if that were the share that stays; the rate is the share
-that is dropped."""
+"""The kept features are divided by the rate, as if it were the probability to keep a feature; it is
+the probability to drop one."""
 
 DividedByWhatHappenedToStay = Dropout.but("(1 - rate)", "keep.to(x.dtype).mean()")
-"""What stays is divided by the share that happened to stay; it is 1 less the rate that has to make
-up for it, for the mean over many draws."""
+"""The kept features are divided by the fraction that happened to be kept; divide by 1 - rate, which
+is correct on average over many draws."""
 
 MultipliedByTheShare = Dropout.but("keep / (1 - rate)", "keep * (1 - rate)")
-"""What stays is made smaller instead of larger: divide by the share that stays."""
+"""The kept features are scaled down instead of up: divide by 1 - rate."""
 
 KeptWhatShouldGo = Dropout.but("* keep", "* ~keep")
-"""The features where `keep` is True are dropped; True means that a feature stays."""
+"""The features where `keep` is True are dropped; True means that a feature is kept."""
 
 StillDroppedInEvaluation = Dropout.but("if training:…\nreturn x", "return x * keep / (1 - rate)")
 """Features are dropped in evaluation too; dropout is for training only."""
@@ -670,35 +672,35 @@ ScaledInEvaluation = Dropout.but(
     "if training:\n    return x * keep / (1 - rate)\nreturn x",
     "if training:\n    return x * keep / (1 - rate)\nreturn x * (1 - rate)",
 )
-"""Everything is made smaller in evaluation, as the first dropout did; with the division in training
-nothing is left to do."""
+"""Everything is scaled down in evaluation, as in the original dropout; with the division in
+training, evaluation needs no scaling."""
 
 DividedInEvaluationToo = Dropout.but(
     "if training:\n    return x * keep / (1 - rate)\nreturn x",
     "if training:\n    return x * keep / (1 - rate)\nreturn x / (1 - rate)",
 )
-"""In evaluation nothing is dropped, and yet everything is divided by the share that stays."""
+"""In evaluation nothing is dropped, but everything is divided by 1 - rate: return x unchanged."""
 
 DroppedBehindTheSum = Dropout.but(
     "x + dropout(output, keep, rate, training)", "dropout(x + output, keep, rate, training)"
 )
-"""Dropout acts on the stream, behind the sum, and what it drops is lost to every later layer; it
-acts on what the sub-layer gives, before the sum."""
+"""Dropout is applied to the stream after the addition, and what it drops is lost for every later
+layer; apply it to the output of the sub-layer, before the addition."""
 
 DroppedBeforeTheSublayer = Dropout.but(
     "read = F.layer_norm(x, gain.shape, gain, bias)",
     "read = F.layer_norm(x, gain.shape, gain, bias)\nread = dropout(read, keep, rate, training)",
 ).but("dropout(output, keep, rate, training)", "output")
-"""Dropout acts on what the sub-layer reads; it acts on what it gives."""
+"""Dropout is applied to the input of the sub-layer; apply it to its output."""
 
 NoDropoutInTheBlock = Dropout.but("dropout(output, keep, rate, training)", "output")
 """The block never drops anything."""
 
 ResidualForgotten = Dropout.but("x + dropout", "dropout")
-"""What is left of the sub-layer's output replaces the stream; it has to be added to it."""
+"""The sub-layer's output after dropout replaces the stream; it must be added to it."""
 
 ResidualFromTheNorm = Dropout.but("x + dropout", "read + dropout")
-"""What is left is added to what the network read, behind the norm; it has to be added to the
+"""The output after dropout is added to the normalised input of the network; it must be added to the
 stream."""
 
 NormForgotten = Dropout.but("read = …\noutput = …", "output = F.relu(x @ w_up) @ w_down")
@@ -715,38 +717,40 @@ class Fold(Correct, exercise="fold_norm"):
 
 
 RowsScaled = Fold.but("* gain", "* gain[:, None]")
-"""The gain scales the rows of the weight, which belong to what comes out; the features of the norm
-are its columns."""
+"""The gain scales the rows of the weight, which belong to the outputs; the features of the norm are
+its columns."""
 
 BiasNotFolded = Fold.but("linear_bias + F.linear(bias, weight)", "linear_bias")
-"""The bias of the norm is lost; behind the map it is a constant that belongs to the new bias."""
+"""The bias of the norm is lost; after the linear layer it is a constant that belongs in the new
+bias."""
 
 LinearBiasLost = Fold.but("linear_bias + F", "F")
-"""The map's own bias is replaced; what the norm's bias gives is added to it."""
+"""The layer's own bias is replaced; the projected bias of the norm must be added to it."""
 
 BiasThroughTheNewWeight = Fold.but(
     "return weight * gain, linear_bias + F.linear(bias, weight)",
     "weight = weight * gain\nreturn weight, linear_bias + F.linear(bias, weight)",
 )
-"""The norm's bias is sent through the new weight, which has the gain in it; the gain never
-multiplied the bias, so send it through the old one."""
+"""The norm's bias is multiplied by the new weight, which contains the gain; the gain never
+multiplied the bias, so use the old weight."""
 
 GainDivided = Fold.but("weight * gain", "weight / gain")
-"""The weight is divided by the gain; the norm multiplies by it, so the weight has to as well."""
+"""The weight is divided by the gain; the norm multiplies by it, so the weight must be multiplied as
+well."""
 
 GainNotFolded = Fold.but("weight * gain", "weight")
-"""The gain of the norm is lost; it belongs into the weight."""
+"""The gain of the norm is lost; it belongs in the weight."""
 
 CentredOverInputs = Fold.but("dim=0", "dim=1")
-"""The mean is taken over the inputs of the map (dim=1); what it writes has mean 0 if the mean over
-its outputs (dim=0) is gone."""
+"""The mean is taken over the inputs of the layer (dim=1); subtract the mean over its outputs
+(dim=0)."""
 
 BiasNotCentred = Fold.but("linear_bias - linear_bias.mean()", "linear_bias")
-"""The weight is centred and the bias is not, and it is written too."""
+"""The weight is centred and the bias is not, but the bias is written to the stream too."""
 
 OneMeanForTheMatrix = Fold.but("mean(dim=0, keepdim=True)", "mean()")
-"""One mean is subtracted from the whole weight; each input writes a column, and each column needs
-its own."""
+"""One mean is subtracted from the whole weight; each column, which belongs to one input, needs its
+own."""
 
 
 # 4.10 -------------------------------------------------------------------------------------------
@@ -761,30 +765,30 @@ class CheckNorm(Correct, exercise="check_layer_norm"):
 
 
 CatchesNothing = CheckNorm.but("assert …", "assert seen.shape == x.shape")
-"""No wrong norm is caught: nearly everything has the right shape, and what is printed nobody reads,
-so assert something about the numbers."""
+"""No wrong norm is caught: nearly every wrong result has the right shape, and printing fails no
+test, so assert something about the numbers."""
 
 GainOneBiasZero = CheckNorm.but("gain, bias = …", "gain, bias = torch.ones(4), torch.zeros(4)")
-"""The gain is 1 and the bias 0 in all inputs, so nobody notices where they are left out: draw
-them."""
+"""The gain is 1 and the bias 0 in all inputs, so a norm that omits them passes: draw them at
+random."""
 
 ManyFeaturesOneToken = (
     CheckNorm.but("3, 5, 4, generator", "1, 1, 256, generator")
     .but("2, 4, generator", "2, 256, generator")
     .but("(x, (4,), gain, bias, eps), atol=1e-4", "(x, (256,), gain, bias, eps), atol=0.01")
 )
-"""One token of many features hides a division by d - 1, and says nothing about axes: use few
+"""One token of many features hides a division by d - 1, and does not test the axes: use few
 features, and more than one token and sequence."""
 
 EpsilonTooSmallToSee = CheckNorm.but("1e-5, 0.5", "1e-5,")
-"""Epsilon is far below the variance of every token, so nobody sees whether and where it is added:
-choose a large one, or tokens that are next to constant."""
+"""Epsilon is far below the variance of every token, so its place does not matter: choose a large
+one, or tokens that are nearly constant."""
 
 DemandsEqualBits = CheckNorm.but(
     "assert …", "assert torch.equal(seen, F.layer_norm(x, (4,), gain, bias, eps))"
 )
-"""The test demands that numbers are equal bit by bit, and right implementations round differently:
-allow for a small difference."""
+"""The test demands that numbers are exactly equal, but correct implementations round differently:
+allow a small difference."""
 
 ExpectsOneLess = CheckNorm.but(
     "assert torch.allclose(seen, F.layer_norm(x, (4,), gain, bias, eps), atol=1e-4)",
@@ -792,15 +796,15 @@ ExpectsOneLess = CheckNorm.but(
     "expected = (x - x.mean(dim=-1, keepdim=True)) / spread * gain + bias\n"
     "assert torch.allclose(seen, expected, atol=1e-4)",
 )
-"""The test lets a division by d - 1 pass and rejects right norms: LayerNorm divides by d."""
+"""The test passes a division by d - 1 and rejects correct norms: LayerNorm divides by d."""
 
 NoNormPasses = CheckNorm.but(
     "assert torch.allclose(seen, F.layer_norm(x, (4,), gain, bias, eps), atol=1e-4)",
     "centred = (x - x.mean(dim=-1, keepdim=True)) / (x.std(dim=-1, keepdim=True) + eps)\n"
     "assert torch.allclose(seen, centred * gain + bias, atol=1e-4)",
 )
-"""No norm passes this test, neither a right one nor any of the wrong ones: what it expects is not
-LayerNorm. Compare what it expects with torch's own, or with a token worked out by hand."""
+"""No norm passes this test, correct or wrong: what it expects is not LayerNorm. Compare its
+expected result with torch's own, or with a token worked out by hand."""
 
 
 # 4.9 --------------------------------------------------------------------------------------------
@@ -829,44 +833,44 @@ StillAsPublished = (
 """All four bugs are still there."""
 
 NormStillOverTokens = Mended.but("dim=-1", "dim=1", times=2)
-"""The norm still takes its mean and variance over the tokens of the sequence (dim=1), and each
-token learns about later ones: take them over the features (dim=-1)."""
+"""The norm still takes its mean and variance over the tokens of the sequence (dim=1), so each token
+depends on later ones: take them over the features (dim=-1)."""
 
 ResidualStillFromTheNorm = Mended.but("y2 = x", "y2 = y1")
-"""The stream still goes through the first norm: what attention finds is to be added to `x`, not to
-what attention read."""
+"""The stream still goes through the first norm: add the output of attention to `x`, not to its
+normalised input."""
 
 SecondResidualFromTheNorm = Mended.but("y4 = y2", "y4 = y3")
-"""What cross attention finds is added to what it read, behind norm 1; it is to be added to the
-stream."""
+"""The output of cross-attention is added to its normalised input; add it to the stream."""
 
 NormStillUsedTwice = Mended.but("y4, 2", "y4, 0")
-"""Norm 0 is still used for the feed-forward network, and norm 2 never."""
+"""Norm 0 is still used for the feed-forward network, and norm 2 is never used."""
 
 NormOneForFeedForward = Mended.but("y4, 2", "y4, 1")
-"""The feed-forward network reads through norm 1, which belongs to cross attention; the third
+"""The feed-forward network reads through norm 1, which belongs to cross-attention; the third
 sub-layer has norm 2."""
 
 FeedForwardStillSkipsTheMemory = Mended.but("y4, 2", "y2, 2")
-"""The feed-forward network still reads the stream as it was before cross attention: it never sees
-what was found in the memory."""
+"""The feed-forward network still reads the stream as it was before cross-attention: it never sees
+the memory."""
 
 FeedForwardLineNotMended = Mended.but("y4, 2", "y2, 0")
 """The line of the feed-forward network still has both of its bugs: another sub-layer's norm, and a
-stream that cross attention has not written to yet."""
+stream that cross-attention has not written to yet."""
 
 ResidualOfTheFeedForwardMovedToo = Mended.but("y4 + y5", "y2 + y5")
-"""The last sum starts from the stream before cross attention, so what was found in the memory is
-lost."""
+"""The last addition starts from the stream before cross-attention, so the output of cross-attention
+is lost."""
 
 MemoryNormalised = Mended.but("y4 = …", "read = norm(memory, 1)\ny4 = y2 + attend(y3, read, read)")
-"""The memory goes through a norm of this block; it comes normalised, and is used as it is."""
+"""The memory goes through a norm of this block; it is already normalised and must be used
+unchanged."""
 
 CausalMaskLost = Mended.but("y1, is_causal=True", "y1")
-"""Self attention has lost its causal mask."""
+"""Self-attention has lost its causal mask."""
 
 MemoryMaskedToo = Mended.but("memory, memory", "memory, memory, is_causal=True")
-"""Cross attention has a causal mask too; every token may read the whole memory."""
+"""Cross-attention has a causal mask too; every token may attend to the whole memory."""
 
 NormedBehindTheSums = Mended.but(
     "y1 = norm(x, 0)…\nreturn y4 + y5",
@@ -874,8 +878,8 @@ NormedBehindTheSums = Mended.but(
     "y2 = norm(y1 + attend(y1, memory, memory), 1)\n"
     "return norm(y2 + torch.relu(y2 @ w_up) @ w_down, 2)",
 )
-"""The norms stand behind the sums, which makes a post-norm block; this is a pre-norm block, and its
-stream is left alone."""
+"""The norms come after the additions, which makes this a post-norm block; it should be a pre-norm
+block, whose stream is not normalised."""
 
 
 # 4.4 --------------------------------------------------------------------------------------------
@@ -889,23 +893,22 @@ class Swapped(Correct, exercise="swapped_sublayer"):
 
 
 ResidualForgotten = Swapped.but("x + hidden", "hidden")
-"""What the network gives replaces the stream; it has to be added to it."""
+"""The output of the network replaces the stream; it must be added to it."""
 
 ResidualFromTheNorm = Swapped.but("return x", "return read")
-"""What the network gives is added to what it read, behind the norm; it has to be added to the
-stream."""
+"""The output of the network is added to its normalised input; it must be added to the stream."""
 
 DividedByOneLess = Swapped.but("True, correction=0", "True")
-"""The variance is divided by d_model - 1: with 128 features the loss hardly moves, the logits
+"""The variance is divided by d_model - 1: with 128 features the loss hardly changes, but the logits
 do."""
 
 EpsilonForgotten = Swapped.but("variance + 1e-5", "variance")
-"""Epsilon is missing under the root of the norm, or far too small; the model was trained with 1e-5.
-The loss does not show it, the logits do."""
+"""Epsilon is missing in the norm, or far too small; the model was trained with 1e-5. The loss does
+not show it, but the logits do."""
 
 EpsilonOfAnotherModel = Swapped.but("variance + 1e-5", "variance + 1e-3")
-"""Epsilon is larger than 1e-5, with which the model was trained: a norm divides by a little too
-much, and what stands behind it is a little too small."""
+"""Epsilon is larger than 1e-5, with which the model was trained: the norm divides by slightly too
+much, and its output is slightly too small."""
 
 MeanNotSubtracted = Swapped.but(
     "mean = …\nread = …",
@@ -931,14 +934,14 @@ NormBehindTheSum = Swapped.but(
     'x = x + hidden @ weights["down.weight"].T + weights["down.bias"]\n'
     'return F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])',
 )
-"""The norm stands behind the sum, as in post-norm; this model is pre-norm, and its network reads
+"""The norm comes after the addition, as in post-norm; this model is pre-norm, and its network reads
 through the norm."""
 
 ApproximateGelu = Swapped.but('["up.bias"]', '["up.bias"], approximate="tanh"')
 """GELU is approximated by a tanh; the model was trained with the exact one."""
 
 ReluInsteadOfGelu = Swapped.but("F.gelu", "F.relu")
-"""The network bends with ReLU; the model was trained with GELU."""
+"""The network uses ReLU; the model was trained with GELU."""
 
 BiasesForgotten = Swapped.but('T + weights["up.bias"]', "T").but('T + weights["down.bias"]', "T")
-"""The biases of the two maps are not added."""
+"""The biases of the two layers are not added."""

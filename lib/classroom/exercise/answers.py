@@ -10,7 +10,7 @@ is written once. A row below it replaces one text of the cell by another:
 
 
     TimesTemperature = SoftLookup.but("scores / temperature", "scores * temperature")
-    '''The scores are multiplied by the temperature; a hot lookup then gets sharper.'''
+    '''The scores are multiplied by the temperature: divide by it.'''
 
 The old text must occur once in the cell, or as often as `times=` says. A `…` in it stands for the
 shortest text that matches, and at its end for the rest of the line. Further lines of a text are
