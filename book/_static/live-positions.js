@@ -4,7 +4,7 @@ document.addEventListener("DOMContentLoaded", () => live.wake("positions", (root
   const [query, key] = [live.unpacked(data.query), live.unpacked(data.key)];
   const width = query.length;
   const scale = Math.sqrt(width);
-  const WAYS = ["sinusoids added", "turned (rotary)", "linear bias"];
+  const WAYS = ["sinusoids added", "rotated (rotary)", "linear bias"];
   const PARTS = ["what, what", "what, where", "where, what", "where, where"];
 
   const angle = (place, pair) => place * 10000 ** ((-2 * pair) / width);
@@ -32,8 +32,8 @@ document.addEventListener("DOMContentLoaded", () => live.wake("positions", (root
   const number = (score) => score.toFixed(2).replace("-0.00", "0.00").replace("-", "−");
 
   const place = (text, name, value) => live.slider(text, name, { min: 0, max: 63, value });
-  const ofQuery = place("Place of the query:", "query", data.places[0]);
-  const ofKey = place("Place of the key:", "key", data.places[1]);
+  const ofQuery = place("Position of the query:", "query", data.places[0]);
+  const ofKey = place("Position of the key:", "key", data.places[1]);
   const shift = live.slider("Moved on by", "shift",
     { min: 0, max: data.furthest, value: data.shift });
   const says = root.querySelector(".live-says");

@@ -1,9 +1,9 @@
-"""One query and one key at two places, moved together and apart: what becomes of their score.
+"""One query and one key at two positions, moved together and apart: what becomes of their score.
 
     positions.show(query, key, slope=1 / 16, places=(40, 33), shift=64, furthest=192, name="doors")
 
-Three ways to bring places into a score are worked out for the same query and key: sinusoids added
-to both (with the four parts of the product), both turned, and a price on distance.
+Three ways to bring positions into a score are computed for the same query and key: sinusoids added
+to both (with the four parts of the product), both rotated, and a bias that falls with distance.
 """
 
 import math
@@ -16,7 +16,7 @@ from groundup.core.positions import rotate, sinusoidal_table
 from live import Figure, packed, sentence, table
 
 PARTS = ("what, what", "what, where", "where, what", "where, where")
-WAYS = ("sinusoids added", "turned (rotary)", "linear bias")
+WAYS = ("sinusoids added", "rotated (rotary)", "linear bias")
 
 
 def show(
