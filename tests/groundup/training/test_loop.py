@@ -380,7 +380,7 @@ def test_in_bfloat16_only_products_are(tokens):
     batch = uneven_batch(tokens)
     loss, norm = train_step(model, batch, adamw(model, settings()), precision="bfloat16")
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | MultiHeadAttention):
+        if isinstance(module, nn.Linear | MultiHeadAttention | nn.Identity):
             assert seen[name] == torch.bfloat16, name
         elif name.endswith("norm") or name in ("embedding", "blocks.0", "blocks.1"):
             assert seen[name] == torch.float32, name
