@@ -337,6 +337,14 @@ def test_nearly_right_numbers_are_called_so():
     assert "nearly right" not in differs("output", torch.cat((expected, f64(3))), hidden)
 
 
+def test_a_wrong_count_is_not_called_nearly_right_however_large_it_is():
+    assert differs("size", 1_185_984, 1_185_856) == "size is 1185984, expected 1185856"
+    counts = torch.arange(11, 31, dtype=torch.float64).square()
+    told = differs("sizes", counts + (counts > 400), counts)
+    assert told is not None
+    assert "nearly right" not in told
+
+
 def test_a_wrong_mask_says_how_it_is_wrong():
     mask = torch.ones(4, 4, dtype=torch.bool).tril()
     assert differs("mask", ~mask, mask).endswith("; True and False are exchanged")
