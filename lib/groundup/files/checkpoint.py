@@ -7,8 +7,8 @@ run, finds either the old file or the new one, complete.
 `model.safetensors` is for inference. `training.safetensors` is for resuming: weights, optimizer
 state, random state and step belong together, so they share a file.
 
-GPT-2 and Llama can also be read and written in the format of Hugging Face's `transformers`;
-`conversion` maps the names.
+Models of other makers, such as GPT-2 and Llama, are read and written in the format of Hugging
+Face's `transformers`; `conversion` maps the names.
 """
 
 import json
@@ -112,7 +112,7 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
 
 
 def from_hugging_face(folder: str | Path, dtype: torch.dtype | None = None) -> DecoderOnly:
-    """Read a GPT-2 or a Llama that `transformers` wrote.
+    """Read a GPT-2, Llama, Mistral or Qwen2 that `transformers` wrote.
 
     Args:
         folder: Holds `config.json`, and `model.safetensors` or the parts that
@@ -138,16 +138,16 @@ def from_hugging_face(folder: str | Path, dtype: torch.dtype | None = None) -> D
 
 
 def to_hugging_face(model: DecoderOnly, folder: str | Path) -> None:
-    """Write a model so that `transformers` reads it as a GPT-2 or a Llama.
+    """Write a model so that `transformers` reads it as a GPT-2, a Llama or a Mistral.
 
-    Learned positions make it a GPT-2, rotary ones a Llama.
+    Learned positions make it a GPT-2, rotary ones a Llama, or with a window a Mistral.
 
     Args:
         model: What to write.
         folder: Created if it does not exist.
 
     Raises:
-        ValueError: If the model has a part that neither GPT-2 nor Llama has.
+        ValueError: If the model has a part that none of them has.
 
     """
     folder = Path(folder)

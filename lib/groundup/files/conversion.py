@@ -1,11 +1,11 @@
-"""Converts weights and configurations of GPT-2 and Llama to and from Hugging Face's layout.
+"""Converts models between our layout and Hugging Face's: GPT-2, Llama, Mistral and Qwen2.
 
 Names, axes and the order of features differ; the numbers are the same. `counterparts` lists which
 tensors correspond. This module works on dictionaries: `checkpoint` reads and writes the files.
 
 Source:
     Their model code, https://github.com/huggingface/transformers/tree/main/src/transformers/models
-    in `gpt2` and `llama`
+    in `gpt2`, `llama`, `mistral` and `qwen2`
 
 """
 
@@ -30,6 +30,12 @@ _GPT2_ACTIVATIONS = {
 }
 _LLAMA_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
 """By their name; if two of theirs mean one of ours, the first is written."""
+_LLAMA_DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen2": {"num_key_value_heads": 32},
+}
+"""What a missing field means in each model of Llama's family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +55,11 @@ class Counterpart:
 def counterparts(config: DecoderOnlyConfig) -> list[Counterpart]:
     """List which of their tensors correspond to which of ours.
 
-    A model with learned positions becomes a GPT-2, one with rotary positions a Llama.
+    A model with learned positions becomes a GPT-2, one with rotary positions and a window a
+    Mistral, one with rotary positions only a Llama.
 
     Raises:
-        ValueError: If neither supports the configuration.
+        ValueError: If none of them supports the configuration.
 
     """
     _require_expressible(config)
@@ -67,7 +74,8 @@ def from_hugging_face_weights(
     """Convert their tensors to ours.
 
     Names may lack the prefix `transformer.` or `model.`, as they do in a model without its output
-    layer. Tensors that are not learned, such as masks, are dropped.
+    layer. Tensors that are not learned, such as masks, are dropped. A Qwen2 has biases for
+    queries, keys and values only: our other biases become zero, which gives the same logits.
 
     Args:
         tensors: By their names.
@@ -82,11 +90,12 @@ def from_hugging_face_weights(
 
     """
     theirs = _cleaned(tensors, config)
-    entries = counterparts(config)
+    entries, shapes = counterparts(config), parameter_shapes(config)
+    theirs |= _zero_biases(theirs, entries, shapes)
     for name in sorted({entry.theirs for entry in entries} ^ theirs.keys()):
         problem = "has an unknown" if name in theirs else "lacks"
         raise ValueError(f"weights must be those of the configuration, which {problem} {name}")
-    shapes, ours = parameter_shapes(config), {}
+    ours = {}
     for entry in entries:
         tensor, expected = theirs[entry.theirs], _their_shape(entry, shapes)
         if tensor.shape != expected:
@@ -112,7 +121,7 @@ def to_hugging_face_weights(
         config: Of the model.
 
     Raises:
-        ValueError: If neither GPT-2 nor Llama supports the configuration.
+        ValueError: If neither GPT-2 nor Llama nor Mistral supports the configuration.
 
     """
     theirs = {}
@@ -137,26 +146,27 @@ def from_hugging_face_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
         fields: Contents of the file. A missing field has their default.
 
     Raises:
-        ValueError: If it describes a model other than GPT-2 or Llama, lacks a size, or needs
-            something that our model does not have.
+        ValueError: If it describes another kind of model, lacks a size, or needs something that
+            our model does not have.
 
     """
     kind = fields.get("model_type")
     if kind == "gpt2":
         return _from_gpt2_config(fields)
-    if kind == "llama":
-        return _from_llama_config(fields)
-    raise ValueError(f"model_type must be gpt2 or llama, got model_type={kind}")
+    if kind in _LLAMA_DEFAULTS:
+        return _from_llama_config(_LLAMA_DEFAULTS[kind] | dict(fields))
+    kinds = ", ".join(("gpt2", *_LLAMA_DEFAULTS))
+    raise ValueError(f"model_type must be one of {kinds}, got model_type={kind}")
 
 
 def to_hugging_face_config(config: DecoderOnlyConfig) -> dict[str, Any]:
     """Convert our configuration to their `config.json`.
 
-    Llama applies dropout to attention weights only, so `dropout`, which matters only in training,
-    is omitted there.
+    Llama and Mistral apply dropout to attention weights only, so `dropout`, which matters only in
+    training, is omitted there.
 
     Raises:
-        ValueError: If neither GPT-2 nor Llama supports the configuration.
+        ValueError: If neither GPT-2 nor Llama nor Mistral supports the configuration.
 
     """
     _require_expressible(config)
@@ -181,9 +191,13 @@ def to_hugging_face_config(config: DecoderOnlyConfig) -> dict[str, Any]:
             "resid_pdrop": config.dropout,
             "attn_pdrop": config.attention_dropout,
         }
-    return shared | {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
+    kind = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    if config.window is not None:
+        kind = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+        kind["sliding_window"] = config.window
+    return {
+        **shared,
+        **kind,
         "max_position_embeddings": config.max_len,
         "hidden_size": config.d_model,
         "num_hidden_layers": config.num_layers,
@@ -358,6 +372,25 @@ def _cleaned(tensors: Mapping[str, Tensor], config: DecoderOnlyConfig) -> dict[s
     return theirs
 
 
+def _zero_biases(
+    theirs: Mapping[str, Tensor],
+    entries: list[Counterpart],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[str, Tensor]:
+    """Make the biases that ours has and theirs lacks in every layer, as in a Qwen2."""
+    extra = {
+        entry.theirs: shapes[entry.ours[0]]
+        for entry in entries
+        if entry.theirs.endswith(
+            ("o_proj.bias", "gate_proj.bias", "up_proj.bias", "down_proj.bias")
+        )
+    }
+    if extra.keys() & theirs.keys():
+        return {}
+    table = theirs.get("model.embed_tokens.weight", torch.empty(0))
+    return {name: table.new_zeros(shape) for name, shape in extra.items()}
+
+
 def _their_shape(entry: Counterpart, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     shape = shapes[entry.ours[0]]
     *rows, width = reversed(shape) if entry.is_transposed else shape
@@ -377,14 +410,13 @@ def _require_expressible(config: DecoderOnlyConfig) -> None:
             "positions must be learned, as in GPT-2, or rotary, as in Llama, "
             f"got positions={config.positions}"
         )
-    family = "GPT-2" if _is_gpt2(config) else "Llama"
-    allowed: dict[str, tuple[Any, ...]] = {
-        "norm_order": ("pre",),
-        "qk_norm": (False,),
-        "window": (None,),
-    }
+    family = "GPT-2" if _is_gpt2(config) else "Mistral" if config.window else "Llama"
+    allowed: dict[str, tuple[Any, ...]] = {"norm_order": ("pre",), "qk_norm": (False,)}
+    if family == "Mistral":
+        allowed["bias"] = (False,)
     if _is_gpt2(config):
         allowed |= {
+            "window": (None,),
             "norm": ("layer",),
             "num_kv_heads": (None, config.num_heads),
             "activation": tuple(_GPT2_ACTIVATIONS.values()),
@@ -437,8 +469,10 @@ def _from_llama_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
             "head_dim must be hidden_size / num_attention_heads, got "
             f"head_dim={d_head}, hidden_size={d_model}, num_attention_heads={num_heads}"
         )
+    _require_values(fields, use_sliding_window=False)
+    kind = fields["model_type"]
     biases = [fields.get(name, False) for name in ("attention_bias", "mlp_bias")]
-    if biases[0] != biases[1]:
+    if kind == "llama" and biases[0] != biases[1]:
         raise ValueError(
             "all linear layers must have a bias, or none, "
             f"got attention_bias={biases[0]}, mlp_bias={biases[1]}"
@@ -457,7 +491,8 @@ def _from_llama_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
         norm_eps=fields.get("rms_norm_eps", 1e-6),
         norm_order="pre",
         activation=_activation("hidden_act", "silu", fields, _LLAMA_ACTIVATIONS),
-        bias=biases[0],
+        bias=kind == "qwen2" or (kind == "llama" and biases[0]),
+        window=fields.get("sliding_window") if kind == "mistral" else None,
         dropout=0.0,
         attention_dropout=fields.get("attention_dropout", 0.0),
         tie_embeddings=fields.get("tie_word_embeddings", False),

@@ -4,7 +4,13 @@ import logging
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+)
 from transformers.utils import logging as transformers_logging
 
 from groundup import presets
@@ -53,6 +59,10 @@ THEIRS = [
         LlamaConfig(**LLAMA | {"num_key_value_heads": None}, **NO_ENDS, hidden_act="gelu"),
         id="Llama, a key for each query head, GELU",
     ),
+    pytest.param(MistralConfig(**LLAMA, **NO_ENDS, sliding_window=5), id="Mistral"),
+    pytest.param(MistralConfig(**LLAMA, **NO_ENDS, sliding_window=None), id="Mistral, no window"),
+    pytest.param(Qwen2Config(**LLAMA, **NO_ENDS), id="Qwen2"),
+    pytest.param(Qwen2Config(**LLAMA, **NO_ENDS, tie_word_embeddings=True), id="Qwen2, tied"),
 ]
 OURS = [
     pytest.param({"positions": "learned"}, id="GPT-2"),
@@ -61,6 +71,7 @@ OURS = [
     pytest.param({"rotary_base": 77.0}, id="Llama"),
     pytest.param({"tie_embeddings": True, "num_kv_heads": None}, id="Llama, tied"),
     pytest.param({"bias": True, "activation": "geglu", "num_kv_heads": 1}, id="Llama, biases"),
+    pytest.param({"window": 5}, id="Mistral"),
 ]
 
 
@@ -316,6 +327,18 @@ def test_settings_that_older_files_leave_out_have_their_defaults():
     assert (llama.num_kv_heads, llama.norm_eps, llama.rotary_base) == (None, 1e-6, 99.0)
     assert (llama.tie_embeddings, gpt2.tie_embeddings) == (False, True)
     assert llama.attention_dropout == 0
+    for kind, num_kv_heads, window in (("mistral", 8, 4096), ("qwen2", 32, None)):
+        sizes = {"hidden_size": 64, "num_attention_heads": 32}
+        config = from_hugging_face_config(old | sizes | {"model_type": kind})
+        assert (config.num_kv_heads, config.window) == (num_kv_heads, window)
+
+
+def test_a_bias_that_one_layer_lacks_is_missing_and_not_zero(our_model):
+    ours = our_model(bias=True)
+    theirs = to_hugging_face_weights(dict(ours.named_parameters()), ours.config)
+    del theirs["model.layers.1.mlp.up_proj.bias"]
+    with pytest.raises(ValueError, match="which lacks model.layers.1.mlp.up_proj.bias"):
+        from_hugging_face_weights(theirs, ours.config)
 
 
 # Refusals
@@ -324,8 +347,15 @@ def test_settings_that_older_files_leave_out_have_their_defaults():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model_type": "mamba"}, "model_type must be gpt2 or llama, got model_type=mamba"),
-        ({}, "model_type must be gpt2 or llama, got model_type=None"),
+        (
+            {"model_type": "mamba"},
+            "must be one of gpt2, llama, mistral, qwen2, got model_type=mamba",
+        ),
+        ({}, "must be one of gpt2, llama, mistral, qwen2, got model_type=None"),
+        (
+            LLAMA | {"model_type": "qwen2", "use_sliding_window": True},
+            "use_sliding_window must be False, got use_sliding_window=True",
+        ),
         ({"model_type": "gpt2", "n_embd": 12}, "config.json of gpt2 needs the field vocab_size"),
         (
             GPT2 | {"model_type": "gpt2", "scale_attn_weights": False},
@@ -368,7 +398,8 @@ def test_their_models_that_ours_cannot_be_are_refused(fields, message):
         ({"positions": "alibi"}, "positions must be learned, .*got positions=alibi"),
         ({"positions": "none"}, "as in Llama, got positions=none"),
         ({"qk_norm": True}, "qk_norm must be False in Llama, got qk_norm=True"),
-        ({"window": 3}, "window must be None in Llama, got window=3"),
+        ({"window": 3, "bias": True}, "bias must be False in Mistral, got bias=True"),
+        ({"window": 3, "positions": "learned"}, "window must be None in GPT-2, got window=3"),
         ({"norm_order": "post"}, "norm_order must be pre in Llama, got norm_order=post"),
         ({"norm": "layer"}, "norm must be rms in Llama, got norm=layer"),
         ({"activation": "squared_relu"}, "activation must be swiglu or geglu in Llama, got"),
