@@ -1,4 +1,4 @@
-"""The command line: `groundup train`, `evaluate`, `generate` and `bench`.
+"""The command line: `groundup train`, `evaluate`, `generate`, `import` and `bench`.
 
 The commands are in `commands`, which imports torch and is itself imported only when a command runs,
 so that help and errors about options appear at once.
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="groundup", description="Train a transformer, evaluate it, generate text with it."
     )
     commands = parser.add_subparsers(
-        required=True, dest="command", metavar="train|evaluate|generate|bench"
+        required=True, dest="command", metavar="train|evaluate|generate|import|bench"
     )
 
     command = commands.add_parser(
@@ -180,6 +180,16 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--threads", type=_positive, help="CPU threads (default: 1 for a small model)"
         )
+
+    command = commands.add_parser(
+        "import",
+        help="import a published model: GPT-2, Llama, Mistral, Qwen2",
+        description="Import a published model that lies in a folder as it was downloaded, in the "
+        "format of Hugging Face's transformers: config.json, model.safetensors, tokenizer.json.",
+    )
+    command.add_argument("folder", help="the folder of the published model")
+    command.add_argument("--out", required=True, help="folder for the model")
+    command.add_argument("--overwrite", action="store_true", help="replace the model in --out")
     return parser
 
 
@@ -202,6 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if args.command != "train" and commands.is_worker():
             raise ValueError(f"{args.command} needs one process, torchrun started several")
+        if args.command == "import":  # which is a word of Python
+            return commands.import_model(args)
         return getattr(commands, args.command)(args)
     except WorkerLostError as error:
         print(f"{name}: {error}", file=sys.stderr)

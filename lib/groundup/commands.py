@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
@@ -377,6 +377,11 @@ def evaluate(args: argparse.Namespace) -> int:
     saved = checkpoint.load(args.folder, _device(args.device))
     saved.model = _in_library(args, saved.model)
     _use_threads(args.threads, saved.model)
+    if "data" not in saved.notes:
+        raise ValueError(
+            f"evaluate needs the data that a model was trained on, got an imported model, "
+            f"{args.folder}"
+        )
     task = recall_task(saved.notes["data"], saved.tokenizers)
     if task.fingerprint != saved.notes["fingerprint"]:
         print(
@@ -410,7 +415,7 @@ def generate(args: argparse.Namespace) -> int:
             print(answer)
         return 0
     assert isinstance(saved.model, DecoderOnly)
-    tokenizer = saved.tokenizers["text"]
+    tokenizer, ends = saved.tokenizers["text"], saved.notes.get("ends", [])
     choose = sampling.greedy
     if not args.greedy:
         library = None if args.library is None else load_library(args.library)
@@ -418,12 +423,29 @@ def generate(args: argparse.Namespace) -> int:
         settings = (args.temperature, args.top_k, args.top_p)
         choose = at_work.chooser(library, generator, *settings)
     for prompt in args.prompt or ["".join(_standard_input()).rstrip("\n")]:
-        tokens = torch.tensor([tokenizer.encode(prompt)], dtype=torch.long, device=device)
-        generated = islice(stream(saved.model, tokens, choose), args.length)
-        print(prompt, end="", flush=True)
-        for text in tokenizer.decode_stream(int(token) for token in generated):
+        ids = [*saved.notes.get("prompt_start", []), *tokenizer.encode(prompt)]
+        tokens = torch.tensor([ids], dtype=torch.long, device=device)
+        generated = map(int, islice(stream(saved.model, tokens, choose), args.length))
+        generated = takewhile(lambda token: token not in ends, generated)
+        # Decoded with the prompt: how a token is written may depend on the token before it.
+        for text in tokenizer.decode_stream(chain(ids, generated)):
             print(text, end="", flush=True)
         print()
+    return 0
+
+
+def import_model(args: argparse.Namespace) -> int:
+    """Import a published model, so that the other commands can use it."""
+    out = Path(args.out)
+    if (out / "config.json").exists() and not args.overwrite:
+        raise ValueError(f"--out must not hold a model yet, got {out}; --overwrite replaces it")
+    saved = checkpoint.from_published(args.folder)
+    checkpoint.save(out, saved.model, saved.tokenizers, saved.notes)
+    print(
+        f"{sum(p.numel() for p in saved.model.parameters()):,} parameters, "
+        f"{saved.model.config.num_layers} blocks, {saved.tokenizers['text'].vocab_size:,} tokens; "
+        f'next: groundup generate {out} --prompt "Once upon a time"'
+    )
     return 0
 
 

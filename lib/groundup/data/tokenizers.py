@@ -1,7 +1,8 @@
 """Tokenizers convert text to token ids and back. Nothing here depends on a model.
 
 There are three vocabularies: the characters of one text, the 256 bytes of any text, and the byte
-sequences that are most frequent in a text (byte-pair encoding).
+sequences that are most frequent in a text (byte-pair encoding). A fourth tokenizer does what the
+`tokenizer.json` of a published model says.
 """
 
 import codecs
@@ -461,6 +462,119 @@ class BytePairTokenizer(_ByteLevelTokenizer):
         return cls(record["pieces"], record["merges"], record["special_tokens"])
 
 
+class PublishedTokenizer:
+    """The tokenizer that a published model was trained with, as its `tokenizer.json` describes it.
+
+    Made of the file alone, by the `tokenizers` library: how text is split, which tokens there are
+    and which of them are special differ from model to model.
+
+    Args:
+        description: Contents of `tokenizer.json`.
+
+    Raises:
+        ValueError: If it describes no tokenizer.
+
+    """
+
+    def __init__(self, description: str) -> None:
+        # Slow to import, so imported only here.
+        import tokenizers
+
+        try:
+            self._model: Any = tokenizers.Tokenizer.from_str(description)
+        except Exception as error:  # that is all the library raises
+            raise ValueError(f"tokenizer.json must describe a tokenizer, got {error}") from None
+        self._model.encode_special_tokens = True  # `<eos>` in a text is text
+        self._model.no_padding()
+        self._model.no_truncation()
+        added = self._model.get_added_tokens_decoder()
+        self.special_tokens = tuple(added[i].content for i in sorted(added) if added[i].special)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, special ones included; the model may have room for more."""
+        return max(self._model.get_vocab().values()) + 1
+
+    @property
+    def prompt_start(self) -> list[int]:
+        """Ids that the model expects before a text, such as a begin of sequence; often none."""
+        return self._model.encode("", add_special_tokens=True).ids
+
+    def id_of(self, token: str) -> int:
+        """Return the id of a special token, or of a text that is one token.
+
+        Raises:
+            ValueError: If it is not in the vocabulary.
+
+        """
+        if token in self.special_tokens:
+            return self._model.token_to_id(token)
+        ids = self.encode(token)
+        if len(ids) != 1:
+            raise ValueError(f"the vocabulary must contain the token, got {token!r}")
+        return ids[0]
+
+    def encode(self, text: str) -> list[int]:
+        """Encode text as ids, without `prompt_start`.
+
+        Raises:
+            ValueError: If the text has half of a surrogate pair, which UTF-8 cannot encode.
+
+        """
+        _utf_8(text)
+        return self._model.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Decode ids; special tokens become nothing.
+
+        Raises:
+            ValueError: If an id is outside the vocabulary.
+
+        """
+        ids = list(ids)
+        for index in ids:
+            _require_id(index, self.vocab_size)
+        return self._model.decode(ids, skip_special_tokens=True)
+
+    def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
+        """Decode ids one by one; the yielded strings, joined, equal the result of `decode`."""
+        from tokenizers.decoders import DecodeStream
+
+        stream, so_far, yielded = DecodeStream(skip_special_tokens=True), [], ""
+        for index in ids:
+            _require_id(index, self.vocab_size)
+            so_far.append(index)
+            if text := stream.step(self._model, index):
+                yielded += text
+                yield text
+        if text := self.decode(so_far)[len(yielded) :]:
+            yield text
+
+    def pieces(self, text: str) -> list[str]:
+        """Split a text at its token boundaries, for display.
+
+        Tokens that are parts of one character are each shown as that character.
+        """
+        _utf_8(text)
+        offsets = self._model.encode(text, add_special_tokens=False).offsets
+        return [text[start:end] for start, end in offsets]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a description that JSON can store and `from_dict` can read."""
+        return {"kind": "published", "description": self._model.to_str()}
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> "PublishedTokenizer":
+        """Make the tokenizer that `to_dict` described.
+
+        Raises:
+            ValueError: If the record is not from such a tokenizer.
+
+        """
+        _require_record(record, "published", {"description"})
+        return cls(record["description"])
+
+
 def from_dict(record: dict[str, Any]) -> Tokenizer:
     """Make the tokenizer that its `to_dict` described, of whichever kind.
 
@@ -472,6 +586,7 @@ def from_dict(record: dict[str, Any]) -> Tokenizer:
         "character": CharacterTokenizer,
         "byte": ByteTokenizer,
         "byte-pair": BytePairTokenizer,
+        "published": PublishedTokenizer,
     }
     if record.get("kind") not in kinds:
         raise ValueError(

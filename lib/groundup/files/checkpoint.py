@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from groundup import presets
 from groundup.core.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
 from groundup.core.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
-from groundup.data.tokenizers import Tokenizer
+from groundup.data.tokenizers import PublishedTokenizer, Tokenizer
 from groundup.data.tokenizers import from_dict as tokenizer_from_dict
 from groundup.files.conversion import (
     from_hugging_face_config,
@@ -135,6 +135,44 @@ def from_hugging_face(folder: str | Path, dtype: torch.dtype | None = None) -> D
     model.to(dtype or weights["embedding.tokens.weight"].dtype)
     _copy_into(model, weights, folder)
     return model.eval()
+
+
+def from_published(folder: str | Path) -> Checkpoint:
+    """Read a published model with its tokenizer, as `from_hugging_face` reads the model alone.
+
+    The weights become float32, whatever they are in the files.
+
+    Args:
+        folder: As a model is downloaded: `config.json`, the weights, `tokenizer.json`, and often
+            `generation_config.json`.
+
+    Returns:
+        The model and its tokenizer `text`. The notes say which ids a prompt starts with and which
+        end a text, in `prompt_start` and `ends`.
+
+    Raises:
+        ValueError: If a file is missing or damaged, if it is another kind of model, or if the
+            tokenizer has more tokens than the model.
+
+    """
+    folder = Path(folder)
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ValueError(f"a published model needs its tokenizer.json, got no file {path}")
+    tokenizer = PublishedTokenizer(path.read_text(encoding="utf-8"))
+    model = from_hugging_face(folder, torch.float32)
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise ValueError(
+            "the model must have a place for each token of its tokenizer.json, got "
+            f"vocab_size={model.config.vocab_size} for {tokenizer.vocab_size} tokens"
+        )
+    fields = _read_json(folder / "config.json", "a model")
+    if (folder / "generation_config.json").is_file():
+        fields |= _read_json(folder / "generation_config.json", "a model")
+    ends = fields.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    notes = {"data_name": "imported", "prompt_start": tokenizer.prompt_start, "ends": ends}
+    return Checkpoint(model=model, tokenizers={"text": tokenizer}, notes=notes)
 
 
 def to_hugging_face(model: DecoderOnly, folder: str | Path) -> None:

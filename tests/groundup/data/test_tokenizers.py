@@ -14,6 +14,7 @@ from groundup.data.tokenizers import (
     BytePairTokenizer,
     ByteTokenizer,
     CharacterTokenizer,
+    PublishedTokenizer,
     Tokenizer,
 )
 
@@ -25,10 +26,26 @@ def byte_pair():
     return BytePairTokenizer.fit(TEXT, 500, [PAD, BOS, EOS])
 
 
-@pytest.fixture(params=["character", "byte", "byte-pair"])
-def any_kind(request, byte_pair):
+@pytest.fixture(scope="module")
+def published():
+    """A `tokenizer.json` in the manner of GPT-2's and Qwen's, with special tokens at its end."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    model = Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=497, show_progress=False, initial_alphabet=alphabet)
+    model.train_from_iterator([TEXT], trainer)
+    model.add_special_tokens([PAD, BOS, EOS])
+    return PublishedTokenizer(model.to_str())
+
+
+@pytest.fixture(params=["character", "byte", "byte-pair", "published"])
+def any_kind(request, byte_pair, published):
     kinds = {"character": CharacterTokenizer.fit(TEXT, [PAD, BOS, EOS])}
-    return (kinds | {"byte": ByteTokenizer([PAD, BOS, EOS]), "byte-pair": byte_pair})[request.param]
+    kinds |= {"byte": ByteTokenizer([PAD, BOS, EOS]), "byte-pair": byte_pair}
+    return (kinds | {"published": published})[request.param]
 
 
 def random_texts(number, seed=0):
@@ -347,6 +364,40 @@ def test_every_kind_survives_json(any_kind):
     assert again.id_of(EOS) == any_kind.id_of(EOS)
 
 
+# Published tokenizers, by hand
+
+
+def test_a_published_tokenizer_in_the_manner_of_llama_keeps_its_start_and_its_spaces():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    words = ["<unk>", "<s>", "▁the", "▁cat", "s", "▁"]
+    model = Tokenizer(
+        models.WordPiece(
+            {word: index for index, word in enumerate(words)},
+            unk_token="<unk>",
+            continuing_subword_prefix="",
+        )
+    )
+    model.pre_tokenizer, model.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    model.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    model.add_special_tokens(["<unk>", "<s>"])
+    tokenizer = PublishedTokenizer(model.to_str())
+    assert tokenizer.special_tokens == ("<unk>", "<s>")
+    assert tokenizer.prompt_start == [1]
+    assert tokenizer.encode("the cats the") == [2, 3, 4, 2]
+    assert tokenizer.pieces("the cats") == ["the", " cat", "s"]
+    assert list(tokenizer.decode_stream([1, 2, 3, 4, 2])) == ["the", " cat", "s", " the"]
+    assert tokenizer.id_of("the") == 2 and tokenizer.id_of("<s>") == 1
+    with pytest.raises(ValueError, match="must contain the token, got 'the cat'"):
+        tokenizer.id_of("the cat")
+
+
+@pytest.mark.parametrize("description", ["", "{}", "not JSON"])
+def test_a_file_that_describes_no_tokenizer_is_refused(description):
+    with pytest.raises(ValueError, match="tokenizer.json must describe a tokenizer, got "):
+        PublishedTokenizer(description)
+
+
 # GPT-2's files, by hand
 
 
@@ -442,8 +493,11 @@ def test_learning_from_half_a_surrogate_pair_is_refused():
         (lambda r: r["merges"].append(r["merges"][0]), "listed once, got 'a b' twice"),
         (lambda r: r.pop("merges"), "byte-pair tokenizer must have the fields"),
         (lambda r: r.update(kind="byte"), "byte tokenizer must have the fields"),
-        (lambda r: r.update(kind="words"), "among character, byte, byte-pair, got 'words'"),
-        (lambda r: r.pop("kind"), "among character, byte, byte-pair, got None"),
+        (
+            lambda r: r.update(kind="words"),
+            "among character, byte, byte-pair, published, got 'words'",
+        ),
+        (lambda r: r.pop("kind"), "among character, byte, byte-pair, published, got None"),
     ],
 )
 def test_a_record_that_is_wrong_is_refused(change, message):

