@@ -129,6 +129,12 @@ def _parser() -> argparse.ArgumentParser:
 
     machine = _add_setup(command, default=None)
     machine.add_argument(
+        "--recompute",
+        action="store_true",
+        help="save only the inputs of blocks and compute the rest again in the backward pass: "
+        "less memory, more time, the same numbers",
+    )
+    machine.add_argument(
         "--parallel",
         choices=("ddp", "fsdp"),
         help="what processes started by torchrun split: the batch, or the parameters as well "

@@ -31,7 +31,7 @@ from groundup.training import distributed
 from groundup.training.distributed import WorkerLostError
 from groundup.training.loop import TrainingConfig, optimizers_for
 from groundup.training.loop import train as train_model
-from groundup.training.setup import Setup, choose_setup, set_up
+from groundup.training.setup import Setup, choose_setup, recompute, set_up
 from groundup.training.tasks import TEXTS, DatesTask, Task, TextTask, recall_task
 
 NAMED_DATA = ("dates", *TEXTS)
@@ -100,6 +100,8 @@ def _train(
     model.to(device)
     config = TrainingConfig(**settings["training"])
     setup = Setup(precision=config.precision, **settings["setup"])
+    if args.recompute:
+        recompute(model)
     # Dropout draws from the global state; each worker has its own rows, so its own seed.
     torch.manual_seed(settings["seed"] + distributed.rank())
     generator = torch.Generator().manual_seed(settings["seed"])

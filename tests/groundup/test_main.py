@@ -199,6 +199,14 @@ def test_a_run_may_go_on_longer_than_it_was_begun_for(run, text_path, tmp_path):
     assert "made 20 of 20 updates" in printed
 
 
+def test_recomputing_blocks_changes_no_number(run, text_path, tmp_path):
+    for name, options in (("stored", []), ("again", ["--recompute"])):
+        where = ["--steps", 3, "--set", "dropout=0.2", "--out", tmp_path / name, *options]
+        assert run("train", "--data", text_path, *SHORT, *where)[0] == 0
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("stored", "again")]
+    assert files[0] == files[1]
+
+
 def test_updates_that_a_crash_lost_leave_the_log(run, text_path, tmp_path):
     run("train", "--data", text_path, *SHORT, "--steps", 20, "--seconds", 1e-9, "--out", tmp_path)
     log = tmp_path / "log.jsonl"

@@ -285,6 +285,7 @@ def activation_bytes(
     batch_size: int,
     length: int,
     backend: Literal["explicit", "fused"] = "fused",
+    recompute: bool = False,
 ) -> dict[str, int]:
     """Estimate the bytes that a forward pass saves for the backward pass, in float32.
 
@@ -301,10 +302,13 @@ def activation_bytes(
         batch_size: Number of sequences.
         length: Tokens per sequence.
         backend: How attention is computed.
+        recompute: Whether blocks save only their inputs, as after `training.setup.recompute`. The
+            backward pass then holds, besides, what one block saves without it.
 
     Returns:
         Bytes of `attention`, `feed_forward`, `norms` (their inputs and outputs) and `loss`
-        (probabilities and token numbers).
+        (probabilities and token numbers); if blocks are recomputed, of `inputs`, `norms` and
+        `loss`.
 
     Raises:
         ValueError: If a number is below 1.
@@ -312,7 +316,8 @@ def activation_bytes(
     Source:
         Korthikanti et al. 2022, Reducing Activation Recomputation in Large Transformer Models,
         section 4.1, which counts the same way in half precision and with dropout,
-        https://arxiv.org/abs/2205.05198
+        https://arxiv.org/abs/2205.05198; Chen et al. 2016, Training Deep Nets with Sublinear
+        Memory Cost, section 4 (recomputation), https://arxiv.org/abs/1604.06174
 
     """
     _require_lengths(config, batch_size, None, length=length)
@@ -335,6 +340,10 @@ def activation_bytes(
         "norms": num_norms * norm + (d_model if config.norm_order == "post" else 0),
         "loss": config.vocab_size + 4,  # a token number takes 8 bytes
     }
+    if recompute:
+        del numbers["attention"], numbers["feed_forward"]
+        numbers["norms"] = norm if config.norm_order == "pre" else d_model
+        numbers["inputs"] = config.num_layers * d_model
     return {part: 4 * batch_size * length * number for part, number in numbers.items()}
 
 

@@ -31,6 +31,7 @@ from groundup.looking.accounting import (
     weight_bytes,
 )
 from groundup.training.loop import TrainingConfig, cross_entropy, optimizers_for
+from groundup.training.setup import recompute
 
 MODELS = {
     DecoderOnlyConfig: DecoderOnly,
@@ -302,6 +303,26 @@ def test_a_forward_pass_keeps_about_the_bytes_that_were_predicted(backend, numbe
         cross_entropy(logits, torch.zeros(logits.shape[:-1], dtype=torch.long))
     predicted = sum(activation_bytes(config, 16, 31, backend).values())
     assert predicted == pytest.approx(sum(size for size, _ in kept.values()), rel=0.02)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_recomputing_leaves_the_inputs_of_blocks_as_predicted(number, tokens):
+    config = replace(drawn(DecoderOnlyConfig, number), max_len=31, window=None, num_layers=5)
+    model, read = new_model(config), tokens(config.vocab_size, 128, 31)
+    answers = torch.zeros(128 * 31, dtype=torch.long)
+
+    def kept():
+        cross_entropy(model(read).flatten(0, 1), answers)
+        with torch.profiler.profile(profile_memory=True) as profile:
+            loss = cross_entropy(model(read).flatten(0, 1), answers)
+        loss.backward()
+        return sum(event.self_cpu_memory_usage for event in profile.key_averages())
+
+    before = kept()
+    recompute(model)
+    predicted = sum(activation_bytes(config, 128, 31, recompute=True).values())
+    assert kept() == pytest.approx(predicted, rel=0.05)
+    assert predicted < before / 3
 
 
 class Reads(TorchDispatchMode):

@@ -1,3 +1,4 @@
+import copy
 from contextlib import nullcontext
 
 import pytest
@@ -11,7 +12,7 @@ from groundup.core.models import DecoderOnly
 from groundup.core.multihead import MultiHeadAttention
 from groundup.data.batches import Batch
 from groundup.training.loop import TrainingConfig, train_step
-from groundup.training.setup import Setup, choose_setup, set_up
+from groundup.training.setup import Setup, choose_setup, recompute, set_up
 
 # Sizes: vocabulary 11, d_model 12, 3 heads, d_ff 13, context 7, batches of 5.
 
@@ -193,3 +194,29 @@ def test_a_compiled_setup_is_that_of_the_compiler(model, monkeypatch):
     (wrapped,) = set_up(model, setup)
     assert wrapped is model
     assert model.blocks[0].attention.backend == "explicit"
+
+
+# Recomputing
+
+
+def test_blocks_that_are_computed_again_learn_bit_for_bit_the_same(model, batch):
+    again = copy.deepcopy(model)
+    recompute(again)
+    gradients = []
+    for one in (model, again):
+        torch.manual_seed(0)  # of dropout
+        logits = one(**batch.inputs)
+        nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()).backward()
+        gradients.append([parameter.grad for parameter in one.parameters()])
+    assert dict(again.named_parameters()).keys() == dict(model.named_parameters()).keys()
+    for grad, same in zip(*gradients, strict=True):
+        torch.testing.assert_close(grad, same, rtol=0, atol=0)
+
+
+def test_a_model_that_recomputes_still_generates_from_a_cache(model, tokens):
+    again = copy.deepcopy(model.eval())
+    recompute(again)
+    read, cache = tokens(11, 2, 5), again.new_cache(2)
+    with torch.no_grad():
+        again(read[:, :3], cache=cache)
+        torch.testing.assert_close(again(read[:, 3:], cache=cache), model(read)[:, 3:])
