@@ -779,7 +779,7 @@ wrong = {
     "causal mask on the source": causal_on_the_source,
 }
 mine = decode_with(swapped_cross_attention, target, memory, source_mask)
-print(f"{'':30} nats per character  correct  largest change of a logit")
+print(f"{'':30} nats per character correct  largest change of a logit")
 print(f"{'yours':30} {nats_per_token(mine):18.6f} {share_right(answers):6.1%}")
 for name, sublayer in wrong.items():
     logits = decode_with(sublayer, target, memory, source_mask)
