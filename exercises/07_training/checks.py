@@ -663,8 +663,8 @@ class TestAccumulatedGradients:
         expect_accumulates(subject, case, drawn_parts, judge, noted)
         expect(
             all(one or other for one, other in itertools.pairwise(noted)),
-            "the model was given a part before the backward pass of the one before, so that what "
-            "both left in memory was kept: go backward after each part",
+            "the model received a part before the backward pass of the previous one, so the "
+            "activations of both were kept in memory: run the backward pass after each part",
         )
 
     @points(2)
@@ -864,19 +864,19 @@ class TestCheckSameAttention:
 
     @points(1)
     def test_a_wrong_scale_is_caught(self, subject, case):
-        self.judge(subject, case, "the scale is that of the values' width")
+        self.judge(subject, case, "the scale uses the width of the values")
 
     @points(1)
     def test_keys_that_are_not_read_are_caught(self, subject, case):
-        self.judge(subject, case, "no more keys are read than there are queries")
+        self.judge(subject, case, "only as many keys are used as there are queries")
 
     @points(1)
     def test_a_block_that_is_left_out_is_caught(self, subject, case):
-        self.judge(subject, case, "a last block of keys that is not full is left out")
+        self.judge(subject, case, "the last block of keys is omitted if it is not full")
 
     @points(1)
     def test_a_sum_that_is_not_scaled_is_caught(self, subject, case):
-        self.judge(subject, case, "what was summed is not scaled down when a larger score comes")
+        self.judge(subject, case, "the running sum is not rescaled when a larger score comes")
 
     @points(1)
     def test_lost_digits_are_caught(self, subject, case):
@@ -884,7 +884,7 @@ class TestCheckSameAttention:
 
     @points(1)
     def test_a_wrong_gradient_is_caught(self, subject, case):
-        bug = "the result is right, and the gradient by the keys twice too large"
+        bug = "the result is correct, but the gradient with respect to the keys is doubled"
         self.judge(subject, case, bug)
 
     def judge(self, subject, case, bug):

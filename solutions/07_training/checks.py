@@ -718,8 +718,8 @@ class TestAccumulatedGradients:
         expect_accumulates(subject, case, drawn_parts, judge, noted)
         expect(
             all(one or other for one, other in itertools.pairwise(noted)),
-            "the model was given a part before the backward pass of the one before, so that what "
-            "both left in memory was kept: go backward after each part",
+            "the model received a part before the backward pass of the previous one, so the "
+            "activations of both were kept in memory: run the backward pass after each part",
         )
 
     @points(2)
@@ -956,7 +956,7 @@ def where_every_query_sees_a_key(attention):
 
     def checked(query, key, value, mask):
         if mask is not None and not mask.any(dim=-1).all():
-            text = "a query of your mask may see no key; every one must see some"
+            text = "a query in your mask sees no key; every query must see at least one"
             raise Refused(text, AssertionError)
         return attention(query, key, value, mask)
 
@@ -965,23 +965,21 @@ def where_every_query_sees_a_key(attention):
 
 SAME = {
     "written out": explicit,
-    "torch's fused one": fused,
+    "torch's fused attention": fused,
     "in blocks of keys": by_blocks,
     "in float64, and rounded at the end": in_float64,
 }
 NOT_SAME = {
     "the mask is ignored": lambda query, key, value, mask: explicit(query, key, value, None),
     "every sequence gets the mask of the first": mask_of_the_first,
-    "the scale is that of the values' width": lambda query, key, value, mask: explicit(
+    "the scale uses the width of the values": lambda query, key, value, mask: explicit(
         query, key, value, mask, value.shape[-1] ** -0.5
     ),
-    "no more keys are read than there are queries": as_many_keys_as_queries,
-    "a last block of keys that is not full is left out": partial(by_blocks, keep_last=False),
-    "what was summed is not scaled down when a larger score comes": partial(
-        by_blocks, rescale=False
-    ),
+    "only as many keys are used as there are queries": as_many_keys_as_queries,
+    "the last block of keys is omitted if it is not full": partial(by_blocks, keep_last=False),
+    "the running sum is not rescaled when a larger score comes": partial(by_blocks, rescale=False),
     "inputs are rounded to bfloat16": half_precision,
-    "the result is right, and the gradient by the keys twice too large": (
+    "the result is correct, but the gradient with respect to the keys is doubled": (
         slope_of_the_keys_doubled
     ),
 }
@@ -1012,19 +1010,19 @@ class TestCheckSameAttention:
 
     @points(1)
     def test_a_wrong_scale_is_caught(self, subject, case):
-        self.judge(subject, case, "the scale is that of the values' width")
+        self.judge(subject, case, "the scale uses the width of the values")
 
     @points(1)
     def test_keys_that_are_not_read_are_caught(self, subject, case):
-        self.judge(subject, case, "no more keys are read than there are queries")
+        self.judge(subject, case, "only as many keys are used as there are queries")
 
     @points(1)
     def test_a_block_that_is_left_out_is_caught(self, subject, case):
-        self.judge(subject, case, "a last block of keys that is not full is left out")
+        self.judge(subject, case, "the last block of keys is omitted if it is not full")
 
     @points(1)
     def test_a_sum_that_is_not_scaled_is_caught(self, subject, case):
-        self.judge(subject, case, "what was summed is not scaled down when a larger score comes")
+        self.judge(subject, case, "the running sum is not rescaled when a larger score comes")
 
     @points(1)
     def test_lost_digits_are_caught(self, subject, case):
@@ -1032,7 +1030,7 @@ class TestCheckSameAttention:
 
     @points(1)
     def test_a_wrong_gradient_is_caught(self, subject, case):
-        bug = "the result is right, and the gradient by the keys twice too large"
+        bug = "the result is correct, but the gradient with respect to the keys is doubled"
         self.judge(subject, case, bug)
 
     def judge(self, subject, case, bug):

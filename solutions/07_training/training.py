@@ -196,7 +196,7 @@ def learning_rate(
 def clip_gradients(
     gradients: list[torch.Tensor | None], max_norm: float
 ) -> tuple[list[torch.Tensor | None], torch.Tensor]:
-    """Return new gradients, with a global norm of at most max_norm, and the norm before clipping."""
+    """Return gradients with a global norm of at most max_norm, and the norm before clipping."""
     ### BEGIN SOLUTION
     squares = [gradient.square().sum() for gradient in gradients if gradient is not None]
     norm = torch.stack(squares).sum().sqrt()
@@ -396,7 +396,7 @@ def mfu(tokens_per_second: float, flops_per_token: int, peak_teraflops: float) -
 
 
 def bits_per_byte(nats_per_token: float, num_tokens: int, num_bytes: int) -> float:
-    """Return a model's loss in bits per byte of a text with num_tokens tokens and num_bytes bytes."""
+    """Return a model's loss in bits per byte of a text of num_tokens tokens and num_bytes bytes."""
     ### BEGIN SOLUTION
     return nats_per_token * num_tokens / math.log(2) / num_bytes
     ### END SOLUTION
@@ -874,6 +874,6 @@ plt.show()
 #
 # 1. With small random weights all tokens are about equally likely, each has probability 1/V, and its negative logarithm is ln V.
 # 2. Much larger: the model is confidently wrong, so the initial logits are too large (initialisation, a missing norm or scale). Much smaller: it has information that it should not have, or the loss is averaged over the wrong things, such as padding.
-# 3. Nearly 0: a leak (a missing causal mask, targets that are not shifted), or a data set so small that it is memorised; the held-out loss tells the two apart.
+# 3. Nearly 0: a leak (a missing causal mask, targets that are not shifted), or a data set so small that it is memorised; the held-out loss distinguishes the two.
 #
-# **Often seen, and wrong:** “The loss starts high because the model has not learnt anything”, without a number; base 2 and base e mixed; a small first loss taken for good luck.
+# **Often seen, and wrong:** “The loss starts high because the model has not learnt anything”, without a number; base 2 and base e mixed; a small initial loss taken for good luck.
