@@ -128,7 +128,7 @@ class TestCheckOrderBlindness:
     @points(1)
     def test_positions_added_to_the_tokens_are_noticed(self, subject, case):
         self.judge(subject, case, "attention with a vector added for each position")
-        self.judge(subject, case, "attention with a faint vector added for each position")
+        self.judge(subject, case, "attention with a small vector added for each position")
 
     @points(1)
     def test_a_causal_mask_is_noticed(self, subject, case):
@@ -136,12 +136,12 @@ class TestCheckOrderBlindness:
 
     @points(1)
     def test_distances_are_noticed(self, subject, case):
-        self.judge(subject, case, "attention that favours tokens nearby, on either side")
+        self.judge(subject, case, "attention that favours nearby tokens on either side")
 
     @points(1)
     def test_neighbours_in_a_ring_are_noticed(self, subject, case):
         self.judge(
-            subject, case, "each token hears the one before it, and the first one hears the last"
+            subject, case, "each token sees the one before it, and the first one sees the last"
         )
 
     @points(1)
@@ -151,7 +151,7 @@ class TestCheckOrderBlindness:
 
     @points(1)
     def test_outputs_handed_to_other_tokens_are_noticed(self, subject, case):
-        self.judge(subject, case, "attention whose outputs are handed out in the reverse order")
+        self.judge(subject, case, "attention whose outputs are returned in reverse order")
 
     @points(2)
     def test_two_tokens_show_that_causal_attention_sees_the_order(self, subject, case):
@@ -487,7 +487,7 @@ class TestApplyRotary:
             if moved := differs("output with all positions shifted by 11", there, here, NEAR):
                 return f"{moved.replace('expected', 'before')}: it should be the same"
             if differs("output", apart, here, NEAR) is None:
-                return "the output stays the same even when all tokens stand twice as far apart"
+                return "the output stays the same even if all distances are doubled"
             return None
 
         expect_answer(subject, case, layer_inputs, ask, judge)

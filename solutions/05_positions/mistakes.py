@@ -453,8 +453,8 @@ LaterKeysPreferred = Alibi.but("bias.masked_fill(distance < 0, -math.inf)", "bia
 infinity."""
 
 QueriesAreTheFirstKeys = Alibi.but("k_len - q_len, k_len", "q_len")
-"""The queries are placed at the first keys; when keys come from a cache, the queries are the last
-ones."""
+"""The queries are aligned with the first keys; when keys come from a cache, the queries are the
+last tokens."""
 
 KeysInRows = Alibi.but(
     "return bias.masked_fill(distance < 0, -math.inf)",
@@ -602,7 +602,8 @@ HalvesPairedInAPart = InSpace.but(
     return torch.cat(parts, dim=-1)
     """,
 )
-"""Within the part of an axis the features i and i + width / 2 are paired; here neighbours are."""
+"""Within the part of an axis, the features i and i + width / 2 are paired; pair neighbours
+instead."""
 
 DistanceFromTheOrigin = InSpace.but(
     "axes = …\nangle = …",

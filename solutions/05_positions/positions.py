@@ -5,7 +5,7 @@
 #
 # **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** A token is a row. Positions are counted from 0. Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. A *clock* is a pair of features that rotates as the position grows: clock $i$ of a vector of width $d$ rotates by $1/\text{base}^{2i/d}$ radians per position. Clock 0 rotates by one radian per position; the last clock needs tens of thousands of positions for a full rotation.
+# **Conventions.** A token is a row. Positions are counted from 0. Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. A *clock* is a pair of features that rotates as the position grows: clock $i$ of a vector of width $d$ rotates by $1/\text{base}^{2i/d}$ radians per position. Clock 0 rotates by one radian per position; the last clock needs thousands of positions for a full rotation.
 
 # %%
 import math
@@ -75,7 +75,8 @@ def order_counter_example(
 ) -> torch.Tensor:
     """Return two tokens, (2, d_model), whose order changes the output of causal attention.
 
-    Shapes: w_query and w_key (d_model, d_head), w_value (d_model, d_value). The attention is scaled, has one head and no output projection.
+    Shapes: w_query and w_key (d_model, d_head), w_value (d_model, d_value). The attention is
+    scaled, has one head and no output projection.
     """
     ### BEGIN SOLUTION
     # Zeros that come second see the average of both values; zeros that come first see zeros.
@@ -278,7 +279,8 @@ def swapped_rotary(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotate queries and keys as the trained model expects.
 
-    Shapes: query and key (batch, heads, length, d_head), positions (batch, length), integers; returns the rotated query and the rotated key, of the same shapes.
+    Shapes: query and key (batch, heads, length, d_head), positions (batch, length), integers;
+    returns the rotated query and the rotated key, of the same shapes.
     """
     ### BEGIN SOLUTION
     d_head = query.shape[-1]
@@ -324,7 +326,8 @@ def swapped_rotary(
 def learned_positions(x: torch.Tensor, table: torch.Tensor, offset: int = 0) -> torch.Tensor:
     """Add to each token the row of its position, in a new tensor.
 
-    Shapes: x (batch, length, d_model), table (max_len, d_model); returns the shape of x. The first token has the position `offset`. Raises ValueError if the table is too short.
+    Shapes: x (batch, length, d_model), table (max_len, d_model); returns the shape of x. The first
+    token has the position `offset`. Raises ValueError if the table is too short.
     """
     ### BEGIN SOLUTION
     length, max_len = x.shape[1], table.shape[0]
@@ -633,7 +636,7 @@ def convert_rotary(weight: torch.Tensor, num_heads: int, to: str) -> torch.Tenso
 #
 # `torch.cartesian_prod(a, b)` lists all pairs, and the second entry changes fastest.
 # </details>
-# <details><summary>Hint: one axis after the other</summary>
+# <details><summary>Hint: one axis after another</summary>
 #
 # `x.chunk(axes, dim=-1)` gives the parts; rotate each one as in 5.3, by `coordinates[..., axis]`.
 # </details>

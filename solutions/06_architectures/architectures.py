@@ -21,7 +21,7 @@ from classroom import check
 
 
 def block(x, mask, weights):
-    """Apply attention where `mask` (length, length) or (batch, length, length) allows it, then the FFN.
+    """Attend where `mask` (length, length) or (batch, length, length) is True, then apply an FFN.
 
     Shapes: x (batch, length, d_model); weights is a dict of matrices: query, key, value, output
     (d_model, d_model), up (d_model, d_ff), down (d_ff, d_model).
@@ -76,8 +76,8 @@ def decoder_only_logits(
     """Return the logits of the token after each position, with tied weights.
 
     Shapes: tokens (batch, length), table (vocab_size, d_model), positions (max_len, d_model) with
-    max_len >= length, gain and bias (d_model,); each entry of layers has the weights of one block; returns
-    (batch, length, vocab_size).
+    max_len >= length, gain and bias (d_model,); each entry of layers has the weights of one block;
+    returns (batch, length, vocab_size).
     """
     ### BEGIN SOLUTION
     length, d_model = tokens.shape[1], table.shape[1]
@@ -423,8 +423,9 @@ def three_masks(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the masks for attention in both directions, causal, and with a prefix.
 
-    Shapes: prefix_lens (batch,), integers from 0 to length; returns boolean masks
-    (length, length), (length, length) and (batch, length, length): rows are queries, columns are keys, True where attention is allowed.
+    Shapes: prefix_lens (batch,), integers from 0 to length; returns boolean masks (length, length),
+    (length, length) and (batch, length, length): rows are queries, columns are keys, True where
+    attention is allowed.
     """
     ### BEGIN SOLUTION
     both_ways = torch.ones(length, length, dtype=torch.bool)
@@ -821,6 +822,6 @@ plt.show()
 #
 # 1. Encoder: all from the source, padding mask. Decoder self-attention: all from the target, causal mask and padding. Cross-attention: queries from the target, keys and values from the encoder's output, the source's padding mask.
 # 2. In training the target is known and is the decoder's input, shifted by one position (teacher forcing).
-# 3. The causal mask makes the output at each position depend on earlier inputs only, so all positions give the predictions that they would give one after the other.
+# 3. The causal mask makes the output at each position depend on earlier inputs only, so all positions give the same predictions as in step-by-step decoding with the same tokens.
 #
 # **Often seen, and wrong:** A causal mask in the cross-attention; no padding mask there; “the model sees the target in training, so it learns to copy it”, which the shift and the mask prevent.

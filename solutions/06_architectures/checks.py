@@ -157,7 +157,7 @@ def both_uses_count(gradient, cotangent, *args):
     if gradient is None:
         return "no gradient reaches `table`: part of the computation is cut off from it"
     (expected,) = decoder_oracle.gradients(args, [1], [cotangent])
-    return differs("the gradient by the tied table", gradient, expected)
+    return differs("the gradient with respect to the tied table", gradient, expected)
 
 
 @exercise(
@@ -843,25 +843,25 @@ def first_taken_for_padding(first, rest):
 
 
 RIGHT = {
-    "a decoder-only model that reads everything at once": read_at_once,
+    "a decoder-only model that processes everything at once": read_at_once,
     "one with a cache, piece by piece": in_two_pieces,
     "one with a cache, token by token": token_by_token,
     "one that computes in float32, part by part": by_parts_in_float32,
-    "one that looks at the last two words only": by_the_last_two_words,
+    "one that uses only the last two tokens": by_the_last_two_words,
 }
 NOT_RIGHT = {
     "an encoder-decoder": by_translation,
-    "a model that reads the first part both ways": with_prefix,
-    "a model that reads the first part both ways, faintly": with_faint_prefix,
-    "positions begin again at 0 with the second part": partial(in_two_pieces, restarts=True),
-    "the mask of the second part begins in the wrong corner": partial(
+    "a model that reads the first part in both directions": with_prefix,
+    "a model that reads the first part in both directions, weakly": with_faint_prefix,
+    "positions start again at 0 in the second part": partial(in_two_pieces, restarts=True),
+    "the mask of the second part is aligned at the wrong corner": partial(
         in_two_pieces, corner="start"
     ),
-    "the cache keeps no more than four tokens": partial(in_two_pieces, keeps=4),
-    "of the second part the cache keeps the newest token only": partial(
+    "the cache keeps only four tokens": partial(in_two_pieces, keeps=4),
+    "the cache keeps only the newest token of the second part": partial(
         in_two_pieces, newest_only=True
     ),
-    "a first part of one token is taken for padding": first_taken_for_padding,
+    "a first part of one token is treated as padding": first_taken_for_padding,
 }
 # They are asked the same by all checks, and by all tests that a student's is compared with.
 RIGHT = {description: remembered(model) for description, model in RIGHT.items()}
@@ -887,31 +887,31 @@ class TestCheckPromptSplit:
 
     @points(1)
     def test_a_prefix_that_is_read_both_ways_is_caught(self, subject, case):
-        self.judge(subject, case, "a model that reads the first part both ways")
+        self.judge(subject, case, "a model that reads the first part in both directions")
 
     @points(1)
     def test_a_faint_difference_is_caught(self, subject, case):
-        self.judge(subject, case, "a model that reads the first part both ways, faintly")
+        self.judge(subject, case, "a model that reads the first part in both directions, weakly")
 
     @points(1)
     def test_positions_that_begin_again_are_caught(self, subject, case):
-        self.judge(subject, case, "positions begin again at 0 with the second part")
+        self.judge(subject, case, "positions start again at 0 in the second part")
 
     @points(1)
     def test_a_mask_in_the_wrong_corner_is_caught(self, subject, case):
-        self.judge(subject, case, "the mask of the second part begins in the wrong corner")
+        self.judge(subject, case, "the mask of the second part is aligned at the wrong corner")
 
     @points(1)
     def test_a_cache_that_forgets_the_oldest_is_caught(self, subject, case):
-        self.judge(subject, case, "the cache keeps no more than four tokens")
+        self.judge(subject, case, "the cache keeps only four tokens")
 
     @points(1)
     def test_a_cache_that_skips_tokens_is_caught(self, subject, case):
-        self.judge(subject, case, "of the second part the cache keeps the newest token only")
+        self.judge(subject, case, "the cache keeps only the newest token of the second part")
 
     @points(1)
     def test_a_first_token_that_is_lost_is_caught(self, subject, case):
-        self.judge(subject, case, "a first part of one token is taken for padding")
+        self.judge(subject, case, "a first part of one token is treated as padding")
 
     def judge(self, subject, case, bug):
         expect_test_judges(subject, case, "check_prompt_split", RIGHT, NOT_RIGHT, bug)

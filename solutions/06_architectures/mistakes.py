@@ -232,8 +232,8 @@ MeanOfMeans = Loss.but(
     'nats = F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad, reduction="none")\n'
     "return (nats.sum(dim=1) / (targets != pad).sum(dim=1)).mean()",
 )
-"""The mean of each sequence is taken first, so tokens of short sequences weigh more; take one mean
-over all real tokens of the batch."""
+"""The mean of each sequence is taken first, so tokens of short sequences have more weight; take one
+mean over all real tokens of the batch."""
 
 SumInsteadOfMean = Loss.but("ignore_index=pad", 'ignore_index=pad, reduction="sum"')
 """The losses are summed; divide by the number of real tokens."""
@@ -795,7 +795,7 @@ EachGetsAllOfIt = Smoothed.but(
     "vocab_size = …\nsoft = …",
     "soft = F.one_hot(targets, logits.shape[-1]) * (1 - smoothing) + smoothing",
 )
-"""Every token gets the whole smoothing; it is divided by vocab_size."""
+"""Every token gets the whole smoothing; divide it by vocab_size."""
 
 DivergenceInstead = Smoothed.but(
     "-(soft * log_p)", "(torch.special.xlogy(soft, soft) - soft * log_p)"
