@@ -26,10 +26,10 @@ from classroom.exercise.expect import (
 from classroom.exercise.prepared import RecordedSubject, handed_out, known, packed
 
 NEAR = 1e-4
-"""Angles worked out in float32 are right to this, as long as positions are small."""
+"""Angles computed in float32 are accurate to this, as long as positions are small."""
 
 EXACT = 1e-6
-"""Where no angle is in play, float32 is right to this."""
+"""Without angles, float32 is accurate to this."""
 
 
 expect_near = functools.partial(expect_agrees, tolerance=NEAR, alike=NEAR)
@@ -68,7 +68,7 @@ def expect_answer(subject, case, inputs, ask, judge, alike=NEAR, crashes_tell=Fa
 
 
 def verdict(subject, args, ask, judge, crashes_tell):
-    """Return what is wrong with an answer, if anything, and whether it is a crash."""
+    """Return what is wrong with an answer, or None, and whether it is a crash."""
     if isinstance(subject, RecordedSubject):
         return subject.answer(
             ("verdict", ask, args), lambda code: verdict(code, args, ask, judge, crashes_tell)
@@ -116,7 +116,7 @@ def causal_output(x, w_query, w_key, w_value):
 @exercise(
     "check_order_blindness",
     number="5.1",
-    title="Write the test: does it see the order?",
+    title="Write a test for order blindness",
     asks="`check_order_blindness` calls the layer that it is given and `assert`s that permuted tokens "
     "give permuted outputs; `order_counter_example` returns two tokens, (2, d_model), whose order "
     "causal attention sees.",
@@ -128,7 +128,7 @@ class TestCheckOrderBlindness:
     @points(1)
     def test_positions_added_to_the_tokens_are_noticed(self, subject, case):
         self.judge(subject, case, "attention with a vector added for each position")
-        self.judge(subject, case, "attention with a faint vector added for each position")
+        self.judge(subject, case, "attention with a small vector added for each position")
 
     @points(1)
     def test_a_causal_mask_is_noticed(self, subject, case):
@@ -136,12 +136,12 @@ class TestCheckOrderBlindness:
 
     @points(1)
     def test_distances_are_noticed(self, subject, case):
-        self.judge(subject, case, "attention that favours tokens nearby, on either side")
+        self.judge(subject, case, "attention that favours nearby tokens on either side")
 
     @points(1)
     def test_neighbours_in_a_ring_are_noticed(self, subject, case):
         self.judge(
-            subject, case, "each token hears the one before it, and the first one hears the last"
+            subject, case, "each token sees the one before it, and the first one sees the last"
         )
 
     @points(1)
@@ -151,7 +151,7 @@ class TestCheckOrderBlindness:
 
     @points(1)
     def test_outputs_handed_to_other_tokens_are_noticed(self, subject, case):
-        self.judge(subject, case, "attention whose outputs are handed out in the reverse order")
+        self.judge(subject, case, "attention whose outputs are returned in reverse order")
 
     @points(2)
     def test_two_tokens_show_that_causal_attention_sees_the_order(self, subject, case):
@@ -201,9 +201,10 @@ TABLE = {"table": "length d_model"}
 @exercise(
     "sinusoidal_positions",
     number="5.2",
-    title="Clocks for positions",
-    asks="`sinusoidal_positions` returns the table (length, d_model) of the paper, neighbours being "
-    "the sine and cosine of one clock; `shift_matrix` returns the matrix that moves every row on.",
+    title="Sinusoidal positions",
+    asks="`sinusoidal_positions` returns the table (length, d_model) of the paper, with the sine "
+    "and cosine of one clock as neighbours; `shift_matrix` returns the matrix that shifts "
+    "every row.",
     difficulty=3,
     importance=4,
     minutes=25,
@@ -292,9 +293,9 @@ def is_crash(answer):
 @exercise(
     "learned_positions",
     number="5.5",
-    title="A table that ends",
-    asks="Add the rows `offset`, `offset + 1`, … of the table to the tokens; if the table ends before "
-    "the tokens do, raise a ValueError that names the numbers.",
+    title="A learned table of positions",
+    asks="Add the rows `offset`, `offset + 1`, … of the table to the tokens; if the table is too "
+    "short, raise a ValueError that names the numbers.",
     difficulty=1,
     importance=3,
     minutes=10,
@@ -389,7 +390,7 @@ def rotary_oracle(x, positions, base):
 
 
 def draw_positions(case, batch, length, farthest=60):
-    """Positions of several sequences, ascending, with gaps."""
+    """Draw positions of several sequences, ascending, with gaps."""
     rows = [torch.randperm(farthest, generator=case.generator)[:length] for _ in range(batch)]
     return torch.stack(rows).sort(dim=-1).values
 
@@ -418,9 +419,10 @@ def layer_oracle(x, w_query, w_key, w_value, num_heads, positions):
 @exercise(
     "apply_rotary",
     number="5.3",
-    title="Turn queries and keys",
-    asks="`apply_rotary` turns neighbouring features by position / base^(2i / d_head); "
-    "`rotary_attention` is a layer of attention that uses it, and returns its heads side by side.",
+    title="Rotary position embeddings (RoPE)",
+    asks="`apply_rotary` rotates pairs of neighbouring features by position / base^(2i / "
+    "d_head); `rotary_attention` is an attention layer that uses it and returns its "
+    "concatenated heads.",
     difficulty=3,
     importance=5,
     minutes=30,
@@ -482,10 +484,10 @@ class TestApplyRotary:
             expected = layer_oracle(*args)
             if problem := wrong_form((here,), (expected,), form, "rotary_attention"):
                 return problem
-            if moved := differs("output with all positions 11 further on", there, here, NEAR):
+            if moved := differs("output with all positions shifted by 11", there, here, NEAR):
                 return f"{moved.replace('expected', 'before')}: it should be the same"
             if differs("output", apart, here, NEAR) is None:
-                return "the output stays the same even when all tokens stand twice as far apart"
+                return "the output stays the same even if all distances are doubled"
             return None
 
         expect_answer(subject, case, layer_inputs, ask, judge)
@@ -514,8 +516,8 @@ exec(packed(__file__, 3), globals())
     "convert_rotary",
     number="5.9",
     title="Two layouts, one model",
-    asks='Return the rows of a query or key projection in the order that the layout `to`, "half_split" '
-    'or "interleaved", needs, head by head.',
+    asks="Return the rows of a query or key projection, head by head, in the order required by "
+    'the layout `to`, "half_split" or "interleaved".',
     difficulty=3,
     importance=3,
     minutes=15,
@@ -595,9 +597,10 @@ def bias_oracle(num_heads, q_len, k_len):
 @exercise(
     "alibi_bias",
     number="5.6",
-    title="Lower what is far away",
-    asks="`alibi_slopes` returns one slope per head; `alibi_bias` returns what is added to the scores, "
-    "(num_heads, q_len, k_len): minus slope times distance, and minus infinity for later keys.",
+    title="ALiBi: lower the scores of distant keys",
+    asks="`alibi_slopes` returns one slope per head; `alibi_bias` returns the bias that is added "
+    "to the scores, (num_heads, q_len, k_len): minus slope times distance, and minus "
+    "infinity for later keys.",
     difficulty=2,
     importance=3,
     minutes=20,
@@ -678,9 +681,10 @@ SPACE = {"output": "batch points d_head"}
 @exercise(
     "rotary_in_space",
     number="5.10",
-    title="Patches and points",
-    asks="`patch_coordinates` returns (row, column) of each patch in reading order; `rotary_in_space` "
-    "gives each axis an equal part of the features and turns it by that coordinate.",
+    title="RoPE for patches and points",
+    asks="`patch_coordinates` returns (row, column) of each patch in reading order; "
+    "`rotary_in_space` gives each axis an equal part of the features and rotates it by that "
+    "coordinate.",
     difficulty=3,
     importance=3,
     minutes=25,
@@ -731,7 +735,7 @@ class TestRotaryInSpace:
                 if problem := wrong_form(turned, (query, key), form, "rotary_in_space"):
                     return problem
                 scores.append((turned[0].double() * turned[1].double()).sum(dim=-1)[0])
-            if problem := differs("scores after moving the origin", scores[1], scores[0], NEAR):
+            if problem := differs("scores after shifting the origin", scores[1], scores[0], NEAR):
                 return problem.replace("expected", "before")
             expected = (
                 space_oracle(query, origin, 100.0) * space_oracle(key, origin + corners, 100.0)
@@ -789,9 +793,10 @@ EXTRAPOLATION = {"by_position": "length", "breaks_at": "", "perplexity": "length
 @exercise(
     "extrapolation",
     number="5.8",
-    title="Longer than it was trained",
+    title="Sequences longer than in training",
     asks="Return (by_position, breaks_at, perplexity): the mean loss at each position, the first "
-    "position at which it is worse than where training ended, and the perplexity of the first t tokens.",
+    "position at which it is worse than at the end of the trained length, and the "
+    "perplexity of the first t tokens.",
     difficulty=2,
     importance=4,
     minutes=20,
@@ -838,9 +843,9 @@ def halves_oracle(x, positions):
 @exercise(
     "mended_positions",
     number="5.7",
-    title="Bug hunt: two formulas, nearly right",
-    asks="`mended_positions` is the published table with both its bugs mended, `mended_rotary` the "
-    "published turn of the features i and i + d_head / 2 with its one bug mended.",
+    title="Bug hunt: two nearly correct formulas",
+    asks="`mended_positions` is the published table with both its bugs fixed; `mended_rotary` is "
+    "the published rotation of the features i and i + d_head / 2 with its one bug fixed.",
     difficulty=3,
     importance=4,
     minutes=25,
@@ -877,7 +882,7 @@ class TestMendedPositions:
             if problem := wrong_form((seen,), (x,), form, "mended_rotary"):
                 return problem
             lengths = seen.double().norm(dim=-1)
-            return differs("lengths of the turned vectors", lengths, x.norm(dim=-1), NEAR)
+            return differs("norms of the rotated vectors", lengths, x.norm(dim=-1), NEAR)
 
         def ask(subject, *args):
             return subject.call("mended_rotary", *args)
@@ -890,7 +895,7 @@ class TestMendedPositions:
 
 @functools.cache
 def reader():
-    """Load the trained model in double precision, and a page of Python for it to read."""
+    """Load the trained model in double precision, and a page of Python as its input."""
     from groundup.pretrained import load
 
     model, tokenizer = load("reader")
@@ -899,7 +904,7 @@ def reader():
 
 
 def logits_with(turn, ids, positions):
-    """Run the reader with queries and keys turned by `turn` in each layer."""
+    """Run the model with queries and keys rotated by `turn` in each layer."""
     model, _ = reader()
     x = model.embedding(ids)
     for block in model.blocks:
@@ -948,9 +953,9 @@ def draw_lines(case, rows, length=12):
 @exercise(
     "swapped_rotary",
     number="5.4",
-    title="Your turn in a trained model",
-    asks="Return (query, key), turned so that a trained model whose rotary positions pair neighbours, "
-    "with base 10,000, gives the logits that it gave.",
+    title="Your rotation in a trained model",
+    asks="Return (query, key), rotated so that a trained model whose rotary embeddings pair "
+    "neighbours, with base 10,000, gives the same logits as before.",
     difficulty=2,
     importance=4,
     minutes=10,
@@ -985,7 +990,7 @@ class TestSwappedRotary:
                 for some in (logits, expected)
             )
             return (
-                f"{problem}. All that the loss says is {told:.4f} nats per token instead of "
+                f"{problem}. The loss alone would show only {told:.4f} nats per token instead of "
                 f"{wanted:.4f}"
             )
 

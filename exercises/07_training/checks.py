@@ -1,4 +1,4 @@
-"""What is graded in chapter 07, training on a GPU.
+"""What is graded in chapter 07, training.
 
 Made by `classroom release`: what is right, and what known mistakes return, comes as data in
 prepared.zip.
@@ -37,7 +37,7 @@ def merges_oracle(words, num_merges):
 
 def judge_merges(seen, words, num_merges):
     if not isinstance(seen, (list, tuple)) or any(len(pair) != 2 for pair in seen):
-        return f"`byte_pairs` should return a list of pairs, it returned {describe(seen)}"
+        return f"`byte_pairs` should return a list of pairs; it returned {describe(seen)}"
     expected = merges_oracle(words, num_merges)
     for place, (pair, right) in enumerate(zip(seen, expected, strict=False)):
         if tuple(pair) != right:
@@ -55,9 +55,9 @@ def pieces_oracle(word, merges):
 def judge_pieces(seen, word, merges):
     expected = pieces_oracle(word, merges)
     if not isinstance(seen, (list, tuple)):
-        return f"`encode` should return a list of pieces, it returned {describe(seen)}"
+        return f"`encode` should return a list of pieces; it returned {describe(seen)}"
     if list(seen) != expected:
-        return f"the word {word} is cut into {list(seen)}, expected {expected}"
+        return f"the word {word} is split into {list(seen)}, expected {expected}"
     return None
 
 
@@ -79,9 +79,10 @@ def drawn_words(case):
 @exercise(
     "byte_pairs",
     number="7.10",
-    title="A vocabulary of byte pairs",
+    title="Byte-pair encoding",
     asks="`byte_pairs` learns which pairs of neighbours to merge, the most frequent one first; "
-    "`encode` cuts a word into pieces by these merges, in the order in which they were learned.",
+    "`encode` splits a word into pieces by these merges, in the order in which they were "
+    "learned.",
     difficulty=3,
     importance=2,
     minutes=45,
@@ -196,9 +197,9 @@ BATCH = {"inputs": "batch length", "targets": "batch length"}
     "get_batch",
     number="7.1",
     title="Batches without leaks",
-    asks="`cut` splits a text into what is learned from and what is held out, `starts_from` turns "
-    "random numbers into places where windows may begin, `get_batch` returns the windows and the "
-    "token after each of their tokens.",
+    asks="`cut` splits a text into a training part and a held-out part, `starts_from` turns "
+    "random numbers into positions where windows can begin, `get_batch` returns the windows "
+    "and the token after each of their tokens.",
     difficulty=1,
     importance=5,
     minutes=20,
@@ -294,7 +295,7 @@ UPDATED = {"parameter": "rows columns", "mean": "rows columns", "mean_square": "
     number="7.2",
     title="AdamW by hand",
     by_hand=True,
-    asks="Return (parameter, mean, mean_square) after one update by AdamW, without torch.optim.",
+    asks="Return (parameter, mean, mean_square) after one AdamW update, without torch.optim.",
     difficulty=3,
     importance=5,
     minutes=20,
@@ -337,7 +338,7 @@ class TestAdamwStep:
 
         def judge(seen):
             if not isinstance(seen, torch.Tensor):
-                return f"`adamw_step` should return three tensors, it returned {describe(seen)}"
+                return f"`adamw_step` should return three tensors; it returned {describe(seen)}"
             return differs("the parameter after six updates", seen, torch_run(*given))
 
         others = [draw(case.fresh(i)) for i in range(2)]
@@ -372,8 +373,8 @@ def at(place, case):
 @exercise(
     "learning_rate",
     number="7.3",
-    title="Warm-up and cosine",
-    asks="Return the learning rate of one update: up a straight line, then down half a cosine.",
+    title="Warm-up and cosine decay",
+    asks="Return the learning rate of one update: a linear rise, then a decay along half a cosine.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -449,10 +450,10 @@ ROUNDING = 1e-5
 
 def judge_form(seen, gradients):
     if not isinstance(seen, (tuple, list)) or len(seen) != 2:
-        return f"`clip_gradients` should return (clipped, norm), it returned {describe(seen)}"
+        return f"`clip_gradients` should return (clipped, norm); it returned {describe(seen)}"
     clipped = seen[0]
     if not isinstance(clipped, (tuple, list)) or len(clipped) != len(gradients):
-        return f"clipped should be a list of {len(gradients)}, it is {describe(clipped)}"
+        return f"clipped should be a list of {len(gradients)}; it is {describe(clipped)}"
     return None
 
 
@@ -472,7 +473,7 @@ def judge_clipped(seen, gradients, max_norm):
         if not isinstance(s, torch.Tensor) or s.shape != gradient.shape:
             return f"{label} should be a tensor of shape {tuple(gradient.shape)}"
         if problem := differs(label, s, right[place], ROUNDING):
-            return f"{problem} (the norm of all is {norm:.4g}, max_norm {max_norm:.4g})"
+            return f"{problem} (the global norm is {norm:.4g}, max_norm {max_norm:.4g})"
     return None
 
 
@@ -487,7 +488,7 @@ def judge_frozen(seen, gradients, max_norm):
         return problem
     for place, (s, gradient) in enumerate(zip(seen[0], gradients, strict=True)):
         if gradient is None and s is not None:
-            return f"parameter {place} is frozen, None stands for its gradient, and you return " + (
+            return f"parameter {place} is frozen, its gradient is None, and you return " + (
                 describe(s)
             )
     return None
@@ -496,9 +497,9 @@ def judge_frozen(seen, gradients, max_norm):
 @exercise(
     "clip_gradients",
     number="7.4",
-    title="Clipping by the global norm",
-    asks="Return (clipped, norm): all gradients scaled down together where their norm exceeds "
-    "max_norm, and the norm that they had before.",
+    title="Gradient clipping by the global norm",
+    asks="Return (clipped, norm): all gradients scaled down together if their global norm "
+    "exceeds max_norm, and the norm before clipping.",
     difficulty=2,
     importance=4,
     minutes=15,
@@ -632,9 +633,9 @@ def judge_loss(found, most, weight, parts):
 @exercise(
     "accumulated_gradients",
     number="7.5",
-    title="A big batch in small parts",
-    asks="Return (gradient, loss) of the mean loss over all targets of all parts that count, with "
-    "one part in the model at a time.",
+    title="Gradient accumulation",
+    asks="Return (gradient, loss) of the mean loss over all targets that count, of all parts, "
+    "with one part in the model at a time.",
     difficulty=3,
     importance=4,
     minutes=30,
@@ -657,13 +658,13 @@ class TestAccumulatedGradients:
             largest = max(len(x) for x, _ in parts)
             if 0 < most <= largest:
                 return None
-            return f"the largest part has {largest} sequences, and the model was given {most}"
+            return f"the largest part has {largest} sequences, and the model received {most}"
 
         expect_accumulates(subject, case, drawn_parts, judge, noted)
         expect(
             all(one or other for one, other in itertools.pairwise(noted)),
-            "the model was given a part before the backward pass of the one before, so that what "
-            "both left in memory was kept: go backward after each part",
+            "the model received a part before the backward pass of the previous one, so the "
+            "activations of both were kept in memory: run the backward pass after each part",
         )
 
     @points(2)
@@ -738,7 +739,7 @@ def master_oracle(master, gradient, lr):
 
 def judge_master(seen, master, gradient, lr):
     if not isinstance(seen, (tuple, list)) or len(seen) != 2:
-        return f"`master_step` should return (master, weight), it returned {describe(seen)}"
+        return f"`master_step` should return (master, weight); it returned {describe(seen)}"
     expected = master_oracle(master, gradient, lr)
     for label, tensor, dtype, digits in (
         ("master", seen[0], torch.float32, 1e-6),
@@ -774,9 +775,10 @@ def tiny_updates(master, gradient, lr):
 @exercise(
     "low_precision",
     number="7.6",
-    title="Where float32 must stay",
-    asks="`rms_norm` takes its mean in float32 and returns the dtype of its input; `token_losses` "
-    "are computed and returned in float32; `master_step` updates weights that are kept in float32.",
+    title="Mixed precision: where float32 must stay",
+    asks="`rms_norm` computes its mean in float32 and returns the dtype of its input; "
+    "`token_losses` are computed and returned in float32; `master_step` updates weights "
+    "that are stored in float32.",
     difficulty=3,
     importance=4,
     minutes=25,
@@ -826,7 +828,7 @@ class TestLowPrecision:
         def judge(seen):
             master, gradient, lr = given
             if not isinstance(seen, torch.Tensor) or seen.shape != master.shape:
-                return f"`master_step` should return (master, weight), it returned {describe(seen)}"
+                return f"`master_step` should return (master, weight); it returned {describe(seen)}"
             expected = master_oracle(master, gradient, NUM_TINY_UPDATES * lr)
             return differs(f"the master after {NUM_TINY_UPDATES} updates", seen, expected, 1e-4)
 
@@ -843,9 +845,9 @@ exec(packed(__file__, 0), globals())
 @exercise(
     "check_same_attention",
     number="7.9",
-    title="Write the test: is the fast one the same?",
-    asks="`check_same_attention` calls the attention that it is given on inputs of your choice, "
-    "and `assert`s that results and gradients are those of attention written out.",
+    title="Write a test: does fast attention give the same numbers?",
+    asks="`check_same_attention` calls the given attention on inputs of your choice, and "
+    "`assert`s that results and gradients are those of naive attention.",
     difficulty=4,
     importance=4,
     minutes=40,
@@ -862,19 +864,19 @@ class TestCheckSameAttention:
 
     @points(1)
     def test_a_wrong_scale_is_caught(self, subject, case):
-        self.judge(subject, case, "the scale is that of the values' width")
+        self.judge(subject, case, "the scale uses the width of the values")
 
     @points(1)
     def test_keys_that_are_not_read_are_caught(self, subject, case):
-        self.judge(subject, case, "no more keys are read than there are queries")
+        self.judge(subject, case, "only as many keys are used as there are queries")
 
     @points(1)
     def test_a_block_that_is_left_out_is_caught(self, subject, case):
-        self.judge(subject, case, "a last block of keys that is not full is left out")
+        self.judge(subject, case, "the last block of keys is omitted if it is not full")
 
     @points(1)
     def test_a_sum_that_is_not_scaled_is_caught(self, subject, case):
-        self.judge(subject, case, "what was summed is not scaled down when a larger score comes")
+        self.judge(subject, case, "the running sum is not rescaled when a larger score comes")
 
     @points(1)
     def test_lost_digits_are_caught(self, subject, case):
@@ -882,7 +884,7 @@ class TestCheckSameAttention:
 
     @points(1)
     def test_a_wrong_gradient_is_caught(self, subject, case):
-        bug = "the result is right, and the gradient by the keys twice too large"
+        bug = "the result is correct, but the gradient with respect to the keys is doubled"
         self.judge(subject, case, bug)
 
     def judge(self, subject, case, bug):
@@ -924,9 +926,10 @@ def bits_oracle(nats_per_token, num_tokens, num_bytes):
 @exercise(
     "training_cost",
     number="7.7",
-    title="What training costs, and what it buys",
-    asks="`flops_per_token` counts the operations of training, `mfu` says which share of a device "
-    "they keep busy, `bits_per_byte` makes losses comparable whatever the tokenizer.",
+    title="The cost of training, and bits per byte",
+    asks="`flops_per_token` counts the operations of training, `mfu` returns the fraction of a "
+    "device's peak that they use, `bits_per_byte` makes losses comparable across "
+    "tokenizers.",
     difficulty=2,
     importance=4,
     minutes=25,
@@ -1003,8 +1006,8 @@ def drawn_runs(case):
 @exercise(
     "verdicts",
     number="7.8",
-    title="Which curve is which mistake?",
-    asks="`verdicts` gets the curves of some runs and returns, for each run, what is wrong with it.",
+    title="Which curve has which mistake?",
+    asks="`verdicts` gets the curves of some runs and returns, for each run, its mistake.",
     difficulty=4,
     importance=4,
     minutes=50,
@@ -1043,11 +1046,11 @@ class TestVerdicts:
             for letter, mistake in right.items():
                 told = seen[letter]
                 if told not in MISTAKES:
-                    return f"you say {told!r} of run {letter}, which is no name on the list"
+                    return f"you return {told!r} for run {letter}, which is not a name in the table"
                 if told != mistake and {told, mistake} & set(group):
                     learned, unseen = (float(curves[letter][n][-1]) for n in ("train", "held_out"))
                     return (
-                        f"the mistake of run {letter} is “{mistake}”, and you say “{told}”; its "
+                        f"the mistake of run {letter} is “{mistake}”, and you return “{told}”; its "
                         f"losses end at {learned:.1f} (train) and {unseen:.1f} (held_out)"
                     )
             return None

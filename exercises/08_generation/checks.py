@@ -144,7 +144,9 @@ def even_inputs(case):
 
 def counts_follow_shares(tokens, logits, u):
     if not isinstance(tokens, torch.Tensor) or tokens.shape != u.shape:
-        return f"tokens of shape {tuple(u.shape)} should be returned, it is {describe(tokens)}"
+        return (
+            f"tokens of shape {tuple(u.shape)} should be returned; the result is {describe(tokens)}"
+        )
     expected = [share * len(u) for share in shares(logits[0].tolist())]
     counts = [int((tokens == token).sum()) for token in range(len(expected))]
     # Evenly laid numbers meet an interval as often as its length says, or once more or less.
@@ -153,7 +155,7 @@ def counts_follow_shares(tokens, logits, u):
         return None
     token = off.index(max(off))
     return (
-        f"of {len(u)} numbers u that lie evenly between 0 and 1, {counts[token]} gave token "
+        f"of {len(u)} evenly spaced numbers u between 0 and 1, {counts[token]} gave token "
         f"{token}; its probability is {expected[token] / len(u):.3f}, so {expected[token]:.0f} "
         "should have"
     )
@@ -175,9 +177,9 @@ def next_token_oracle(logits, u, temperature=1.0, k=None, p=None):
 @exercise(
     "next_token",
     number="8.1",
-    title="Choose the next token",
-    asks="`with_temperature`, `top_k` and `top_p` turn logits into logits, `draw` turns logits and "
-    "a number between 0 and 1 into a token, and `next_token` does all of it in order.",
+    title="Sampling: temperature, top-k and top-p",
+    asks="`with_temperature`, `top_k` and `top_p` return new logits, `draw` turns logits and a "
+    "number between 0 and 1 into a token, and `next_token` combines them in order.",
     difficulty=2,
     importance=5,
     minutes=40,
@@ -205,7 +207,7 @@ class TestNextToken:
 
         def judge(seen, logits, k):
             if not isinstance(seen, torch.Tensor) or seen.shape != logits.shape:
-                return f"logits should be returned, it is {describe(seen)}"
+                return f"logits should be returned; the result is {describe(seen)}"
             problem = differs("logits", seen, logits)
             return problem and f"k={k} of {logits.shape[1]} tokens should keep all: {problem}"
 
@@ -280,7 +282,7 @@ def wrong_answer(answer):
     """Say how an answer is no output with a cache; None if it is one."""
     if isinstance(answer, (tuple, list)) and len(answer) == 2:
         return None
-    return f"`cached_attention` should return (found, cache), it returned {describe(answer)}"
+    return f"`cached_attention` should return (found, cache); it returned {describe(answer)}"
 
 
 def read_in_chunks(subject, query, key, value, chunkings):
@@ -314,7 +316,7 @@ def judge_chunks(results, query, key, value, chunkings):
             else:
                 where = f"read in pieces of {', '.join(map(str, sizes))} tokens, piece {place + 1}"
             if not isinstance(seen, torch.Tensor) or seen.shape != expected.shape:
-                return f"{where}: found should be of shape {tuple(expected.shape)}, it is {describe(seen)}"
+                return f"{where}: found should have shape {tuple(expected.shape)}; it is {describe(seen)}"
             if problem := differs("found", seen, expected):
                 return f"{where}: {problem}"
     return None
@@ -341,7 +343,7 @@ def judge_branches(seen, query, key, value):
     problem = (
         differs("found", seen, expected)
         if isinstance(seen, torch.Tensor) and seen.shape == expected.shape
-        else f"found should be of shape {tuple(expected.shape)}, it is {describe(seen)}"
+        else f"found should have shape {tuple(expected.shape)}; it is {describe(seen)}"
     )
     return problem and (
         f"after one prompt, one continuation and then another one from the same cache: {problem}"
@@ -377,7 +379,7 @@ def read_with(subject, ids):
                 return problem
             found, caches[layer] = answer
             if not isinstance(found, torch.Tensor) or found.shape[::2] != (1, chunk.shape[1]):
-                return f"found should have a row for each new token, it is {describe(found)}"
+                return f"found should have a row for each new token; it is {describe(found)}"
             x = x + attention.output(found.double().transpose(1, 2).flatten(2))
             x = x + block.feed_forward(block.feed_forward_norm(x))
         rows.append(model.unembedding(model.final_norm(x)))
@@ -393,9 +395,9 @@ def judge_reader(logits, ids):
 @exercise(
     "cached_attention",
     number="8.2",
-    title="Attention with a cache",
+    title="Attention with a KV cache",
     asks="Attend from the new tokens to those in the cache and to themselves, causally, at their "
-    "true positions, and return what they found and a cache that has the new ones in it.",
+    "true positions, and return the output and a cache that includes the new tokens.",
     difficulty=4,
     importance=5,
     minutes=35,
@@ -478,9 +480,9 @@ RING = {
 @exercise(
     "cache_bytes",
     number="8.4",
-    title="What a cache takes, and a cache that forgets",
-    asks="`cache_bytes` counts the bytes of a cache from its sizes; `sliding_cache` writes new "
-    "tokens into a ring of `window` places, over the oldest.",
+    title="The size of a KV cache, and a sliding window",
+    asks="`cache_bytes` computes the bytes of a cache from its sizes; `sliding_cache` writes new "
+    "tokens into a ring buffer of `window` slots, over the oldest.",
     difficulty=3,
     importance=4,
     minutes=25,
@@ -655,7 +657,7 @@ def search(subject, problems):
         lent = subject.lend(model)
         answer = subject.call("beam_search", lent, BOS, EOS, num_beams, max_len, alpha)
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            return f"`beam_search` should return (tokens, score), it returned {describe(answer)}"
+            return f"`beam_search` should return (tokens, score); it returned {describe(answer)}"
         tokens, score = answer
         tokens = tokens.tolist() if isinstance(tokens, torch.Tensor) else tokens
         score = score.item() if isinstance(score, torch.Tensor) and score.numel() == 1 else score
@@ -685,7 +687,7 @@ def judge_search(found, problems, expected_of=None):
                 f"with the score {number(score)} (bos {BOS}, eos {EOS})"
             )
         if problem := differs("its score", score, best):
-            return f"{told} finds the right tokens, {tokens}, but {problem}"
+            return f"{told} finds the correct tokens, {tokens}, but {problem}"
     return None
 
 
@@ -693,8 +695,8 @@ def judge_search(found, problems, expected_of=None):
     "beam_search",
     number="8.8",
     title="Beam search",
-    asks="Keep the `num_beams` most probable beginnings of each length, set aside those that have "
-    "ended, and return the answer with the best score, and that score.",
+    asks="Keep the `num_beams` most probable prefixes of each length, set aside those that have "
+    "ended, and return the sequence with the best score, and that score.",
     difficulty=4,
     importance=3,
     minutes=40,
@@ -798,19 +800,19 @@ def ask_for_logits(subject, prompts, pad, table, layers):
 def judge_logits(answer, prompts, pad, table, layers):
     logits, num_calls = answer
     if num_calls != 1:
-        return f"the model was asked {num_calls} times; ask it once, for all prompts"
+        return f"the model was called {num_calls} times; call it once, for all prompts"
     expected = []
     for prompt in prompts:
         places = torch.arange(len(prompt))
         alone = prompt[None], places[None], (places[:, None] >= places)[None]
         expected.append(small_model(table, layers, *alone)[0, -1])
     if not isinstance(logits, torch.Tensor) or logits.shape != (len(prompts), VOCAB):
-        return f"logits should be of shape {(len(prompts), VOCAB)}, it is {describe(logits)}"
+        return f"logits should have shape {(len(prompts), VOCAB)}; the result is {describe(logits)}"
     for row, (seen, alone) in enumerate(zip(logits, expected, strict=True)):
         if problem := differs("logits", seen, alone):
             return (
                 f"prompt {row} has {len(prompts[row])} of at most {max(map(len, prompts))} tokens; "
-                f"compared with what the model says to it alone, {problem}"
+                f"compared with the logits for this prompt alone, {problem}"
             )
     return None
 
@@ -818,9 +820,9 @@ def judge_logits(answer, prompts, pad, table, layers):
 @exercise(
     "left_padded",
     number="8.5",
-    title="A batch of prompts",
+    title="A batch of prompts, padded on the left",
     asks="`left_padded` returns tokens, positions and mask of a batch of prompts, padded on the "
-    "left; `next_logits` asks a model for the logits after each of them.",
+    "left; `next_logits` calls a model for the logits after each of them.",
     difficulty=3,
     importance=4,
     minutes=25,
@@ -909,7 +911,7 @@ def judge_speculation(answers, problems):
         target, draft, drafted, accept, u = problem
         expected, seen = speculative_oracle(*problem), as_tokens(answer)
         if seen is None:
-            return f"tokens should be returned, it is {describe(answer)}"
+            return f"tokens should be returned; the result is {describe(answer)}"
         if seen != expected:
             ratios = [
                 number(target[i, token] / draft[i, token])
@@ -917,7 +919,7 @@ def judge_speculation(answers, problems):
             ]
             return (
                 f"drafted were {drafted.tolist()}, target over draft is {', '.join(ratios)}, accept "
-                f"is {[round(a, 3) for a in accept.tolist()]} and u {u:.3f}: {seen} was written, "
+                f"is {[round(a, 3) for a in accept.tolist()]} and u {u:.3f}: the result is {seen}, "
                 f"expected {expected}"
             )
     return None
@@ -960,7 +962,7 @@ def judge_first(counts, target, draft, places, others):
     told = ", ".join(f"{share:.3f}" for share in found)
     wanted = ", ".join(f"{share:.3f}" for share in target[0])
     return (
-        f"over all that may be drafted and drawn, the tokens 0, 1, 2 come out with the shares "
+        f"over all drafted tokens and draws, the tokens 0, 1, 2 have the probabilities "
         f"{told}; the larger model alone gives them {wanted}"
     )
 
@@ -969,8 +971,8 @@ def judge_first(counts, target, draft, places, others):
     "speculative",
     number="8.7",
     title="Speculative decoding",
-    asks="Accept drafted tokens one after the other; replace the first that is rejected by a draw "
-    "from what the target has more of, or draw one more after the last.",
+    asks="Accept drafted tokens one after another; replace the first rejected one by a draw from "
+    "the residual distribution, or draw one more after the last.",
     difficulty=3,
     importance=3,
     minutes=25,
@@ -1011,9 +1013,9 @@ exec(packed(__file__, 1), globals())
 @exercise(
     "check_cache",
     number="8.6",
-    title="Write the test: does the cache change anything?",
-    asks="`check_cache` reads one text in different chunks with the step that it is given, and "
-    "`assert`s that all logits are those of reading it at once.",
+    title="Write a test: does the cache change anything?",
+    asks="`check_cache` runs the given step on one text in different chunks, and `assert`s that "
+    "all logits equal those of a single pass.",
     difficulty=3,
     importance=5,
     minutes=35,
@@ -1024,7 +1026,7 @@ class TestCheckCache:
     def test_positions_that_begin_again_are_caught(self, subject, case):
         self.judge(subject, case, "each chunk begins at position 0")
         self.judge(subject, case, "tokens of a later chunk share one position")
-        self.judge(subject, case, "cached keys are turned again")
+        self.judge(subject, case, "cached keys are rotated again")
 
     @points(1)
     def test_an_offset_in_chunks_is_caught(self, subject, case):
@@ -1032,11 +1034,11 @@ class TestCheckCache:
 
     @points(1)
     def test_an_offset_that_jumps_is_caught(self, subject, case):
-        self.judge(subject, case, "the offset grows by the prompt again and again")
+        self.judge(subject, case, "the offset grows by the length of the prompt each time")
 
     @points(1)
     def test_a_mask_in_the_wrong_corner_is_caught(self, subject, case):
-        self.judge(subject, case, "the mask begins in the wrong corner")
+        self.judge(subject, case, "the mask is aligned at the wrong corner")
 
     @points(1)
     def test_a_look_ahead_is_caught(self, subject, case):
@@ -1044,11 +1046,11 @@ class TestCheckCache:
 
     @points(1)
     def test_an_overwritten_cache_is_caught(self, subject, case):
-        self.judge(subject, case, "only the chunk before is kept")
+        self.judge(subject, case, "only the previous chunk is kept")
 
     @points(1)
     def test_a_cache_that_is_too_small_is_caught(self, subject, case):
-        self.judge(subject, case, "no more than five tokens are kept")
+        self.judge(subject, case, "only five tokens are kept")
 
     @points(1)
     def test_a_hidden_cache_is_caught(self, subject, case):
@@ -1114,7 +1116,7 @@ def judge_text(found, problems):
         expected = expected_text(prompt, table, num_new)
         if not isinstance(written, torch.Tensor) or written.shape != expected.shape:
             return (
-                f"{num_new} new tokens for each of {len(prompt)} prompts should be returned, "
+                f"{num_new} new tokens for each of {len(prompt)} prompts should be returned: "
                 f"a tensor of shape {tuple(expected.shape)}; it is {describe(written)}"
             )
         wrong = (written != expected).any(dim=0)
@@ -1132,8 +1134,8 @@ def judge_reading(found, problems):
         most = prompt.shape[1] + num_new
         if not most - 1 <= num_read <= most:
             return (
-                f"for a prompt of {prompt.shape[1]} tokens and {num_new} new ones, `read` was given "
-                f"{num_read} tokens in all; each needs to be read once"
+                f"for a prompt of {prompt.shape[1]} tokens and {num_new} new ones, `read` received "
+                f"{num_read} tokens in total; each should be read once"
             )
     return None
 
@@ -1141,9 +1143,9 @@ def judge_reading(found, problems):
 @exercise(
     "mended_generate",
     number="8.3",
-    title="Bug hunt: fluent, then junk",
-    asks="Return the tokens that the loop should write: every token read once, at its own "
-    "position, whatever the length of the prompt.",
+    title="Bug hunt: a KV cache with wrong positions",
+    asks="Return the tokens that the loop should generate: every token is read once, at its own "
+    "position, for any length of the prompt.",
     difficulty=2,
     importance=4,
     minutes=15,

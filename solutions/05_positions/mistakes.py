@@ -25,46 +25,46 @@ NothingAsserted = CheckOrder.but(
     "x = …\nassert …",
     "x = torch.randn(7, 6)\nassert layer(x[torch.randperm(7)]).shape == layer(x).shape",
 )
-"""The test lets every layer pass: what it asserts, if anything, holds whether the order is seen or
-not, as it does for a shape; and a value that is returned asserts nothing."""
+"""The test lets every layer pass: its assertion, if there is one, holds whether or not the layer
+sees the order, as a comparison of shapes does. Returning a value asserts nothing."""
 
 AllTokensEqual = CheckOrder.but(
     "randn(7, 6, generator=torch.Generator().manual_seed(2))", "ones(7, 6)"
 ).but("tensor([4, 0, 5, 1, 6, 3, 2])", "tensor([4, 0, 2, 1, 6, 3, 5])")
-"""All tokens are alike, so permuting them changes nothing, whatever the layer does with them: take
-different ones."""
+"""All tokens are equal, so permuting them changes nothing for any layer: use different tokens."""
 
 OnlyReversed = CheckOrder.but(
     "order = …\nassert …", "assert torch.allclose(layer(x.flip(0)), layer(x).flip(0), atol=1e-4)"
 )
 """Only the reversed order is tried, and reversing keeps every distance: try a permutation that
-tears neighbours apart."""
+separates neighbours."""
 
 OnlyRolled = CheckOrder.but(
     "order = …\nassert …",
     "assert torch.allclose(layer(x.roll(3, 0)), layer(x).roll(3, 0), atol=1e-4)",
 )
-"""The tokens are only rolled around, and in a ring all keep their neighbours: try a permutation
-that tears neighbours apart."""
+"""The tokens are only shifted cyclically, and in a ring all keep their neighbours: try a
+permutation that separates neighbours."""
 
 FirstTokenStays = CheckOrder.but("tensor([4, 0, 5, 1, 6, 3, 2])", "tensor([0, 4, 2, 1, 6, 3, 5])")
-"""The first token keeps its place in every permutation that is tried, so a layer that treats it
-differently gets past: move every token."""
+"""The first token keeps its position in every permutation that is tried, so a layer that treats it
+differently passes: move every token."""
 
 OutputsInAnotherOrder = CheckOrder.but("(x)[order]", "(x)")
-"""The two outputs that are compared stand in different orders: those of permuted tokens come in the
-new order, so the others have to be brought into the same."""
+"""The two compared outputs are in different orders: the outputs of permuted tokens are in the new
+order, so permute the others in the same way."""
 
 AssertsTheOpposite = CheckOrder.but("assert torch", "assert not torch")
-"""The assertion demands that the order is seen; it has to hold for layers that are blind to it."""
+"""The assertion requires that the layer sees the order; it must hold for layers that are blind to
+it."""
 
 ExactComparison = (
     CheckOrder.but("7, 6, generator", "60, 6, generator")
     .but("order = …", "order = torch.randperm(60, generator=torch.Generator().manual_seed(3))")
     .but("assert …", "assert torch.equal(layer(x[order]), layer(x)[order])")
 )
-"""Floating-point numbers are compared exactly: a sum taken in another order differs in its last
-digit, so leave a tolerance."""
+"""Floating-point numbers are compared exactly: a sum computed in another order differs in its last
+digits, so allow a tolerance."""
 
 TwoEqualTokens = CheckOrder.but(
     "x = …\norder = …",
@@ -72,20 +72,20 @@ TwoEqualTokens = CheckOrder.but(
     "x = torch.randn(9, 6, generator=generator)\n"
     "order = torch.tensor([4, 0, 7, 2, 8, 1, 6, 3, 5])",
 ).but("x = torch.zeros(2, …\nreturn x", "return torch.ones(2, len(w_value), dtype=w_value.dtype)")
-"""The two tokens are equal, so there is no order to see: take two with different values."""
+"""The two tokens are equal, so there is no order to see: use two different tokens."""
 
 LastTokenStays = CheckOrder.but("tensor([4, 0, 5, 1, 6, 3, 2])", "tensor([1, 0, 2, 3, 4, 5, 6])")
-"""The last token keeps its place in every permutation that is tried, so a layer that treats it
-differently gets past: move every token."""
+"""The last token keeps its position in every permutation that is tried, so a layer that treats it
+differently passes: move every token."""
 
 OnlySumsCompared = CheckOrder.but(
     "(x[order]), layer(x)[order]", "(x[order]).sum(0), layer(x).sum(0)"
 )
-"""Only the sum over all tokens is compared, and it stays the same when tokens get one another's
+"""Only the sum over all tokens is compared, and it stays the same when tokens exchange their
 outputs: compare token by token."""
 
 ToleranceTooWide = CheckOrder.but("atol=1e-4", "atol=0.25")
-"""The tolerance is so wide that a real difference gets past: rounding moves an output by far less
+"""The tolerance is so large that a real difference passes: rounding changes an output by far less
 than 0.001."""
 
 FeaturesPermuted = CheckOrder.but(
@@ -128,13 +128,13 @@ CountedFromOne = Sinusoids.but("(length)", "(1, length + 1)")
 cosines 1."""
 
 CosineFirst = Sinusoids.but("sin(), angle.cos", "cos(), angle.sin")
-"""Even entries hold the cosine and odd ones the sine; it is the other way round."""
+"""Even entries hold the cosine and odd ones the sine; exchange them."""
 
 SinesInOneBlock = Sinusoids.but(
     "return torch.stack((angle.sin(), …", "return torch.cat((angle.sin(), angle.cos()), dim=-1)"
 )
-"""All sines come first and all cosines after them; here the sine and the cosine of one clock are
-neighbours."""
+"""All sines come first and all cosines after them; here the sine and the cosine of one clock must
+be neighbours."""
 
 BaseIgnored = Sinusoids.but("base**exponent", "10_000**exponent")
 """The base is fixed at 10,000; it is an argument."""
@@ -144,15 +144,15 @@ AnglesInSinglePrecision = Sinusoids.but(
     "speed = base ** (-torch.arange(0, d_model, 2) / d_model)\n"
     "angle = torch.arange(length, dtype=torch.float32)[:, None] * speed",
 )
-"""The angles are rounded to float32, whose seven digits are used up by the whole turns when
-positions are in the thousands: work the angles out in float64 and round the result."""
+"""The angles are rounded to float32. At positions in the thousands, the full rotations use up
+several of its seven digits: compute the angles in float64 and round the result."""
 
 ShiftedBackwards = Sinusoids.but("[c, s], [-s, c]", "[c, -s], [s, c]")
-"""The matrix moves rows back instead of on: it is transposed, which turns every clock the other
-way."""
+"""The matrix shifts rows back instead of forward: it is transposed, which rotates every clock the
+other way."""
 
 OneAngleForAll = Sinusoids.but("shift / base ** (i / d_model)", "shift")
-"""Every clock is turned by the angle of the fastest; each has its own angle, shift / base^(2i /
+"""Every clock is rotated by the angle of the fastest; each has its own angle, shift / base^(2i /
 d_model)."""
 
 MultipliedInsteadOfDivided = Sinusoids.but("(length)[:, None] / base", "(length)[:, None] * base")
@@ -160,14 +160,14 @@ MultipliedInsteadOfDivided = Sinusoids.but("(length)[:, None] / base", "(length)
 divide by it."""
 
 DoubledTwice = Sinusoids.but("exponent = torch", "exponent = 2 * torch")
-"""The exponent is twice as large as it should be: an index that runs over the even entries is 2i
-already."""
+"""The exponent is twice as large as it should be: an index that runs over the even entries is
+already 2i."""
 
 LastClockAtTheBase = Sinusoids.but(
     "exponent = …", "exponent = torch.linspace(0, 1, d_model // 2, dtype=torch.float64)"
 )
-"""The exponents run from 0 to 1 and include the 1; they grow in steps of 2 / d_model and stop one
-step before it."""
+"""The exponents run from 0 to 1, with 1 included; they should grow in steps of 2 / d_model and stop
+one step before 1."""
 
 
 # 5.5 ----------------------------------------------------------------------------------------------
@@ -182,55 +182,56 @@ class Learned(Correct, exercise="learned_positions"):
 
 
 OffsetIgnored = Learned.but("table[offset:end]", "table[: x.shape[1]]")
-"""The first rows are added whatever the offset: tokens that follow a cache stand behind it."""
+"""The first rows are added for any offset: tokens that follow a cache have the positions after
+it."""
 
 WholeTableAdded = Learned.but("end = …\nreturn …", "return x + table")
-"""The whole table is added, which fits only texts as long as the table: take the rows that the
-tokens need."""
+"""The whole table is added, which works only for sequences as long as the table: take the rows that
+the tokens need."""
 
 SliceRunsOut = Learned.but("end = …\nreturn …", "return x + table[offset : offset + x.shape[1]]")
-"""The slice ends with the table, before the tokens do: it is too short, and if one row is left it
-is silently added to every token. Compare with the end of the tokens first, and raise a
-ValueError."""
+"""The slice stops at the end of the table, so it has fewer rows than there are tokens, and if one
+row is left, it is silently added to every token. Compare offset + length with the number of rows
+first, and raise a ValueError."""
 
 LastRowRepeated = Learned.but(
     "end = …\nreturn …",
     "places = torch.arange(offset, offset + x.shape[1]).clamp(max=len(table) - 1)\n"
     "return x + table[places]",
 )
-"""Tokens beyond the table get its last row, as if they all stood in one place; raise a ValueError
-instead."""
+"""Tokens beyond the table get its last row, as if they all had the same position; raise a
+ValueError instead."""
 
 StartsOverAtTheEnd = Learned.but(
     "end = …\nreturn …",
     "places = torch.arange(offset, offset + x.shape[1]) % len(table)\nreturn x + table[places]",
 )
-"""Tokens beyond the table get its first rows again, as if the text began anew; raise a ValueError
-instead."""
+"""Tokens beyond the table get its first rows again, as if the sequence started again; raise a
+ValueError instead."""
 
 LastRowForbidden = Learned.but("end > len", "end >= len")
-"""A text that ends exactly with the last row is refused: it fits."""
+"""A sequence that ends exactly at the last row is rejected, but it fits."""
 
 ErrorOfTheIndex = Learned.but(
     "end = …\nreturn …", "return x + table[torch.arange(offset, offset + x.shape[1])]"
 )
-"""The rows are fetched by index and torch complains in its own words; say in a ValueError how many
-rows there are and how many were needed."""
+"""The rows are selected by index, and torch raises its own error; raise a ValueError that says how
+many rows there are and how many were needed."""
 
 AddedInPlace = Learned.but("return x + table[offset:end]", "x += table[offset:end]\nreturn x")
-"""The rows are added into the tokens that were handed over, which changes them for whoever uses
-them next: make a new tensor."""
+"""The rows are added to the input in place, which changes it for all later code: return a new
+tensor."""
 
 RowsForTheBatch = Learned.but("table[offset:end]", "table[offset : offset + x.shape[0], None]")
-"""The rows run along the batch, so all tokens of a text get the same one: the tokens are the second
-axis of x."""
+"""The rows run along the batch, so all tokens of a sequence get the same one: the tokens are the
+second axis of x."""
 
 OneRowForAll = Learned.but("offset:end", "offset")
-"""All tokens get the row of the first one: the next token stands one place further on."""
+"""All tokens get the row of the first one: each token needs the row of its own position."""
 
 CountedFromOne = Learned.but("table[offset:end]", "table[offset + 1 : end + 1]")
-"""The first token gets the row after its own: positions are counted from 0, and the first token
-stands at `offset`."""
+"""The first token gets the row after its own: positions are counted from 0, and the first token has
+the position `offset`."""
 
 
 # 5.3 ----------------------------------------------------------------------------------------------
@@ -257,8 +258,7 @@ class Rotary(Correct, exercise="apply_rotary"):
 PositionsIgnored = Rotary.but(
     "angle = …", "angle = torch.arange(x.shape[-2])[:, None] / base**exponent"
 )
-"""The positions are taken to be 0, 1, 2, … whatever was passed: use the positions that you are
-given."""
+"""The positions are assumed to be 0, 1, 2, …: use the positions that are passed."""
 
 FirstSequenceForAll = Rotary.but("angle = …", "angle = positions[0][:, None] / base**exponent")
 """The positions of the first sequence are used for the whole batch; each sequence has its own."""
@@ -274,40 +274,42 @@ TurnedBackwards = Rotary.but(
     "(even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), dim=-1",
     "(even * angle.cos() - odd * -angle.sin(), even * -angle.sin() + odd * angle.cos()),\ndim=-1,",
 )
-"""The pairs are turned the other way: from (a, b) to (a cos − b sin, a sin + b cos) is the way that
-is asked for."""
+"""The pairs are rotated the other way: the exercise asks for (a, b) to become (a cos − b sin, a sin
++ b cos)."""
 
 PairsOfHalves = (
     Rotary.but("x[..., 0::2], x[..., 1::2]", "x.chunk(2, dim=-1)")
     .but("stack", "cat")
     .but("flatten(-2).to", "to")
 )
-"""The features i and i + d_head / 2 are paired; in this layout neighbours 2i and 2i + 1 are."""
+"""The features i and i + d_head / 2 are paired; in this layout, the neighbours 2i and 2i + 1
+are."""
 
 HeadsTakenForPlaces = Rotary.but(
     "angle = …", "angle = (torch.arange(x.shape[1])[:, None] / base**exponent)[None, :, None]"
 )
 """The angles run along the axis of the heads instead of that of the tokens: in (batch, heads,
-length, d_head) the tokens are the last axis but one."""
+length, d_head) the tokens are the second-to-last axis."""
 
 AnglesInHalfPrecision = Rotary.but(
     "angle = (positions[..., None] / base**exponent)[:, None]",
     "speed = (1 / base**exponent).to(x.dtype)\n"
     "angle = (positions[..., None].to(x.dtype) * speed)[:, None]",
 )
-"""The angles are rounded to the half precision of x, which keeps three digits: beyond a few hundred
-tokens neighbours are told apart no more. Work the angles out in float32 or better."""
+"""The angles are rounded to the half precision of x, which keeps about three digits: beyond a few
+hundred tokens, neighbours can no longer be distinguished. Compute the angles in float32 or
+float64."""
 
 ValuesTurnedToo = Rotary.but(
     "key = apply_rotary(query, positions), apply_rotary(key, positions)",
     "key, value = (apply_rotary(heads, positions) for heads in (query, key, value))",
 )
-"""The values are turned too, so what is handed over depends on where it stands: positions are for
-the scores, turn queries and keys only."""
+"""The values are rotated too, so the output depends on absolute positions: positions are for the
+scores, so rotate only queries and keys."""
 
 KeysNotTurned = Rotary.but("query, key = …", "query = apply_rotary(query, positions)")
-"""Only the queries are turned: a score then depends on the place of the query, not on its distance
-from the key. Turn both."""
+"""Only the queries are rotated: a score then depends on the position of the query, not on its
+distance from the key. Rotate both."""
 
 TurnedBeforeTheSplit = Rotary.but(
     "query, key, value = (…\nquery, key = …",
@@ -319,8 +321,8 @@ TurnedBeforeTheSplit = Rotary.but(
     )
     """,
 )
-"""Queries and keys are turned before they are split into heads, so the first heads get all the fast
-clocks and the last ones the slow: split first, each head has all clocks."""
+"""Queries and keys are rotated before they are split into heads, so the first heads get all the
+fast clocks and the last ones the slow: split first, so that each head has all clocks."""
 
 AnglesOfTheOtherLayout = Rotary.but(
     "even, odd = …\nreturn …",
@@ -328,8 +330,8 @@ AnglesOfTheOtherLayout = Rotary.but(
     "crossed = torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)\n"
     "return (x * angle.cos() + crossed * angle.sin()).to(x.dtype)",
 )
-"""Neighbours are paired, but the angles are laid out for halves, so the two features of a pair get
-different angles: each angle stands twice, side by side."""
+"""Neighbours are paired, but the angles are arranged for halves, so the two features of a pair get
+different angles: repeat each angle twice, side by side."""
 
 SecondFromTheTurnedFirst = Rotary.but(
     "even, odd = …\nreturn …",
@@ -338,34 +340,33 @@ SecondFromTheTurnedFirst = Rotary.but(
     "x[..., 1::2] = x[..., 0::2] * angle.sin() + x[..., 1::2] * angle.cos()\n"
     "return x",
 )
-"""The second feature of a pair is worked out from the first one after it was turned: both come from
-the pair as it was."""
+"""The second feature of a pair is computed from the already rotated first one: compute both from
+the original pair."""
 
 PairsNotBroughtBack = Rotary.but("turned = torch.stack", "return torch.cat").but(
     ")\nreturn turned.flatten(-2).to(x.dtype)", ").to(x.dtype)"
 )
-"""The turned features are put in two halves, all first ones before all second ones: bring them back
-to where they stood, side by side."""
+"""The rotated features are arranged in two halves, all first ones before all second ones: put each
+pair back at its original indices, side by side."""
 
 OneAngleForAll = Rotary.but(
     "angle = …", "angle = positions[:, None, :, None].double() + 0 * exponent"
 )
-"""All pairs turn by the angle of the fastest one, position radians; pair i turns by position /
-base^(2i / d_head)."""
+"""All pairs are rotated by the angle of the fastest one, position radians; pair i is rotated by
+position / base^(2i / d_head)."""
 
 ExponentTwiceAsLarge = Rotary.but("torch.arange", "2 * torch.arange")
-"""The exponent is twice as large as it should be: an index that runs over the even features is 2i
-already, and it is divided by the whole d_head."""
+"""The exponent is twice as large as it should be: an index that runs over the even features is
+already 2i, and it is divided by the full d_head."""
 
 CountedFromTheFirstToken = Rotary.but(
     "positions[..., None]", "(positions - positions[:, :1])[..., None]"
 )
 """Positions are counted from the first token of each sequence. The scores within a sequence do not
-notice, but keys in a cache were turned by the positions as they were given: use those."""
+change, but keys in a cache were rotated by the positions that were passed: use these."""
 
 NothingTurned = Rotary.but("query, key = …", "")
-"""The layer attends without turning anything: queries and keys are to be turned by their
-positions."""
+"""The layer attends without any rotation: rotate queries and keys by their positions."""
 
 
 # 5.9 ----------------------------------------------------------------------------------------------
@@ -379,23 +380,24 @@ class Convert(Correct, exercise="convert_rotary"):
 HeadsForgotten = Convert.but(
     "heads = …\nreturn …", "return weight.unflatten(0, shape).transpose(0, 1).flatten(0, 1)"
 )
-"""The rows are sorted as if all heads were one, which mixes heads: sort the rows of each head by
-themselves."""
+"""The rows are permuted as if all heads were one, which mixes heads: permute the rows of each head
+separately."""
 
 DirectionsExchanged = Convert.but('"interleaved"', '"half_split"')
 """The two directions are exchanged: neighbours become halves when `to` is “half_split”. With four
-features per head you would not notice."""
+features per head, you would not notice it."""
 
 OneDirectionOnly = Convert.but(
     "shape = …\nheads = …", "heads = weight.unflatten(0, (num_heads, -1, 2))"
 )
-"""The rows go from neighbours to halves whatever `to` says; the way back is another permutation."""
+"""The rows go from neighbours to halves for both values of `to`; the way back is another
+permutation."""
 
 ColumnsMoved = Convert.but("0, (num_heads, *shape)", "-1, (num_heads, *shape)").but(
     "1, 2).flatten(0, 2", "-2, -1).flatten(-3"
 )
-"""The columns are moved, which are the features that the projection reads; the pairs are among what
-it writes, the rows."""
+"""The columns are permuted, which are the input features of the projection; the pairs are among its
+outputs, the rows."""
 
 SecondFeaturesFirst = Convert.but(
     "shape = …\nreturn …",
@@ -413,14 +415,14 @@ pair."""
 HeadsInTurns = Convert.but("num_heads, *shape", "*shape, num_heads").but(
     "1, 2).flatten(", "0, 1).flatten("
 )
-"""The rows are read as if the heads took turns; head 0 owns the first d_head rows, head 1 the
+"""The rows are treated as if the heads alternated; head 0 has the first d_head rows, head 1 the
 next."""
 
 NothingMoved = Convert.but(
     "shape = …\nreturn …", "return weight.unflatten(0, (num_heads, 2, -1)).flatten(0, 2)"
 )
-"""The rows come back in the order that they had: axes that are made and undone move nothing, as
-long as they are not exchanged in between."""
+"""The rows come back in their original order: creating and removing axes moves nothing unless they
+are exchanged in between."""
 
 
 # 5.6 ----------------------------------------------------------------------------------------------
@@ -438,22 +440,21 @@ class Alibi(Correct, exercise="alibi_bias"):
 
 
 DistanceRewarded = Alibi.but("-alibi_slopes", "alibi_slopes")
-"""The sign is wrong: the farther a key, the more is added to its score. What is far away has to
-lose."""
+"""The sign is wrong: the farther a key, the more is added to its score. Subtract instead."""
 
 LaterKeysReachable = Alibi.but("* distance", "* distance.abs()").but(
     "bias.masked_fill(distance < 0, -math.inf)", "bias"
 )
-"""Keys behind the query are lowered by their distance like those before it, so the future can be
-read: they get minus infinity."""
+"""Keys after the query are lowered by their distance like those before it, so the future is
+visible: give them minus infinity."""
 
 LaterKeysPreferred = Alibi.but("bias.masked_fill(distance < 0, -math.inf)", "bias")
-"""Keys behind the query have a negative distance, so their score is raised: they get minus
+"""Keys after the query have a negative distance, so their score is raised: give them minus
 infinity."""
 
 QueriesAreTheFirstKeys = Alibi.but("k_len - q_len, k_len", "q_len")
-"""The queries are placed at the first keys; when keys come from a cache, the queries are the last
-ones."""
+"""The queries are aligned with the first keys; when keys come from a cache, the queries are the
+last tokens."""
 
 KeysInRows = Alibi.but(
     "return bias.masked_fill(distance < 0, -math.inf)",
@@ -468,47 +469,47 @@ the ratio itself."""
 RatioIsAlwaysHalf = Alibi.but(
     "below = …\nreturn …", "return 2.0 ** -torch.arange(1, num_heads + 1, dtype=torch.float64)"
 )
-"""The slopes are 1/2, 1/4, 1/8, … for any number of heads, which is right for eight: with n heads
+"""The slopes are 1/2, 1/4, 1/8, … for any number of heads, which is correct for eight: with n heads
 the ratio is 2^(−8/n), so that the last slope is 2^(−8)."""
 
 EvenlySpacedSlopes = Alibi.but(
     "below = …\nreturn …", "return torch.arange(num_heads, 0, -1, dtype=torch.float64) / num_heads"
 )
-"""The slopes are evenly spaced; they are a geometric series, each the same part of the one
-before."""
+"""The slopes are evenly spaced; they should be a geometric series, each the same fraction of the
+one before."""
 
 OneFormulaForAnyNumber = Alibi.but(
     "below = …\nreturn …",
     "return 2.0 ** (-8 * torch.arange(1, num_heads + 1, dtype=torch.float64) / num_heads)",
 )
-"""The formula for powers of two is used for any number of heads; the rule for others takes the
-slopes of the power of two below and fills up with every other slope of the power of two above."""
+"""The formula for powers of two is used for any number of heads; for other numbers, take the slopes
+for the power of two below and add every other slope for the power of two above."""
 
 CutFromThePowerAbove = Alibi.but(
     "below = …\nreturn …",
     "above = 2 ** math.ceil(math.log2(num_heads))\n"
     "return 2.0 ** (-8 * torch.arange(1, num_heads + 1, dtype=torch.float64) / above)",
 )
-"""For other numbers of heads the slopes of the power of two above are cut off; take those of the
-power of two below first, and fill up with every other one of the power above."""
+"""For other numbers of heads, the slopes for the power of two above are cut off; take those for the
+power of two below first, and add every other one for the power above."""
 
 FilledWithoutSkipping = Alibi.but("range(1, 2 * below, 2)", "range(1, 2 * below)")
-"""The slopes that are missing are taken from the finer series one after the other; every other one
-is there already, so take the first, third, fifth."""
+"""The missing slopes are taken from the finer series one after another; every other one is already
+there, so take the first, third, fifth."""
 
 LargeNumberForInfinity = Alibi.but("-math.inf", "-1e9")
 """Later keys get a large negative number; a row in which everything is hidden then attends to
-hidden keys. Here minus infinity is asked for."""
+hidden keys. Use minus infinity."""
 
 HiddenAsIfNothingWereCached = Alibi.but(
     "distance < 0", "torch.ones(q_len, k_len, dtype=torch.bool).triu(1)"
 )
-"""Distances start where the queries stand, but the keys are hidden as if the first query stood at
-0: both go by the places of the queries."""
+"""Distances start at the positions of the queries, but the keys are hidden as if the first query
+had position 0: use the positions of the queries for both."""
 
 DistanceFromTheLastKey = Alibi.but("None] * distance", "None] * (k_len - 1 - torch.arange(k_len))")
-"""Distances are counted from the last key in every row. The softmax would not mind, for a row is
-off by one number, but here each query's own place is asked for."""
+"""Distances are counted from the last key in every row. The softmax would give the same weights,
+because a row is off by a constant, but the exercise asks for each query's own position."""
 
 
 # 5.10 ---------------------------------------------------------------------------------------------
@@ -528,8 +529,7 @@ class InSpace(Correct, exercise="rotary_in_space"):
 
 
 ColumnByColumn = InSpace.but("(rows, columns)", "(columns, rows).flip(-1)")
-"""The patches are numbered down the columns; words on a page run along the rows, so the column
-changes fastest."""
+"""The patches are numbered down the columns; in reading order, the column changes fastest."""
 
 ColumnBeforeRow = InSpace.but("double", "flip(-1).double")
 """The two coordinates of a patch are exchanged: the row comes first."""
@@ -541,8 +541,7 @@ CountedInsteadOfPlaced = InSpace.but(
     "    / base**exponent\n"
     ").flatten(-2)",
 )
-"""The points are turned by their number in the list, as words are; what counts is where they
-lie."""
+"""The points are rotated by their index in the list, as tokens are; use their coordinates."""
 
 CoordinatesAdded = InSpace.but(
     "angle = (coordinates[..., None] / base**exponent).flatten(-2)",
@@ -551,8 +550,8 @@ CoordinatesAdded = InSpace.but(
     "    / base**exponent\n"
     ").flatten(-2)",
 )
-"""The coordinates are added up, so points on one diagonal are in the same place for it: each axis
-turns a part of its own."""
+"""The coordinates are added up, so points on one diagonal get the same rotation: each axis rotates
+its own part."""
 
 FirstAxisOnly = InSpace.but(
     "angle = (coordinates[..., None] / base**exponent).flatten(-2)",
@@ -560,7 +559,7 @@ FirstAxisOnly = InSpace.but(
     "    -2\n"
     ")",
 )
-"""All parts are turned by the first coordinate: each part has its own."""
+"""All parts are rotated by the first coordinate: each part has its own."""
 
 ClocksOfTheWholeHead = InSpace.but(
     "exponent = torch.arange(0, width, 2, dtype=torch.float64) / width",
@@ -568,7 +567,7 @@ ClocksOfTheWholeHead = InSpace.but(
     "exponent = exponent.unflatten(0, (axes, -1))",
 )
 """The exponents run through the whole head, so the first axis gets the fast clocks and the last one
-the slow: each axis starts with its own fastest, and 2i is divided by the width of a part."""
+the slow: each axis starts with its own fastest clock, and 2i is divided by the width of a part."""
 
 DividedByTheWholeHead = InSpace.but(
     "exponent = …", "exponent = torch.arange(0, width, 2, dtype=torch.float64) / x.shape[-1]"
@@ -577,14 +576,14 @@ DividedByTheWholeHead = InSpace.but(
 its part."""
 
 PlacesRounded = InSpace.but("coordinates[..., None]", "coordinates.long()[..., None]")
-"""The coordinates are cut to whole numbers; points lie anywhere, and a clock can stand at any
+"""The coordinates are truncated to integers; coordinates are real numbers, and a clock can have any
 angle."""
 
 AxesInTurns = InSpace.but("exponent).flatten(", "exponent).transpose(-2, -1).flatten(")
 """Neighbouring pairs belong to different axes; each axis has one block of neighbouring features."""
 
 LastAxisFirst = InSpace.but("coordinates[..., None]", "coordinates.flip(-1)[..., None]")
-"""The first part of the features is turned by the last coordinate: parts and coordinates stand in
+"""The first part of the features is rotated by the last coordinate: parts and coordinates are in
 the same order."""
 
 HalvesPairedInAPart = InSpace.but(
@@ -603,15 +602,16 @@ HalvesPairedInAPart = InSpace.but(
     return torch.cat(parts, dim=-1)
     """,
 )
-"""Within the part of an axis the features i and i + width / 2 are paired; here neighbours are."""
+"""Within the part of an axis, the features i and i + width / 2 are paired; pair neighbours
+instead."""
 
 DistanceFromTheOrigin = InSpace.but(
     "axes = …\nangle = …",
     "exponent = torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]\n"
     "angle = coordinates.norm(dim=-1, keepdim=True) / base**exponent",
 )
-"""Everything is turned by the distance from the origin, so the scores depend on where the origin
-lies: turn each part by one coordinate."""
+"""All features are rotated by the distance from the origin, so the scores depend on the origin:
+rotate each part by one coordinate."""
 
 
 # 5.8 ----------------------------------------------------------------------------------------------
@@ -630,8 +630,8 @@ class Extrapolation(Correct, exercise="extrapolation"):
 
 
 AveragedOverPositions = Extrapolation.but("by_position,", "losses.mean(dim=1),")
-"""The mean runs over the positions of each window, and the positions are what you want to see:
-average over the windows."""
+"""The mean is taken over the positions of each window, so the positions are lost: average over the
+windows."""
 
 PerplexityAveraged = Extrapolation.but(
     "by_position.cumsum(0) / torch.arange(1, length + 1)).exp(",
@@ -640,8 +640,8 @@ PerplexityAveraged = Extrapolation.but(
 """The exponential is taken before the mean: a perplexity is the exponential of the mean loss."""
 
 PerplexityOfOnePosition = Extrapolation.but("perplexity = …", "perplexity = by_position.exp()")
-"""This is the perplexity of each position by itself; that of a text of t tokens takes the mean loss
-of its first t tokens."""
+"""This is the perplexity of each position alone; the perplexity of t tokens uses the mean loss of
+the first t tokens."""
 
 TwoToTheLoss = Extrapolation.but(
     "perplexity = …", "perplexity = 2 ** (by_position.cumsum(0) / torch.arange(1, length + 1))"
@@ -655,39 +655,38 @@ look at the mean of a whole window."""
 ComparedWithAllThatWasTrained = Extrapolation.but(
     "by_position[trained_length - window : trained_length]", "by_position[:trained_length]"
 )
-"""The limit is set by the mean over all trained positions; the first tokens are hard for want of
-context and raise it. Compare with the last window before training ended."""
+"""The limit is set by the mean over all trained positions; the first tokens have little context and
+raise it. Compare with the last window before training ended."""
 
 NoBreakIsZero = Extrapolation.but("breaks_at = length", "breaks_at = 0")
-"""Where nothing breaks, 0 is returned, which reads as if it broke at once: return the whole
+"""If the limit is never exceeded, 0 is returned, which means a failure at once: return the
 length."""
 
 CountedFromTheTrainedLength = Extrapolation.but(
     "breaks_at = start", "breaks_at = start - trained_length"
 )
-"""The place is counted from where training ended; positions are counted from the start of the
-text."""
+"""The position is counted from the end of the trained length; count from the start of the
+window."""
 
 LastInsteadOfFirst = Extrapolation.but("breaks_at = start\nbreak", "breaks_at = start")
-"""The last bad window is returned; the first one says where it breaks."""
+"""The last bad window is returned; return the first one."""
 
 ComparedWithTheLastToken = Extrapolation.but(
     "before = …", "before = by_position[trained_length - 1]"
 )
-"""The limit is set by the last trained position alone, and one easy or hard token moves it: take
+"""The limit is set by the last trained position alone, and one easy or hard token changes it: take
 the mean of a whole window there, too."""
 
 WindowsSideBySide = Extrapolation.but("window + 1", "window + 1, window")
-"""Only windows side by side are looked at, so the break is found up to a window too late: a window
+"""Only adjacent windows are examined, so the failure is found up to one window too late: a window
 may start at any position."""
 
 PartOfAWindowCounts = Extrapolation.but("length - window + 1", "length")
-"""At the end of the text parts of a window are looked at, and one hard token is enough there: only
-whole windows count."""
+"""At the end, incomplete windows are examined, where one hard token is enough: only whole windows
+count."""
 
 LastWindowForgotten = Extrapolation.but("window + 1", "window")
-"""The last whole window is left out: it starts at length - window, and a range ends one before its
-end."""
+"""The last whole window is omitted: it starts at length - window, and a range excludes its end."""
 
 
 # 5.7 ----------------------------------------------------------------------------------------------
@@ -707,43 +706,43 @@ class Mended(Correct, exercise="mended_positions"):
 
 
 StillFromOne = Mended.but("(length)", "(1, length + 1)")
-"""The exponent is mended, but the first row is still that of position 1: count from 0."""
+"""The exponent is fixed, but the first row is still that of position 1: count from 0."""
 
 ExponentStillOfTheEntry = Mended.but("(entry - entry % 2)", "2 * entry")
 """The rows start at 0 now, but the exponent still grows from entry to entry: a sine and its cosine
-need the same one."""
+need the same exponent."""
 
 TwoDroppedFloorForgotten = Mended.but("(entry - entry % 2)", "entry")
-"""The exponent is j / d_model now, right for the sines; the cosine beside a sine needs the exponent
-of its neighbour, rounded down to an even number."""
+"""The exponent is now j / d_model, which is correct for the sines; each cosine needs the exponent
+of the sine before it, so round j down to an even number."""
 
 FloorWithoutDoubling = Mended.but("entry - entry % 2", "entry // 2")
 """The exponent is ⌊j / 2⌋ / d_model, half of what it should be: the pair i has 2i / d_model."""
 
 AnglesStillRepeatedInPairs = Mended.but("repeat(1, 2)", "repeat_interleave(2, dim=-1)")
-"""The angles are still laid out for neighbours while the features are paired by halves: the two
-features of a pair need one angle."""
+"""The angles are still arranged for neighbours, while the features are paired by halves: the two
+features of a pair need the same angle."""
 
 MovedToTheOtherLayout = (
     Mended.but("repeat(1, 2)", "repeat_interleave(2, dim=-1)")
     .but("x.chunk(2, dim=-1)", "x[:, 0::2], x[:, 1::2]")
     .but("cat((-second, first), dim=-1)", "stack((-second, first), dim=-1).flatten(1)")
 )
-"""Neighbours are turned now, which is a right turn in the other layout: the weights of this model
-pair the features i and i + d_head / 2."""
+"""Neighbours are now rotated together, which is correct in the other layout: this layout pairs the
+features i and i + d_head / 2."""
 
 SignOfTheOtherHalf = Mended.but("-second, first", "second, -first")
-"""The minus has moved to the other half, which turns every pair backwards."""
+"""The minus sign has moved to the other half, which rotates every pair backwards."""
 
 NothingMended = Mended.but("(entry - entry % 2)", "2 * entry").but("(length)", "(1, length + 1)")
-"""The table is as it was published: the exponent grows from entry to entry, and the first row is
-that of position 1."""
+"""The table is unchanged: the exponent grows from entry to entry, and the first row is that of
+position 1."""
 
 SinesMovedToTheFront = Mended.but(
     "entry = …\nexponent = …", "exponent = torch.arange(0, d_model, 2).double() / d_model"
 ).but("where(entry % 2 == 0, angle.sin(), angle.cos())", "cat((angle.sin(), angle.cos()), dim=1)")
-"""The numbers are right and stand in another order: all sines come first now, and this table has
-each sine beside its cosine."""
+"""The numbers are correct but in another order: all sines now come first, and this table has each
+sine beside its cosine."""
 
 
 # 5.4 --------------------------------------------------------------------------------------------
@@ -765,34 +764,34 @@ NothingTurned = Swapped.but(
     "def …\n    return turned(query), …",
     "def swapped_rotary(query, key, positions):\n    return query, key",
 )
-"""Queries and keys come back as they were, and the model no longer sees how far apart tokens
-stand."""
+"""Queries and keys come back unchanged, so the model no longer sees how far apart tokens are."""
 
 BaseTooSmall = Swapped.but("10_000 **", "1_000.0 **")
-"""The base is 1,000, so that all pairs but the first turn too fast: the model learned with 10,000."""
+"""The base is 1,000, so that all pairs but the first rotate too fast: the model was trained with
+10,000."""
 
 KeysNotTurned = Swapped.but("turned(key)", "key")
-"""Only the queries are turned: a score then depends on the place of the query, not on its distance
-from the key. Turn both."""
+"""Only the queries are rotated: a score then depends on the position of the query, not on its
+distance from the key. Rotate both."""
 
 KeysTurnedTheOtherWay = Swapped.but("turned(x)", "turned(x, angle=angle)").but(
     "query), turned(key", "query, angle), turned(key, -angle"
 )
-"""The keys are turned the other way, so a score depends on the sum of the two places, not on their
-difference: turn both the same way."""
+"""The keys are rotated the other way, so a score depends on the sum of the two positions, not on
+their difference: rotate both the same way."""
 
 KeysOnePlaceTooFar = Swapped.but("turned(x)", "turned(x, angle=angle)").but(
     "query), turned(key", "query, angle), turned(key, angle + speed"
 )
-"""The keys are turned by one place more than the queries, so each distance is off by one: a token
-has one position."""
+"""The keys are rotated by one position more than the queries, so each distance is off by one: the
+query and the key of a token have the same position."""
 
 KeyReturnedFirst = Swapped.but("query), turned(key", "key), turned(query")
-"""The two come back exchanged: the query is expected first."""
+"""The two results are exchanged: return the query first."""
 
 TurnedBackwards = Swapped.but("angle = positions", "angle = -positions")
-"""Both are turned the other way, so what lies behind looks as if it lay ahead: from (a, b) to (a
-cos − b sin, a sin + b cos) is the way that this model was trained with."""
+"""Both are rotated the other way, so earlier tokens look like later ones: this model was trained
+with (a, b) becoming (a cos − b sin, a sin + b cos)."""
 
 PairsOfHalves = Swapped.but("a, b = …", "a, b = x.chunk(2, dim=-1)").but(
     "return torch.stack((a …", "return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)"
@@ -806,8 +805,8 @@ AnglesOfTheOtherLayout = Swapped.but(
     "crossed = torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)\n"
     "return x * angle.cos() + crossed * angle.sin()",
 )
-"""Neighbours are paired, but the angles are laid out for halves, so the two features of a pair get
-different angles: each angle stands twice, side by side."""
+"""Neighbours are paired, but the angles are arranged for halves, so the two features of a pair get
+different angles: repeat each angle twice, side by side."""
 
 BaseOfAnotherModel = Swapped.but("speed = 10_000", "speed = 500_000")
 """The base is 500,000, as in some larger models; this one was trained with 10,000."""
@@ -819,14 +818,14 @@ counts pairs and d_head counts features."""
 AnglesInHalfPrecision = Swapped.but(
     "angle = …", "angle = (positions[:, None, :, None].bfloat16() * speed.bfloat16()).double()"
 )
-"""The angles are rounded to half precision. The loss hardly shows it, the logits do: work the
-angles out in float32 or better."""
+"""The angles are rounded to half precision. The loss hardly shows it, but the logits do: compute
+the angles in float32 or float64."""
 
 PositionsIgnored = Swapped.but(
     "positions[:, None, :, None]", "torch.arange(query.shape[-2])[:, None]"
 )
-"""The positions are taken to be 0, 1, 2, … whatever was passed: a text with gaps is then read as if
-it had none."""
+"""The positions are assumed to be 0, 1, 2, …: a sequence with gaps is then treated as if it had
+none."""
 
 FirstSequenceForAll = Swapped.but("positions[:, None, :, None]", "positions[0][:, None]")
 """The positions of the first sequence are used for the whole batch; each sequence has its own."""

@@ -1,11 +1,11 @@
 # %% [markdown]
-# # Positions
+# # Positions: sinusoidal, learned, RoPE and ALiBi
 #
-# This notebook goes with chapter 5 of *Attention from the Ground Up*. You write a test for whether a layer sees the order of its tokens, give tokens a place in four ways (clocks, a learned table, turned queries and keys, scores lowered by distance), carry the third way over to pictures and points in space, find the place where a model trained on short texts breaks on long ones, mend two published formulas, and put your own turn into a trained model.
+# This notebook goes with chapter 5 of *Attention from the Ground Up*. You write a test for whether a layer sees the order of its tokens, and you give it positions in two ways: sinusoidal positions and rotary embeddings (RoPE). You then put your own rotation into a trained model. The deeper exercises add a learned table and ALiBi, fix two published formulas, find the position at which a model trained on short sequences fails on long ones, convert weights between two layouts, and extend RoPE to images and points in space.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** A token is a row. Positions are counted from 0. Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. A *clock* is a pair of features that turns with the position: clock $i$ of a vector of width $d$ turns by $1/\text{base}^{2i/d}$ radians per position, so clock 0 turns by one radian and the last one takes thousands of positions for a round.
+# **Conventions.** A token is a row. Positions are counted from 0. Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. A *clock* is a pair of features that rotates as the position grows: clock $i$ of a vector of width $d$ rotates by $1/\text{base}^{2i/d}$ radians per position. Clock 0 rotates by one radian per position; the last clock needs thousands of positions for a full rotation.
 
 # %%
 import math
@@ -20,24 +20,24 @@ from classroom import check
 # %% [markdown]
 # {{exercise check_order_blindness}}
 #
-# Attention is a weighted average, and an average does not care in which order its terms come. So a layer of attention without positions is blind to the order: permute its tokens, and its outputs come out permuted the same way, otherwise unchanged. Of "dog bites man" and "man bites dog" it makes the same three vectors.
+# Attention is a weighted average, and an average does not depend on the order of its terms. An attention layer without positions is therefore blind to the order: permute its tokens, and its outputs are permuted in the same way, otherwise unchanged. "Dog bites man" and "man bites dog" give the same three vectors.
 #
-# Write the test for that. `check_order_blindness` gets `layer`, a function of `x` of the shape `(length, d_model)` that returns the same shape; any length and width will do. It calls the layer on tokens of your choice, and asserts what holds for a layer that is blind. It must let every blind layer pass, however it rounds, and stop each one that sees the order in some way, however faintly, or hands one token the output of another.
+# Write a test for this property, which is called permutation equivariance. `check_order_blindness` gets `layer`, a function of `x` with shape `(length, d_model)` that returns the same shape for any length and width. Your test calls the layer on tokens of your choice and asserts what holds for an order-blind layer. Every blind layer must pass, with any rounding error. Every layer must fail that depends on the order in any way, however weakly, or that gives one token the output of another.
 #
-# A causal mask is a way to see it: the first token sees itself, the second one both. Write `order_counter_example`: two tokens on which causal attention with the maps that you are given is *not* blind. Some output must move by more than 0.01.
+# A causal mask makes the order visible: the first token sees only itself, the second one sees both. Write `order_counter_example`: it returns two tokens on which causal attention with the given projections is *not* blind. Some output must change by more than 0.01.
 #
-# *Before you code:* which permutation of three tokens keeps all distances between them? Which one keeps every token's neighbours, if the last and the first count as neighbours? A layer that reads only such things would get past a test that tries only such permutations.
+# *Before you code:* which permutation of three tokens keeps all distances between them? Which one keeps every token's neighbours, if the last and the first count as neighbours? A layer that uses only the distances, or only the neighbours, would pass a test that tries only such permutations.
 #
-# *And for the counter-example:* what is the output of causal attention for a token of zeros that comes second, whatever the maps? And if it comes first?
+# *And for the counter-example:* for any projections, what is the output of causal attention for a token of zeros that comes second? And if it comes first?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Reversing them keeps all distances. Moving all on by one, the last one to the front, keeps the neighbours (of three tokens, any permutation does).
+# Reversing them keeps all distances. Shifting all tokens by one, with the last one moved to the front, keeps the neighbours (with three tokens, any permutation does).
 #
-# For the counter-example: zeros that come second ask every key with score 0, and get half the value of the first token. Zeros that come first see only themselves and get 0.
+# For the counter-example: a token of zeros that comes second has a score of 0 with every key, so its output is half the value of the first token. A token of zeros that comes first sees only itself, and its output is 0.
 # </details>
 #
-# Below are two layers to try your test on: it should let the first one pass and stop the second.
+# Below are two layers to try your test on: the first one should pass, and the second should fail.
 #
 # <details><summary>Hint: what to compare</summary>
 #
@@ -45,7 +45,7 @@ from classroom import check
 # </details>
 # <details><summary>Hint: rounding</summary>
 #
-# A sum taken in another order differs in the last digit: `torch.allclose(a, b, atol=1e-4)`.
+# A sum computed in another order differs in the last digits: `torch.allclose(a, b, atol=1e-4)`.
 # </details>
 
 
@@ -60,23 +60,23 @@ def minus_the_token_before(x):
 
 # %% exercise="check_order_blindness"
 def check_order_blindness(layer) -> None:
-    """Raise AssertionError if the layer does more to permuted tokens than permute its outputs."""
+    """Raise AssertionError unless permuting the tokens only permutes the outputs of the layer."""
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(7, 6, generator=generator, dtype=torch.float64)
     order = torch.tensor([3, 6, 1, 4, 0, 2, 5])
     moved = (layer(x[order]) - layer(x)[order]).abs().max()
-    assert moved < 1e-4, f"in another order some output moves by {moved}"
+    assert moved < 1e-4, f"in another order some output changes by {moved}"
     ### END SOLUTION
 
 
 def order_counter_example(
     w_query: torch.Tensor, w_key: torch.Tensor, w_value: torch.Tensor
 ) -> torch.Tensor:
-    """Return two tokens, (2, d_model), whose order causal attention with these maps sees.
+    """Return two tokens, (2, d_model), whose order changes the output of causal attention.
 
     Shapes: w_query and w_key (d_model, d_head), w_value (d_model, d_value). The attention is
-    scaled, has one head and no output map.
+    scaled, has one head and no output projection.
     """
     ### BEGIN SOLUTION
     # Zeros that come second see the average of both values; zeros that come first see zeros.
@@ -88,34 +88,34 @@ def order_counter_example(
 # %% [markdown]
 # {{exercise sinusoidal_positions}}
 #
-# The first transformer added to each token a row of numbers that says where it stands: the hands of $d/2$ clocks, from fast to slow.
+# The first transformer added to each token a vector that encodes its position: the hands of $d/2$ clocks, from fast to slow.
 #
 # $$\text{PE}(p)_{2i} = \sin\frac{p}{\text{base}^{2i/d}}, \qquad \text{PE}(p)_{2i+1} = \cos\frac{p}{\text{base}^{2i/d}}$$
 #
-# Sine and cosine of one clock are neighbours. Some programs put all sines in front of all cosines; a model does not mind, as long as it is the same everywhere. Here neighbours are asked for.
+# The sine and the cosine of one clock are neighbours. Some programs put all sines before all cosines; either order works, as long as it is the same everywhere. Here they must be neighbours.
 #
-# Why clocks? Because moving on by $k$ positions turns each clock by a fixed angle, wherever it stood. So one matrix does it for all positions: $\text{PE}(p + k) = M_k\, \text{PE}(p)$ (with PE as a column). Write it as well.
+# Why clocks? A shift by $k$ positions rotates each clock by a fixed angle, whatever the position. One matrix therefore shifts all positions: $\text{PE}(p + k) = M_k\, \text{PE}(p)$ (with PE as a column). Write this matrix as well.
 #
-# Angles in the thousands of radians need digits before the decimal point, and float32 has seven in all. Work the angles out in float64. What you return may be float32 or float64.
+# An angle of thousands of radians uses four digits before the decimal point, and float32 has seven digits in total. Compute the angles in float64. The result may be float32 or float64.
 #
 # *Before you code:* what is row 0? What is $M_0$? And what is $M_{-k} M_k$?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Row 0 is 0, 1, 0, 1, …: all sines of 0, all cosines of 0. $M_0$ is the identity, and so is $M_{-k} M_k$: there and back.
+# Row 0 is 0, 1, 0, 1, …: the sines of 0 and the cosines of 0. $M_0$ is the identity, and so is $M_{-k} M_k$: a shift forward and back.
 # </details>
 #
 # <details><summary>Hint: all angles at once</summary>
 #
 # A column of positions divided by a row of `base ** exponent` has the shape `(length, d_model / 2)`.
 # </details>
-# <details><summary>Hint: sines and cosines in turns</summary>
+# <details><summary>Hint: sines and cosines, interleaved</summary>
 #
 # `torch.stack((sines, cosines), dim=-1).flatten(-2)`.
 # </details>
 # <details><summary>Hint: the matrix</summary>
 #
-# $\sin(a + b) = \cos b \sin a + \sin b \cos a$ and $\cos(a + b) = -\sin b \sin a + \cos b \cos a$: a block of 2 × 2 for each clock.
+# $\sin(a + b) = \cos b \sin a + \sin b \cos a$ and $\cos(a + b) = -\sin b \sin a + \cos b \cos a$: one 2 × 2 block for each clock.
 # </details>
 
 
@@ -146,26 +146,26 @@ def shift_matrix(shift: int, d_model: int, base: float = 10_000.0) -> torch.Tens
 # %% [markdown]
 # {{exercise apply_rotary}}
 #
-# What attention should know is how far apart two tokens are. So instead of adding something to the tokens, turn the queries and keys: turn each pair of features like a clock's hand, by an angle that grows with the position. The dot product of two hands depends on the angle *between* them, and that depends on the distance alone.
+# Attention should know how far apart two tokens are. Instead of adding something to the tokens, rotary embeddings rotate the queries and keys: they rotate each pair of features like the hand of a clock, by an angle proportional to the position. The dot product of two hands depends on the angle *between* them, which depends only on the distance.
 #
-# Write `apply_rotary` for queries or keys of several heads. Pair $i$ is made of the neighbouring features $2i$ and $2i+1$. At position $p$ the pair $(a, b)$ becomes $(a\cos\theta - b\sin\theta,\; a\sin\theta + b\cos\theta)$ with $\theta = p/\text{base}^{2i/d_\text{head}}$. Each sequence of the batch has positions of its own, which need not start at 0 or come without gaps. What is returned has the dtype of `x`; the angles are worked out in float32 at least, even if `x` is in half precision.
+# Write `apply_rotary` for queries or keys of several heads. Pair $i$ is made of the neighbouring features $2i$ and $2i+1$. At position $p$ the pair $(a, b)$ becomes $(a\cos\theta - b\sin\theta,\; a\sin\theta + b\cos\theta)$ with $\theta = p/\text{base}^{2i/d_\text{head}}$. Each sequence of the batch has its own positions, which need not start at 0 and may have gaps. The result has the dtype of `x`; compute the angles in float32 or float64, even if `x` is in half precision.
 #
-# Then write `rotary_attention`, a layer without mask and without output map: project, split into heads, turn what has to be turned, attend, put the heads side by side. It may call your `apply_rotary` (base 10,000) and `F.scaled_dot_product_attention`.
+# Then write `rotary_attention`, a layer without a mask and without an output projection: project, split into heads, apply the rotation where it belongs, attend, and concatenate the heads. It may call your `apply_rotary` (base 10,000) and `F.scaled_dot_product_attention`.
 #
-# *Before you code:* what does a token at position 0 become? If all positions are moved on by 11, which numbers in the layer change, and which do not? Should the values know where they stand?
+# *Before you code:* what happens to a query at position 0? If all positions are shifted by 11, which numbers in the layer change, and which do not? Should the values depend on their positions?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# At position 0 a token stays as it is. If all move on by 11, the turned queries and keys change; their scores, the weights and the output do not. The values should not: they are averaged, and the output would depend on where the text begins.
+# At position 0 a query stays unchanged. If all positions are shifted by 11, the rotated queries and keys change; their scores, the weights and the output do not. The values should not depend on positions: they are averaged, and the output would depend on the position at which the sequence starts.
 # </details>
 #
 # <details><summary>Hint: shapes</summary>
 #
-# `positions[:, None, :, None]` has the shape `(batch, 1, length, 1)`: divided by a row of `d_head / 2` numbers it gives angles that all heads share.
+# `positions[:, None, :, None]` has the shape `(batch, 1, length, 1)`: dividing it by a row of `d_head / 2` numbers gives angles that all heads share.
 # </details>
 # <details><summary>Hint: pairs</summary>
 #
-# `x[..., 0::2]` and `x[..., 1::2]` are the two features of all pairs; `torch.stack(..., dim=-1).flatten(-2)` brings them back.
+# `x[..., 0::2]` and `x[..., 1::2]` are the first and the second features of all pairs; `torch.stack(..., dim=-1).flatten(-2)` interleaves them again.
 # </details>
 # <details><summary>Hint: heads</summary>
 #
@@ -175,9 +175,9 @@ def shift_matrix(shift: int, d_model: int, base: float = 10_000.0) -> torch.Tens
 
 # %% exercise="apply_rotary"
 def apply_rotary(x: torch.Tensor, positions: torch.Tensor, base: float = 10_000.0) -> torch.Tensor:
-    """Turn neighbouring features of queries or keys by angles that grow with position.
+    """Rotate pairs of neighbouring features by angles proportional to the position.
 
-    Shapes: x (batch, heads, length, d_head), positions (batch, length), whole numbers; returns
+    Shapes: x (batch, heads, length, d_head), positions (batch, length), integers; returns
     the shape and dtype of x.
     """
     ### BEGIN SOLUTION
@@ -198,10 +198,10 @@ def rotary_attention(
     num_heads: int,
     positions: torch.Tensor,
 ) -> torch.Tensor:
-    """Attend with turned queries and keys, every token to every token.
+    """Attend with rotated queries and keys, every token to every token.
 
-    Shapes: x (batch, length, d_model), the maps (d_model, num_heads * d_head), positions
-    (batch, length); returns (batch, length, num_heads * d_head), the heads side by side.
+    Shapes: x (batch, length, d_model), the weights (d_model, num_heads * d_head), positions
+    (batch, length); returns (batch, length, num_heads * d_head), the concatenated heads.
     """
 
     ### BEGIN SOLUTION
@@ -218,7 +218,7 @@ def rotary_attention(
 # %% [markdown]
 # {{exercise swapped_rotary}}
 #
-# Everything so far was tested with random numbers. Now let your turn work in a model that has learned something. The course comes with one that continues Python: three layers of four heads, `d_head` 32. Its rotary positions are of the kind that you wrote in 5.3: neighbours are paired ("interleaved"), the base is 10,000. The cell below loads it, hands the queries and keys of each layer to a function, and goes on with what comes back.
+# So far, everything was tested on random numbers. Now use your rotation in a trained model. The course includes a language model for Python code: three layers of four heads, with `d_head` 32. Its rotary embeddings are the ones you wrote in 5.3: neighbours are paired ("interleaved"), and the base is 10,000. The cell below loads the model, passes the queries and keys of each layer to a function, and continues with the queries and keys that it returns.
 
 # %%
 import inspect
@@ -231,7 +231,7 @@ reader, tokenizer = load("reader")
 
 @torch.no_grad()
 def logits_with(turn, ids, positions):
-    """Run the reader with `query, key = turn(query, key, positions)` in each layer."""
+    """Run the model with `query, key = turn(query, key, positions)` in each layer."""
     x = reader.embedding(ids)
     for block in reader.blocks:
         read, attention = block.attention_norm(x), block.attention
@@ -253,23 +253,23 @@ def nats_per_token(logits, ids):
 ids = torch.tensor([tokenizer.encode(inspect.getsource(textwrap.TextWrapper))[:240]])
 places = torch.arange(240)[None]
 with torch.no_grad():
-    print(f"the reader as it is: {nats_per_token(reader(ids), ids):.4f} nats per token")
+    print(f"the original model: {nats_per_token(reader(ids), ids):.4f} nats per token")
 unturned = logits_with(lambda query, key, positions: (query, key), ids, places)
-print(f"with nothing turned: {nats_per_token(unturned, ids):.4f} nats per token")
+print(f"without any rotation: {nats_per_token(unturned, ids):.4f} nats per token")
 
 # %% [markdown]
-# Write `swapped_rotary`. With it in all layers the logits must be *the same*, up to rounding. Not nearly the same, and not the same loss. A batch may hold texts that begin at different places, or of which tokens were left out: the positions say where each token stands. Stand-alone, please: it is put into the model without your other functions, so take along what it needs from your `apply_rotary`.
+# Write `swapped_rotary`. With it in all layers, the logits must be *the same*, up to rounding. It is not enough that they are close or that the loss is the same. A batch may contain sequences that start at different positions or have gaps: `positions` holds the position of each token. The function must stand alone: it is put into the model without your other functions, so copy into it what it needs from your `apply_rotary`.
 #
-# *Before you code:* which of these would leave every logit as it is: counting from 1, turning both backwards, turning the keys one place too far, angles in half precision? And which would you notice in the loss?
+# *Before you code:* which of these would leave every logit unchanged: counting from 1, rotating both backwards, rotating the keys by one position too many, angles in half precision? And which would you notice in the loss?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Only counting from 1: distances stay. On the text above the reader needs 3.2023 nats per token. Both backwards (4.23) and keys one place too far (4.05) would be noticed; angles in half precision (3.2025 in float16, 3.2010 in bfloat16) would not.
+# Only counting from 1, because the distances stay the same. On the text above, the model has a loss of 3.2023 nats per token. You would notice both backwards (4.23) and keys one position too far (4.05), but not angles in half precision (3.2025 in float16, 3.2010 in bfloat16).
 # </details>
 #
-# <details><summary>Hint: what to take along</summary>
+# <details><summary>Hint: what to copy</summary>
 #
-# The function may be defined inside: `def turned(x): ...`, called for the query and for the key.
+# Define an inner function, `def rotated(x): ...`, and call it for the query and for the key.
 # </details>
 
 
@@ -277,10 +277,10 @@ print(f"with nothing turned: {nats_per_token(unturned, ids):.4f} nats per token"
 def swapped_rotary(
     query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Turn queries and keys as the trained model learned to expect them.
+    """Rotate queries and keys as the trained model expects.
 
-    Shapes: query and key (batch, heads, length, d_head), positions (batch, length), whole
-    numbers; returns the turned query and the turned key, of the same shapes.
+    Shapes: query and key (batch, heads, length, d_head), positions (batch, length), integers;
+    returns the rotated query and the rotated key, of the same shapes.
     """
     ### BEGIN SOLUTION
     d_head = query.shape[-1]
@@ -303,22 +303,22 @@ def swapped_rotary(
 # %% [markdown]
 # {{exercise learned_positions}}
 #
-# Or let training find the rows. A learned table has one row for each position up to a largest one, and none beyond: that is the whole difficulty.
+# Instead of computing the rows, a model can learn them. A learned table has one row for each position up to `max_len - 1` and none beyond it. That is the only difficulty.
 #
-# When a text is written token by token, earlier tokens are kept in a cache, and the new ones do not stand at 0. Then `offset` says where the first of them stands.
+# When a text is generated token by token, the keys and values of earlier tokens are kept in a cache, and the new tokens do not start at position 0. `offset` is the position of the first new token.
 #
-# If the table ends before the tokens do, raise a `ValueError` whose sentence names the numbers: at least the number of rows and the offset.
+# If the table is too short, raise a `ValueError` whose message contains at least the number of rows and the offset.
 #
 # *Before you code:* what is `table[12:17]` if the table has 13 rows? What does torch do if you add the result to 5 tokens?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# One row, the last of the table. Added to five tokens it is broadcast: all five get the same row, and nothing is said.
+# One row, the last of the table. Adding it to five tokens broadcasts it: all five get the same row, and no error is raised.
 # </details>
 #
-# <details><summary>Hint: slices forgive</summary>
+# <details><summary>Hint: slices do not raise</summary>
 #
-# A slice that runs over the end is silently shorter, and one row is silently added to every token. Compare `offset + length` with the number of rows first.
+# A slice that runs past the end is silently shorter, and a single row is silently added to every token. Compare `offset + length` with the number of rows first.
 # </details>
 
 
@@ -326,8 +326,8 @@ def swapped_rotary(
 def learned_positions(x: torch.Tensor, table: torch.Tensor, offset: int = 0) -> torch.Tensor:
     """Add to each token the row of its position, in a new tensor.
 
-    Shapes: x (batch, length, d_model), table (max_len, d_model); returns the shape of x. The
-    first token stands at the position `offset`. Raises ValueError if the table is too short.
+    Shapes: x (batch, length, d_model), table (max_len, d_model); returns the shape of x. The first
+    token has the position `offset`. Raises ValueError if the table is too short.
     """
     ### BEGIN SOLUTION
     length, max_len = x.shape[1], table.shape[0]
@@ -341,26 +341,26 @@ def learned_positions(x: torch.Tensor, table: torch.Tensor, offset: int = 0) -> 
 # %% [markdown]
 # {{exercise alibi_bias}}
 #
-# The shortest way to say that near tokens matter more: subtract from each score a number that grows with the distance. No table, no turn. Each head has its own slope, so some heads look far and others stay close.
+# The simplest way to favour near tokens is to subtract from each score a number that grows with the distance. This is ALiBi (attention with linear biases); it needs no table and no rotation. Each head has its own slope, so some heads look far and others stay close.
 #
-# For $n$ heads, a power of two, the slopes are a geometric series that starts at its own ratio: $r, r^2, \dots, r^n$ with $r = 2^{-8/n}$. The authors' rule for other numbers: take the slopes of the largest power of two below $n$, then fill up with the first, third, fifth, … of the series for *twice* that power, until there are $n$. (For 6 heads: the four of 4, then the first and the third of 8.)
+# For $n$ heads, a power of two, the slopes are a geometric series that starts at its own ratio: $r, r^2, \dots, r^n$ with $r = 2^{-8/n}$. The authors' rule for other numbers: take the slopes for the largest power of two below $n$, then add the first, third, fifth, … of the series for *twice* that power, until there are $n$. For 6 heads, these are the four slopes for 4 heads, then the first and the third for 8.
 #
-# The bias is for a decoder: $-\text{slope}\cdot(\text{place of the query} - \text{place of the key})$, and $-\infty$ for keys that come later. The queries are the *last* `q_len` of the `k_len` tokens; the earlier ones may lie in a cache.
+# The bias is for a decoder: $-\text{slope}\cdot(\text{position of the query} - \text{position of the key})$, and $-\infty$ for later keys. The queries are the *last* `q_len` of the `k_len` tokens; the earlier ones may be in a cache.
 #
-# *Before you code:* what is the last slope, for any power of two? What does a slope of 0 give? With one query and seven keys, at which place is the query?
+# *Before you code:* what is the last slope, for any power of two? What does a slope of 0 give? With one query and seven keys, what is the position of the query?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# $2^{-8} = 1/256$. A slope of 0 gives a head without positions, with nothing but the causal mask. The one query is the last of seven: place 6.
+# $2^{-8} = 1/256$. A slope of 0 gives a head without positions, with only the causal mask. The single query is the last of seven tokens: position 6.
 # </details>
 #
 # <details><summary>Hint: the power of two below</summary>
 #
 # `2 ** (num_heads.bit_length() - 1)`, or a loop that doubles while it can.
 # </details>
-# <details><summary>Hint: places</summary>
+# <details><summary>Hint: positions</summary>
 #
-# The queries stand at `torch.arange(k_len - q_len, k_len)`, the keys at `torch.arange(k_len)`.
+# The positions of the queries are `torch.arange(k_len - q_len, k_len)`, those of the keys `torch.arange(k_len)`.
 # </details>
 
 
@@ -378,7 +378,7 @@ def alibi_slopes(num_heads: int) -> torch.Tensor:
 
 
 def alibi_bias(num_heads: int, q_len: int, k_len: int) -> torch.Tensor:
-    """Return what is added to the scores: shape (num_heads, q_len, k_len).
+    """Return the bias that is added to the scores: shape (num_heads, q_len, k_len).
 
     The queries are the last q_len of the k_len tokens.
     """
@@ -393,19 +393,19 @@ def alibi_bias(num_heads: int, q_len: int, k_len: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise mended_positions}}
 #
-# Two functions, both published in some form, both running without an error.
+# These two functions have both been published in some form, and both run without an error.
 #
-# The first makes a sinusoidal table. Rows that are equally far apart should have the same dot product, wherever they stand; the left picture shows all dot products, and the stripes along the diagonals are missing. It has **two** bugs: one in the exponent, and one that you see by looking at row 0.
+# The first one computes a sinusoidal table. Any two rows at the same distance should have the same dot product. The left plot shows all dot products, and the stripes along the diagonals are missing. The function has **two** bugs: one in the exponent, and one that you can see in row 0.
 #
-# The second turns queries and keys. In its model the features $i$ and $i + d_\text{head}/2$ are a pair. A turn changes no vector's length, and a score does not change when both positions move on by the same number. The right picture shows a score that does. It has **one** bug.
+# The second one rotates queries and keys. In its layout, the features $i$ and $i + d_\text{head}/2$ are a pair. A rotation does not change the norm of a vector, and a score does not change when both positions are shifted by the same number. The right plot shows a score that does. The function has **one** bug.
 #
-# Write both mended. Keep the layouts: neighbours in the table, halves in the turn.
+# Fix both functions. Keep the layouts: neighbours in the table, halves in the rotation.
 #
-# *Before you code:* `index` in the first function counts entries, not pairs: which exponents do the entries 0 and 1 get? In the second, print `angle` for four features: which two entries of a row belong to the features 0 and 2?
+# *Before you code:* in the first function, `index` counts entries, not pairs: which exponents do entries 0 and 1 get? In the second, print `angle` for four features: which two entries of a row belong to features 0 and 2?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# 0 and $2/d$; as sine and cosine of one clock they should have the same. In the second, the entries 0 and 2 of a row, which hold angles of two different clocks, although 0 and 2 are one pair.
+# 0 and $2/d$; as the sine and cosine of one clock, they should have the same exponent. In the second function, entries 0 and 2 of a row. They hold the angles of two different clocks, although features 0 and 2 are one pair.
 # </details>
 
 
@@ -426,7 +426,7 @@ def published_rotary(x, positions):
 
 
 def picture_symptoms(table_of, turn):
-    """Draw the dot products of a table's rows, and a score while both positions move on."""
+    """Draw the dot products of a table's rows, and a score while both positions are shifted."""
     table = table_of(64, 32)
     _, (left, right) = plt.subplots(1, 2, figsize=(10, 3.5))
     left.imshow(table @ table.T, cmap="viridis")
@@ -455,7 +455,7 @@ def mended_positions(length: int, d_model: int) -> torch.Tensor:
 
 
 def mended_rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Turn the features i and i + d_head / 2 together, with base 10,000.
+    """Rotate the features i and i + d_head / 2 together, with base 10,000.
 
     Shapes: x (length, d_head), positions (length,); returns the shape of x.
     """
@@ -471,19 +471,19 @@ def mended_rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise extrapolation}}
 #
-# A model is trained on windows of one length and then given longer ones. The cell below does that in a few seconds for three ways of telling positions: one layer of attention learns to write Python's reference in windows of 32 characters and is then read out on windows of 128. It keeps the loss, in nats, of every window at every position. (One layer and a hundred steps: enough to see which way holds, not how good it can be.)
+# A model is trained on windows of one length and then evaluated on longer ones. The cell below does this in a few seconds for three kinds of positions: one attention layer learns to predict the characters of Python's reference in windows of 32 characters and is then evaluated on windows of 128. The cell keeps the loss, in nats, of every window at every position. One layer and a hundred steps are enough to see which scheme extrapolates, but not how good it can become.
 #
-# A table of losses is not an answer yet. Write the function that makes one of it. Given `losses` (windows, length) it returns
+# A table of losses is not yet an answer. Write the function that summarises it. Given `losses` (windows, length), it returns
 #
 # 1. `by_position`, shape (length,): the loss at each position, averaged over the windows;
-# 2. `breaks_at`: the first position `p`, from `trained_length` on, at which the mean of `by_position[p : p + window]` is larger by more than `tolerance` than its mean over the last `window` positions before `trained_length`. Only whole windows count; if there is no such place, the length;
+# 2. `breaks_at`: the first position `p`, from `trained_length` on, at which the mean of `by_position[p : p + window]` exceeds its mean over the last `window` positions before `trained_length` by more than `tolerance`. Only whole windows count; if there is no such position, the length;
 # 3. `perplexity`, shape (length,): entry `t - 1` is the perplexity of the first `t` tokens, the exponential of the mean loss over all windows and these `t` tokens.
 #
-# *Before you code:* why is the first token of a window harder than the thirtieth, for any model? What does that mean for a comparison with the mean over *all* trained positions? And which of the three answers hides a break at position 40 longest?
+# *Before you code:* why is the first token of a window harder than the thirtieth, for any model? What does that mean for a comparison with the mean over *all* trained positions? And which of the three results hides a failure at position 40 the longest?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# It has the least to go by. The mean over all trained positions includes those hard first tokens, so it is too high a limit and a break is seen late. The perplexity hides it longest: each entry still averages over all the good positions before.
+# It has the least context. The mean over all trained positions includes these hard first tokens, so the limit is too high and a failure is detected late. The perplexity hides it the longest: each entry still averages over all the good positions before.
 # </details>
 #
 # <details><summary>Hint: means of growing lengths</summary>
@@ -566,10 +566,10 @@ for scheme, losses in measured.items():
 def extrapolation(
     losses: torch.Tensor, trained_length: int, window: int, tolerance: float
 ) -> tuple[torch.Tensor, int, torch.Tensor]:
-    """Say how a model does on texts longer than it was trained on.
+    """Summarise the losses of a model on sequences longer than those it was trained on.
 
     Shapes: losses (windows, length) in nats; returns (by_position, breaks_at, perplexity):
-    (length,), a whole number, (length,).
+    (length,), an integer, (length,).
     """
     ### BEGIN SOLUTION
     by_position = losses.mean(dim=0)
@@ -585,20 +585,20 @@ def extrapolation(
 # %% [markdown]
 # {{exercise convert_rotary}}
 #
-# Half of the world pairs neighbours ($2i$ with $2i+1$, "interleaved"), the other half pairs the feature $i$ with $i + d_\text{head}/2$ ("half_split"). Weights trained in one layout and run in the other load without an error and give nonsense. But nothing is lost: a dot product does not care for the order of its terms. If the rows of the query and the key projection are moved so that each pair comes to stand where the other layout looks for it, every score stays what it was.
+# Some models pair neighbours ($2i$ with $2i+1$, "interleaved"), others pair feature $i$ with $i + d_\text{head}/2$ ("half_split"). Weights trained in one layout load in the other without an error and give nonsense. They can be converted, because a dot product does not depend on the order of its terms. If the rows of the query and key projections are permuted so that each pair is where the other layout expects it, every score stays the same.
 #
-# `convert_rotary` moves the rows of one projection, head by head. `weight` is stored as `nn.Linear` stores it, outputs first: the rows of head 0, then those of head 1, and so on. A bias, of the shape `(out,)`, moves the same way. `to` names the layout to arrive at; the weight is in the other one.
+# `convert_rotary` permutes the rows of one projection, head by head. `weight` is stored as in `nn.Linear`, outputs first: the rows of head 0, then those of head 1, and so on. A bias, of the shape `(out,)`, is permuted in the same way. `to` names the target layout; the weight is in the other one.
 #
-# *Before you code:* with 6 features per head, where do the features 0 1 2 3 4 5 go on the way to "half_split"? Where do they go on the way back? With 4 features, why can the two ways not be told apart? And why need the values not be moved?
+# *Before you code:* with 6 features per head, in which order are the features 0 1 2 3 4 5 after the conversion to "half_split"? And after the conversion to "interleaved"? Why are the two conversions the same with 4 features? And why do the values need no conversion?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# In the order 0 2 4 1 3 5 on the way to "half_split", and 0 3 1 4 2 5 on the way back. With four features both are 0 2 1 3. The values are not turned, so nothing pairs them.
+# 0 2 4 1 3 5 after the conversion to "half_split", and 0 3 1 4 2 5 after the other one. With four features, both give 0 2 1 3. The values are not rotated, so they have no pairs.
 # </details>
 #
 # <details><summary>Hint: a view and a transpose</summary>
 #
-# The rows of a head in pairs of neighbours are a matrix `(d_head / 2, 2)`; in halves they are `(2, d_head / 2)`. `unflatten` and `flatten` make such axes and undo them.
+# As pairs of neighbours, the rows of a head form a matrix `(d_head / 2, 2)`; as halves, they form `(2, d_head / 2)`. `unflatten` and `flatten` create and remove such axes.
 # </details>
 
 
@@ -621,24 +621,24 @@ def convert_rotary(weight: torch.Tensor, num_heads: int, to: str) -> torch.Tenso
 # %% [markdown]
 # {{exercise rotary_in_space}}
 #
-# A patch of a picture has a row and a column, an atom has three coordinates. Turning works there as well: give each axis an equal part of the features, and turn that part by its own coordinate. Scores then depend on the differences of the coordinates, axis by axis, and not on where the origin lies.
+# A patch of an image has a row and a column; an atom has three coordinates. RoPE works for both: give each axis an equal part of the features, and rotate that part by its own coordinate. Scores then depend on the differences of the coordinates, axis by axis, and not on the origin.
 #
-# First `patch_coordinates`: row and column of each patch of a picture, in reading order (along the first row, then along the second). Then `rotary_in_space`: with `axes` axes, the first `d_head / axes` features belong to the first axis, the next ones to the second. Within its part, an axis has a rotary turn of its own, of width `d_head / axes`: neighbours are paired, and pair $i$ turns by $\text{coordinate}/\text{base}^{2i/\text{width}}$. Coordinates are real numbers.
+# First write `patch_coordinates`: it returns the row and column of each patch of an image, in reading order (along the first row, then along the second). Then write `rotary_in_space`: with `axes` axes, the first `d_head / axes` features belong to the first axis, the next ones to the second. Within its part, each axis has its own rotation of width `d_head / axes`: neighbours are paired, and pair $i$ rotates by $\text{coordinate}/\text{base}^{2i/\text{width}}$. Coordinates are real numbers.
 #
-# *Before you code:* if a picture were read as one long line of patches, how far apart would a patch and the one below it be? And the last patch of a row and the first one of the next?
+# *Before you code:* if an image were read as one long sequence of patches, how far apart would a patch and the one below it be? And the last patch of a row and the first one of the next row?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# As far as a row is long, although they touch. The last patch of a row and the first of the next would be neighbours, although they are at opposite sides.
+# As many positions as a row has patches, although they touch. The last patch of a row and the first of the next row would be neighbours, although they are at opposite sides of the image.
 # </details>
 #
 # <details><summary>Hint: reading order</summary>
 #
-# `torch.cartesian_prod(a, b)` runs through all pairs, and the second changes fastest.
+# `torch.cartesian_prod(a, b)` lists all pairs, and the second entry changes fastest.
 # </details>
-# <details><summary>Hint: one axis after the other</summary>
+# <details><summary>Hint: one axis after another</summary>
 #
-# `x.chunk(axes, dim=-1)` gives the parts; turn each one as in 5.3, by `coordinates[..., axis]`.
+# `x.chunk(axes, dim=-1)` gives the parts; rotate each one as in 5.3, by `coordinates[..., axis]`.
 # </details>
 
 
@@ -654,7 +654,7 @@ def patch_coordinates(height: int, width: int) -> torch.Tensor:
 def rotary_in_space(
     x: torch.Tensor, coordinates: torch.Tensor, base: float = 100.0
 ) -> torch.Tensor:
-    """Turn the part of the features that belongs to each axis by that coordinate.
+    """Rotate each axis's part of the features by the coordinate of that axis.
 
     Shapes: x (batch, points, d_head), coordinates (batch, points, axes); returns the shape of x.
     """
@@ -675,7 +675,7 @@ def rotary_in_space(
 # %% [markdown]
 # ## Look at what you built
 #
-# First, what the loss alone would have told you about the trained model. Each row below turns in a wrong way, in all three layers. The first column is all that a training curve or an evaluation shows; the second is what a comparison of logits shows. Most rows would have been noticed, by somebody who knows what the loss should be. Look for those that you would have believed, and for the one that changes nothing. (These cells are not graded.)
+# First, see how little the loss alone reveals. Each row below has a different mistake in the rotation, in all three layers of the trained model. A training curve or an evaluation shows only the first column; a comparison of logits shows the second. You would notice most rows if you knew the correct loss. Look for the rows that you would have believed, and for the one that changes nothing. (These cells are not graded.)
 
 # %%
 mine = logits_with(swapped_rotary, ids, places)
@@ -684,7 +684,7 @@ mine = logits_with(swapped_rotary, ids, places)
 def wrong_turn(
     base=10_000.0, step=2, sign=1, key_sign=1, moved=0, key_moved=0, dtype=torch.float64
 ):
-    """Turn both with one thing changed; `key_` changes it for the keys alone."""
+    """Rotate both with one change; `key_` applies it to the keys alone."""
 
     def turned(x, positions, sign):
         speed = base ** (-step * torch.arange(x.shape[-1] // 2, dtype=torch.float64) / x.shape[-1])
@@ -713,11 +713,11 @@ wrong = {
     "base 20,000": wrong_turn(base=20_000.0),
     "base 500,000": wrong_turn(base=500_000.0),
     "exponent half as large": wrong_turn(step=1),
-    "keys one place too far": wrong_turn(key_moved=1),
+    "keys one position too far": wrong_turn(key_moved=1),
     "both backwards": wrong_turn(sign=-1),
     "keys backwards": wrong_turn(key_sign=-1),
     "halves for neighbours": halves_for_neighbours,
-    "nothing turned": lambda query, key, positions: (query, key),
+    "no rotation": lambda query, key, positions: (query, key),
 }
 print(f"{'':24}  nats per token  largest change of a logit")
 print(f"{'yours':24}  {nats_per_token(mine, ids):14.4f}")
@@ -727,7 +727,7 @@ for name, turn in wrong.items():
     print(f"{name:24}  {nats_per_token(logits, ids):14.4f}  {change:.4f}")
 
 # %% [markdown]
-# Then the mended functions, drawn as their symptoms were, a head with ALiBi beside your clocks, and the losses that were measured, with a mark where your function says that they break.
+# Next come the same plots for the two fixed functions. After them, your sinusoidal table, a head with ALiBi, and the measured losses, with a dotted line where your function finds the failure.
 
 # %%
 picture_symptoms(mended_positions, mended_rotary)

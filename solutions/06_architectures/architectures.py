@@ -1,13 +1,13 @@
 # %% [markdown]
-# # Encoder-decoder and decoder-only
+# # Encoder-decoder and decoder-only transformers
 #
-# This notebook goes with chapter 6 of *Attention from the Ground Up*. You have all the parts. Here they become models: one that continues a text, one that reads a sequence and writes another, and one that fills gaps. What turns blocks into models is little code, and almost all of it is about *who may see what*: which token is asked for, which one has been given, which mask holds, and where a sequence ends. Mistakes there do not crash. The loss even looks better.
+# This notebook goes with chapter 6 of *Attention from the Ground Up*. You have all the parts. Here they become models: one that continues a text, one that reads a sequence and generates another, and one that fills in masked tokens. Turning blocks into models takes little code, and almost all of it is about *which token may see which*: which token is the target, which tokens are given, which mask applies, and where a sequence ends. Mistakes there do not crash. The loss even looks better.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** Tokens are whole numbers of the shape `(batch, length)`. `bos` is the token that begins a sequence, `eos` the one that ends it, `pad` the one that fills up shorter sequences of a batch. A mask is boolean and True where attention is allowed. A map multiplies from the right, `x @ w`; `nn.Linear` and the tables of a trained model keep their matrices as `(d_out, d_in)`.
+# **Conventions.** Tokens are integers of the shape `(batch, length)`. `bos` is the token that begins a sequence, `eos` the one that ends it, and `pad` the padding of shorter sequences in a batch. A mask is boolean and True where attention is allowed. A weight matrix multiplies from the right, `x @ w`; `nn.Linear` stores the transposed matrix, `(d_out, d_in)`, and so do the weights of a trained model.
 #
-# **Given.** The first cell defines `block`, a pre-norm block with one head and without gains and biases. Where an exercise stacks blocks, use it as it is.
+# **Given.** The first cell defines `block`, a pre-norm block with one head and without gains and biases. Use it unchanged where an exercise stacks blocks.
 
 # %%
 import math
@@ -21,7 +21,7 @@ from classroom import check
 
 
 def block(x, mask, weights):
-    """Let tokens talk where `mask` (length, length) or (batch, length, length) allows, then think.
+    """Attend where `mask` (length, length) or (batch, length, length) is True, then apply an FFN.
 
     Shapes: x (batch, length, d_model); weights is a dict of matrices: query, key, value, output
     (d_model, d_model), up (d_model, d_ff), down (d_ff, d_model).
@@ -36,30 +36,30 @@ def block(x, mask, weights):
 # %% [markdown]
 # {{exercise decoder_only_logits}}
 #
-# A decoder-only model is a stack of blocks between two tables. The first one turns each token into a vector: row `v` of `table` for token `v`. The last one turns each vector into one score per token of the vocabulary. If both are the *same* table, the weights are **tied**: the score of token `v` is the dot product of the last vector with row `v`. That saves `vocab_size * d_model` numbers, and a row learns from two sides: from where its token is read, and from where it is predicted.
+# A decoder-only model is a stack of blocks between two matrices. The embedding matrix turns each token into a vector: row `v` of `table` for token `v`. The unembedding matrix turns each final vector into one logit per token of the vocabulary. If both are the *same* matrix, the weights are **tied**: the logit of token `v` is the dot product of the final vector with row `v`. This saves `vocab_size * d_model` parameters, and each row learns in two ways: where its token is an input, and where it is predicted.
 #
 # The steps, in order:
 #
 # 1. look up the tokens in `table`; if `is_scaled`, multiply these rows by $\sqrt{d_\text{model}}$, as the 2017 paper does (section 3.4);
-# 2. add the rows of `positions`, from its first row on;
+# 2. add the first `length` rows of `positions`;
 # 3. run every block, with a causal mask;
 # 4. a final norm, `F.layer_norm` with `gain` and `bias`;
-# 5. the logits, by the tied table. They stay logits: loss and sampling take a softmax that suits them.
+# 5. the logits, with the tied matrix. Return logits: the loss and the sampler apply the softmax themselves.
 #
-# *Before you code:* two tokens have the same row in a tied table. What do you know about their logits? And which part of a table's gradient is lost if the second table is a copy of the first?
+# *Before you code:* two tokens have the same row in a tied matrix. What do you know about their logits? And which part of the gradient of `table` is lost if the unembedding matrix is a copy of it?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# They are equal, in every context. The copy receives the gradient of one use only, so a row no longer learns from both where its token is read and where it is predicted.
+# They are equal in every context. `table` then receives only the gradient of the embedding: its rows no longer learn from the predictions.
 # </details>
 #
 # <details><summary>Hint: shapes</summary>
 #
-# `table` is `(vocab_size, d_model)`. A vector of width `d_model` times its transpose gives `vocab_size` scores.
+# `table` is `(vocab_size, d_model)`. A vector of width `d_model` times its transpose gives `vocab_size` logits.
 # </details>
 # <details><summary>Hint: tied means shared</summary>
 #
-# Use `table` itself twice. `detach`, `clone().detach()`, `.data` and `torch.tensor(table)` make a second table that only starts out equal. In a module the same holds: `unembedding.weight = embedding.weight` ties, `nn.Parameter(embedding.weight.clone())` does not.
+# Use `table` itself twice. `detach`, `clone().detach()`, `.data` and `torch.tensor(table)` make a second matrix that is only initially equal. The same holds in a module: `unembedding.weight = embedding.weight` ties, `nn.Parameter(embedding.weight.clone())` does not.
 # </details>
 
 
@@ -73,11 +73,11 @@ def decoder_only_logits(
     bias: torch.Tensor,
     is_scaled: bool = False,
 ) -> torch.Tensor:
-    """Give the logits of the token after each position, with tied tables.
+    """Return the logits of the token after each position, with tied weights.
 
     Shapes: tokens (batch, length), table (vocab_size, d_model), positions (max_len, d_model) with
-    max_len >= length, gain and bias (d_model,); layers has the weights of one block each; returns
-    (batch, length, vocab_size).
+    max_len >= length, gain and bias (d_model,); each entry of layers has the weights of one block;
+    returns (batch, length, vocab_size).
     """
     ### BEGIN SOLUTION
     length, d_model = tokens.shape[1], table.shape[1]
@@ -95,14 +95,14 @@ def decoder_only_logits(
 # %% [markdown]
 # {{exercise shifted_loss}}
 #
-# A model that writes is asked, at every position, for a token that it has not been given. During training the whole target is known, so all positions are asked at once, and the causal mask sees to it that none looks ahead. One thing is left for you to do: the model's input is the target, *moved one place to the right*, with `bos` in front. Position 0 sees `bos` and is asked for token 0; position 1 sees `bos` and token 0, and is asked for token 1. Feeding true tokens instead of the model's own is called **teacher forcing**.
+# At every position, a language model predicts a token that it has not seen. In training the whole target is known, so all positions are predicted in one forward pass, and the causal mask prevents them from looking ahead. One step is left for you: the model's input is the target, *shifted right by one position*, with `bos` in front. Position 0 sees `bos` and predicts token 0; position 1 sees `bos` and token 0, and predicts token 1. Using the true tokens as input, instead of the model's own predictions, is called **teacher forcing**.
 #
-# What if the shift is forgotten? Then every position is given the very token that it is asked for. The cell below has a "model" that does nothing but repeat its input. Without the shift its loss is next to nothing. This has happened in published code, in libraries too ([transformers#3711](https://github.com/huggingface/transformers/issues/3711)), and training looks wonderful.
+# What if the shift is forgotten? Then every position sees the very token that it should predict. The cell below has a "model" that only repeats its input. Without the shift, its loss is almost zero. This mistake has been made in published code, even in libraries ([transformers#3711](https://github.com/huggingface/transformers/issues/3711)), and training looks wonderful.
 
 
 # %%
 def copying_model(tokens):
-    """Bet everything on the token that was just read."""
+    """Give almost all probability to the current token."""
     return 20.0 * F.one_hot(tokens, 8).double()
 
 
@@ -112,32 +112,32 @@ print(f"a model that copies, without the shift: {unshifted:.6f} nats per token")
 print(f"a model that knows nothing: {math.log(8):.3f} nats per token")
 
 # %% [markdown]
-# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are filled up with `pad`. It calls the model once, on the shifted targets, and returns the mean cross-entropy in nats over all tokens of the batch that are not `pad`.
+# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model once, on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`.
 #
-# The logits at position `i` answer for `targets[:, i]`: after the shift, nothing else has to be moved.
+# The logits at position `i` are the prediction of `targets[:, i]`: after the shift, nothing else needs to be shifted.
 #
-# *Before you code:* targets are `[5, 6, eos, pad]`. What does the model read? At how many places is it asked?
+# *Before you code:* targets are `[5, 6, eos, pad]`. What is the input of the model? How many positions count in the loss?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# `[bos, 5, 6, eos]`. At three places: the answer at the fourth would be `pad`, which does not count.
+# `[bos, 5, 6, eos]`. Three positions: the target at the fourth is `pad`, which does not count.
 # </details>
 #
-# <details><summary>Hint: one row in front, one off the end</summary>
+# <details><summary>Hint: one token in front, one removed at the end</summary>
 #
-# The last token of a target is asked for and never read. So the input has the length of the target.
+# The last token of a target is predicted but never an input. The input therefore has the length of the target.
 # </details>
 # <details><summary>Hint: one mean</summary>
 #
-# `F.cross_entropy(..., ignore_index=pad)` takes the mean over what is left of the whole batch. It wants the vocabulary on axis 1, or everything before it flattened.
+# `F.cross_entropy(..., ignore_index=pad)` takes the mean over the other targets of the whole batch. It needs the vocabulary on axis 1, or all axes before it flattened.
 # </details>
 
 
 # %% exercise="shifted_loss"
 def shifted_loss(model, targets: torch.Tensor, bos: int, pad: int) -> torch.Tensor:
-    """Return how many nats per token a model needs for the targets, each given those before it.
+    """Return the mean loss of a model in nats per token, each target given those before it.
 
-    Shapes: targets (batch, length), filled up with pad on the right; returns a single number.
+    Shapes: targets (batch, length), padded with pad on the right; returns a single number.
     """
     ### BEGIN SOLUTION
     begin = torch.full_like(targets[:, :1], bos)
@@ -149,32 +149,32 @@ def shifted_loss(model, targets: torch.Tensor, bos: int, pad: int) -> torch.Tens
 # %% [markdown]
 # {{exercise CrossAttention}}
 #
-# In an encoder-decoder two sequences meet. The encoder has read the source and left one vector per source token, the **memory**. Each token of the target may look at all of it. So queries are made from the target, keys and values from the memory, and the result has a row per *target* token: it goes back into the target's stream.
+# An encoder-decoder works on two sequences. The encoder turns the source into one vector per source token, the **memory**. Each target token may attend to the whole memory. Queries are therefore computed from the target, keys and values from the memory, and the result has one row per *target* token: it is added to the target's residual stream.
 #
-# Two masks are easily confused here. The causal mask has no business in cross attention: the source is there in full before the first word is written. The source's padding has: a target token must not look at `pad`.
+# Two masks are easily confused here. Cross-attention has no causal mask: the whole source is known before the first token is generated. It does need the padding mask of the source: a target token must not attend to `pad`.
 #
-# Write the module with `num_heads` heads. The parts and their names: `query`, `key`, `value` and `output`, each `nn.Linear(d_model, d_model)`. Head `i` uses the features from `i * d_head` to `(i + 1) * d_head` of queries, keys and values, with `d_head = d_model // num_heads`.
+# Write the module with `num_heads` heads. Its four linear layers are called `query`, `key`, `value` and `output`, each `nn.Linear(d_model, d_model)`. Head `i` uses the features from `i * d_head` to `(i + 1) * d_head` of queries, keys and values, with `d_head = d_model // num_heads`.
 #
-# *Before you code:* the source has 7 tokens and the target 5. What is the shape of one head's scores? In which direction does the softmax run, and along which axis does the padding lie?
+# *Before you code:* the source has 7 tokens and the target 5. What is the shape of one head's scores? Over which axis does the softmax run, and along which axis is the padding?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# `(5, 7)` for each sequence. The softmax runs over the 7 source tokens, and the padding lies along the same axis.
+# `(5, 7)` for each sequence. The softmax runs over the 7 source tokens, and the padding is along the same axis.
 # </details>
 #
 # <details><summary>Hint: heads</summary>
 #
-# `self.query(x).unflatten(-1, (num_heads, -1)).transpose(1, 2)` is `(batch, heads, tgt_len, d_head)`. After attention, take the way back: `transpose(1, 2).flatten(2)`.
+# `self.query(x).unflatten(-1, (num_heads, -1)).transpose(1, 2)` is `(batch, heads, tgt_len, d_head)`. After attention, undo it: `transpose(1, 2).flatten(2)`.
 # </details>
 # <details><summary>Hint: the mask</summary>
 #
-# `source_mask` is `(batch, src_len)`. Scores are `(batch, heads, tgt_len, src_len)`. `source_mask[:, None, None, :]` fits.
+# `source_mask` is `(batch, src_len)`. Scores are `(batch, heads, tgt_len, src_len)`. `source_mask[:, None, None, :]` broadcasts to them.
 # </details>
 
 
 # %% exercise="CrossAttention"
 class CrossAttention(nn.Module):
-    """Let each target token collect from the memory of a source."""
+    """Let each target token attend to the memory of a source."""
 
     def __init__(self, d_model: int, num_heads: int):
         super().__init__()
@@ -189,10 +189,10 @@ class CrossAttention(nn.Module):
     def forward(
         self, x: torch.Tensor, memory: torch.Tensor, source_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return what each target token found.
+        """Return the output for each target token.
 
         Shapes: x (batch, tgt_len, d_model), memory (batch, src_len, d_model), source_mask
-        (batch, src_len), True on real tokens; returns (batch, tgt_len, d_model).
+        (batch, src_len), True at real tokens; returns (batch, tgt_len, d_model).
         """
         ### BEGIN SOLUTION
         heads = (self.num_heads, x.shape[-1] // self.num_heads)
@@ -210,31 +210,31 @@ class CrossAttention(nn.Module):
 # %% [markdown]
 # {{exercise greedy_translation}}
 #
-# After training nobody knows the target, and the model has to write it. It reads the source **once**. Then, step by step, it is shown what it has written so far, from `bos` on, and the most likely next token is appended. A sequence is done with its first `eos`.
+# After training, the target is unknown, and the model has to generate it. It encodes the source **once**. Then, at each step, its input is `bos` followed by the tokens generated so far, and the most likely next token is appended. This is greedy decoding. A sequence ends with its first `eos`.
 #
-# In a batch sequences end at different times. Those that are done get `pad` from then on, whatever the model says about them, until the last one is done as well. A model that never writes `eos` is stopped after `max_len` tokens.
+# In a batch, sequences end at different times. A finished sequence gets `pad` from then on, whatever the model predicts for it, until all sequences are finished. Generation stops after `max_len` tokens even if the model has not generated `eos`.
 #
 # You get the two halves of a model as functions:
 #
 # - `encode(source, source_mask)` returns the memory,
-# - `decode(target, memory, source_mask)` returns logits `(batch, tgt_len, vocab_size)`; those at position `i` are about the token *after* `target[:, i]`.
+# - `decode(target, memory, source_mask)` returns logits `(batch, tgt_len, vocab_size)`; those at position `i` predict the token *after* `target[:, i]`.
 #
-# Return the tokens that were written: without `bos`, with `eos`, then `pad`, and no column more than the longest answer needs.
+# Return the generated tokens: without `bos`, with `eos`, then `pad`, and with no more columns than the longest result needs.
 #
-# *Before you code:* the answers of a batch have 3 and 5 tokens, `eos` included. How often is `decode` called, how often `encode`? What does the first row look like?
+# *Before you code:* the results of a batch have 3 and 5 tokens, `eos` included. How often is `decode` called, how often `encode`? What does the first row look like?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# `decode` five times, `encode` once. The first row holds its three tokens, the last of them `eos`, and then `pad` twice.
+# `decode` five times, `encode` once. The first row contains its three tokens, the last of which is `eos`, and then `pad` twice.
 # </details>
 #
-# <details><summary>Hint: who is done?</summary>
+# <details><summary>Hint: which sequences are finished?</summary>
 #
-# Keep a boolean per sequence. A test like `(newest == eos).all()` waits for a moment in which all end at once.
+# Keep a boolean per sequence. A test like `(newest == eos).all()` waits for a step at which all sequences end at once.
 # </details>
 # <details><summary>Hint: which logits?</summary>
 #
-# There is one row of logits per token written so far. Only the last one is about the token that does not exist yet.
+# There is one row of logits per input token. Only the last one predicts the token that does not exist yet.
 # </details>
 
 
@@ -249,9 +249,9 @@ def greedy_translation(
     pad: int,
     max_len: int,
 ) -> torch.Tensor:
-    """Write the most likely next token, again and again, until every sequence has ended.
+    """Append the most likely next token repeatedly until every sequence has ended.
 
-    Shapes: source (batch, src_len), source_mask (batch, src_len), True on real tokens; returns
+    Shapes: source (batch, src_len), source_mask (batch, src_len), True at real tokens; returns
     (batch, tgt_len) with tgt_len <= max_len.
     """
     ### BEGIN SOLUTION
@@ -275,7 +275,7 @@ def greedy_translation(
 # %% [markdown]
 # {{exercise mended_decoder}}
 #
-# Below is the heart of a decoder: causal self attention, then cross attention, each added to the stream. (One head, no norms, no feed-forward network, to keep it short.) It has three bugs, all of them seen in published texts and programs ([one of them here](https://github.com/keras-team/keras-io/pull/1046), with its repair). It runs, because the cell tries it on 6 target tokens, 6 source tokens and 6 features. Look at what it does there.
+# Below are the two attention sub-layers of a decoder: causal self-attention, then cross-attention, each added to the stream. To keep it short, there is one head, no norm and no feed-forward network. The code has three bugs, all of them found in published texts and programs ([one of them here](https://github.com/keras-team/keras-io/pull/1046), with its fix). It runs without an error, because the cell tries it on 6 target tokens, 6 source tokens and 6 features. Look at the symptoms that the cell prints.
 
 
 # %%
@@ -294,7 +294,7 @@ def published_decoder(x, memory, source_mask, weights):
 
 
 def loss_on_noise(decoder, steps=150):
-    """Train on random tokens: nobody can predict those, so the loss cannot fall below ln 8."""
+    """Train on random tokens: they are unpredictable, so the loss cannot fall below ln 8."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape):
@@ -320,7 +320,7 @@ def loss_on_noise(decoder, steps=150):
 
 def show_symptoms(decoder):
     print(
-        f"loss on random tokens: {loss_on_noise(decoder):.2f} (at best {math.log(8):.2f} without the answers)"
+        f"loss on random tokens: {loss_on_noise(decoder):.2f} (at best {math.log(8):.2f} without a leak)"
     )
     generator = torch.Generator().manual_seed(1)
     x, memory = torch.randn(2, 1, 6, 6, generator=generator)
@@ -333,11 +333,11 @@ def show_symptoms(decoder):
     later = x.clone()
     later[:, -1] += 1
     notice = ((run(later) - run()).abs().amax(dim=-1) > 1e-5)[0].nonzero().flatten().tolist()
-    print(f"the last of 6 target tokens is changed: outputs {notice} notice")
+    print(f"the last of 6 target tokens is changed: outputs {notice} change")
     padding = memory.clone()
     padding[:, 4:] += 1
     change = (run(memory=padding) - run()).abs().max()
-    print(f"what lies in the source's padding is changed: largest change {change:.3f}")
+    print(f"the source's padding is changed: largest change {change:.3f}")
     try:
         print(f"5 target tokens give {tuple(run(x[:, :5]).shape)}")
     except RuntimeError as error:
@@ -347,20 +347,20 @@ def show_symptoms(decoder):
 show_symptoms(published_decoder)
 
 # %% [markdown]
-# A loss below what is possible is not good news: the answer got in. Only the last output may notice the last token. Padding must not matter at all. And a decoder that takes as many tokens as it has features, and no other number, has compared the wrong things.
+# A loss below the possible minimum is not good news: the targets have leaked into the input. Only the last output may depend on the last token. Padding must have no effect. And a decoder that works only if there are as many tokens as features computes dot products along the wrong axis.
 #
-# Write `mended_decoder`, of the same form, then run `show_symptoms(mended_decoder)` in a cell of your own.
+# Write `mended_decoder` with the same signature, then run `show_symptoms(mended_decoder)` in a cell of your own.
 #
-# *Before you code:* what are the axes of `query.transpose(1, 2) @ key`: which things are compared with each other there?
+# *Before you code:* what are the axes of `query.transpose(1, 2) @ key`: what does it compare with what?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Features by features: what one feature is over all tokens of the query is compared with what another is over all tokens of the key. Tokens are not compared with each other at all.
+# Features by features: one feature of the queries, over all tokens, is compared with one feature of the keys, over all tokens. Tokens are not compared with each other at all.
 # </details>
 #
 # <details><summary>Hint: where they are</summary>
 #
-# One in `attend`. Two in what the last line hands over.
+# One is in `attend`. Two are in the arguments of the last line.
 # </details>
 # <details><summary>Hint: the mask of a batch</summary>
 #
@@ -372,10 +372,10 @@ show_symptoms(published_decoder)
 def mended_decoder(
     x: torch.Tensor, memory: torch.Tensor, source_mask: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Add to each target token what it finds before it, then what it finds in the source.
+    """Add the output of causal self-attention to the stream, then that of cross-attention.
 
     Shapes: x (batch, tgt_len, d_model), memory (batch, src_len, d_model), source_mask
-    (batch, src_len), True on real tokens; weights (6, d_model, d_model): query, key and value of
+    (batch, src_len), True at real tokens; weights (6, d_model, d_model): query, key and value of
     self attention, then those of cross attention; returns (batch, tgt_len, d_model).
     """
     ### BEGIN SOLUTION
@@ -390,13 +390,13 @@ def mended_decoder(
 # %% [markdown]
 # {{exercise one_block_three_masks}}
 #
-# What makes a block an encoder's or a decoder's? Not its weights: the mask. The same block, with the same weights, reads
+# What makes a block an encoder block or a decoder block? The mask, not the weights. The same block, with the same weights, can attend
 #
-# - **both ways** (an encoder): every token sees every token;
+# - **in both directions** (an encoder): every token sees every token;
 # - **causally** (a decoder): every token sees itself and those before it;
-# - **with a prefix**: the first `prefix_len` tokens see each other both ways, like a source; the rest is causal. Everyone sees the prefix, nobody in the prefix sees what comes behind it.
+# - **with a prefix**: the first `prefix_len` tokens see each other both ways, like a source; the rest is causal. Every token sees the prefix, and no token of the prefix sees the tokens after it.
 #
-# The third is what you would want where a question is there in full and the answer is not. Each sequence of a batch has a prefix of its own length.
+# The third mask suits a task in which the prompt is complete and the answer is still to be generated. Each sequence of a batch has its own prefix length.
 #
 # Write `three_masks`, and `one_block_three_masks`, which runs the given `block` once with each.
 #
@@ -404,12 +404,12 @@ def mended_decoder(
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# With 0 the causal mask. With 1 too: everybody sees the first token anyway. With the whole length every token sees every token.
+# With 0, the causal mask. With 1, the causal mask too, because every token sees the first one anyway. With the whole length, every token sees every token.
 # </details>
 #
 # <details><summary>Hint: or</summary>
 #
-# A token may be seen if it is not later *or* if it lies in the prefix. Columns are the tokens that are seen.
+# A token is visible if it is not later *or* if it is in the prefix. Columns are the visible tokens, the keys.
 # </details>
 # <details><summary>Hint: one mask per sequence</summary>
 #
@@ -421,11 +421,11 @@ def mended_decoder(
 def three_masks(
     length: int, prefix_lens: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the masks that make a block read both ways, causally, and with a prefix.
+    """Return the masks for attention in both directions, causal, and with a prefix.
 
-    Shapes: prefix_lens (batch,), whole numbers from 0 to length; returns boolean masks
-    (length, length), (length, length) and (batch, length, length): rows are those who look,
-    columns those who are looked at, True where it is allowed.
+    Shapes: prefix_lens (batch,), integers from 0 to length; returns boolean masks (length, length),
+    (length, length) and (batch, length, length): rows are queries, columns are keys, True where
+    attention is allowed.
     """
     ### BEGIN SOLUTION
     both_ways = torch.ones(length, length, dtype=torch.bool)
@@ -438,7 +438,7 @@ def three_masks(
 def one_block_three_masks(
     x: torch.Tensor, weights: dict[str, torch.Tensor], prefix_lens: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Run the given block on the same tokens: both ways, causally, and with a prefix.
+    """Run the given block on the same tokens: in both directions, causally, and with a prefix.
 
     Shapes: x (batch, length, d_model), prefix_lens (batch,); returns three outputs of the shape
     of x.
@@ -452,7 +452,7 @@ def one_block_three_masks(
 # %% [markdown]
 # {{exercise swapped_cross_attention}}
 #
-# So far your parts have run with random numbers. The course comes with an encoder-decoder that has learned something: it reads a date as people of 24 locales write it, character by character, and writes it in ISO form. Two blocks read, two write; `d_model` is 64, there are 4 heads, every norm has $\varepsilon = 10^{-5}$. The cell below loads it, takes its decoder apart at the right place, and measures it on dates of days that it has never met.
+# So far, your parts have run on random numbers. The course includes a trained encoder-decoder: it reads a date as written in one of 24 locales, character by character, and outputs it in ISO form. It has two encoder blocks and two decoder blocks; `d_model` is 64, there are 4 heads, and every norm has $\varepsilon = 10^{-5}$. The cell below loads it, opens its decoder at the cross-attention sub-layer, and measures its loss on dates of days that were not in the training data.
 
 # %%
 from groundup.data.batches import pair_batches
@@ -469,7 +469,7 @@ source_mask = inputs["source_mask"][:, 0, 0]  # (batch, src_len), as in this not
 
 
 def sublayer_weights(block):
-    """Return what a cross-attention sub-layer has learned; matrices in the layout of nn.Linear."""
+    """Return the weights of a cross-attention sub-layer; matrices in the layout of nn.Linear."""
     weights = {"gain": block.cross_attention_norm.gain, "bias": block.cross_attention_norm.bias}
     return weights | dict(block.cross_attention.named_parameters())
 
@@ -501,23 +501,23 @@ def nats_per_token(logits):
 
 for pair in pairs[:5]:
     print(f"{pair.target}   {pair.source}")
-print(f"the model as it is: {nats_per_token(original):.6f} nats per character")
+print(f"the original model: {nats_per_token(original):.6f} nats per character")
 without = decode_with(lambda x, *rest: x, target, memory, source_mask)
-print(f"without cross attention: {nats_per_token(without):.4f} nats per character")
+print(f"without cross-attention: {nats_per_token(without):.4f} nats per character")
 
 # %% [markdown]
-# Write `swapped_cross_attention`: norm, cross attention and sum, with the weights that are handed over. With it in place of the model's own in any layer, the logits must be *the same*, up to rounding. Not nearly the same, and not the same loss.
+# Write `swapped_cross_attention`: the norm, cross-attention and the residual connection, with the given weights. If it replaces the model's own sub-layer in any layer, the logits must be *the same*, up to rounding. It is not enough that they are close or that the loss is the same.
 #
-# *Before you code:* which of these would you notice in the loss of a trained model: a causal mask, padding that is seen, the wrong root in the scale, a bias of the keys that is forgotten?
+# *Before you code:* which of these would you notice in the loss of a trained model: a causal mask, visible padding, the wrong square root in the scale, a missing bias of the keys?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The causal mask (2.50 instead of 0.00004 nats per character) and the padding (0.28). The root of `d_model` in place of that of `d_head` gives 0.001, and 99.5 % of the dates are still right. The forgotten bias of the keys changes nothing at all: chapter 3 says why.
+# The causal mask (2.50 instead of 0.00004 nats per character) and the padding (0.28). The square root of `d_model` instead of `d_head` gives 0.001, and 99.5 % of the dates are still correct. The missing bias of the keys changes nothing at all; chapter 3 explains why.
 # </details>
 #
 # <details><summary>Hint: the layout</summary>
 #
-# `F.linear(x, weights["query.weight"], weights["query.bias"])` multiplies with the matrix as `nn.Linear` keeps it.
+# `F.linear(x, weights["query.weight"], weights["query.bias"])` multiplies by the matrix as `nn.Linear` stores it.
 # </details>
 # <details><summary>Hint: what you have</summary>
 #
@@ -533,10 +533,10 @@ def swapped_cross_attention(
     weights: dict[str, torch.Tensor],
     num_heads: int,
 ) -> torch.Tensor:
-    """Do what the cross-attention sub-layer of a trained pre-norm decoder does.
+    """Compute the cross-attention sub-layer of a trained pre-norm decoder.
 
     Shapes: x (batch, tgt_len, d_model), the stream before the sub-layer; memory (batch, src_len,
-    d_model), normalised already; source_mask (batch, src_len), True on real tokens; weights has
+    d_model), already normalised; source_mask (batch, src_len), True at real tokens; weights has
     gain and bias of the norm (d_model,), and query.weight, key.weight, value.weight, output.weight
     (d_model, d_model) with query.bias, key.bias, value.bias, output.bias (d_model,); returns the
     stream after it.
@@ -560,26 +560,26 @@ def swapped_cross_attention(
 # %% [markdown]
 # {{exercise check_prompt_split}}
 #
-# What is P(the | the cat sat on)? To an encoder-decoder it matters how you ask. "The cat" may be the source and "sat on" the beginning of the target, or "the" the source and "cat sat on" the target: the words are the same, and the numbers are not, because the source is read both ways and by other weights. A decoder-only model has one text and one rule, and where you cut the text must not matter. That is how a prompt may be read in pieces, with a cache that keeps what was read. And it is a test: a cache with a mistake in it usually betrays itself by caring where the pieces end.
+# What is P(the | the cat sat on)? For an encoder-decoder, it depends on how you split the words. "The cat" may be the source and "sat on" the beginning of the target, or "the" the source and "cat sat on" the target: the words are the same, but the probabilities are not, because the source is read in both directions and by other weights. A decoder-only model has a single sequence, so the split must not matter. This is why a prompt can be processed in pieces, with a KV cache for the earlier ones. It is also a test: with a bug in its cache, a model's predictions usually depend on where the pieces end.
 #
-# Write that test. `check_prompt_split` gets `predict(first, rest)`. Both are tensors of tokens, `(length,)`, at least one token each, with numbers from 0 to 10 and 16 tokens at most together. It returns the probabilities `(11,)` of the token after both. The test raises `AssertionError` if they depend on where the text is cut.
+# Write this test. `check_prompt_split` gets `predict(first, rest)`. Both arguments are tensors of tokens from 0 to 10, `(length,)`, with at least one token each and at most 16 tokens together. `predict` returns the probabilities `(11,)` of the token after both. The test raises `AssertionError` if they depend on where the text is split.
 #
-# Eight models that depend on it are waiting, among them an encoder-decoder, a model that reads its prefix both ways, one that does so only faintly, and five broken caches: one counts positions from 0 again, one has its mask in the wrong corner, one keeps four tokens only, one keeps of what comes second only the newest token, and one takes the first piece for padding when it is a single token. Right models must pass, and one of them computes in `float32`: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
+# Your test must reject eight models that depend on the split: an encoder-decoder, a model that reads its prefix in both directions, one that does so only weakly, and five broken caches. One cache counts positions from 0 again, one aligns its mask at the wrong corner, one keeps only four tokens, one keeps only the newest token of the second piece, and one treats the first piece as padding if it is a single token. Correct models must pass, and one of them computes in `float32`: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
 #
-# *Before you code:* a cache keeps four tokens. Your text has five. At which cuts can you notice?
+# *Before you code:* a cache keeps four tokens. Your text has five. At which splits can you notice it?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# At none: of five tokens at most four are in the first piece, and all of them are kept. Six tokens show it, if they are cut after the fifth.
+# At none: at most four of the five tokens are in the first piece, and all of them are kept. Six tokens show it if they are split after the fifth.
 # </details>
 #
-# <details><summary>Hint: how many cuts?</summary>
+# <details><summary>Hint: how many splits?</summary>
 #
-# A text of ten tokens can be cut in nine places. Trying them all costs a loop.
+# A text of ten tokens can be split at nine points. A loop tries them all.
 # </details>
 # <details><summary>Hint: what to compare</summary>
 #
-# All eleven probabilities, not the most likely token: it survives most bugs.
+# All eleven probabilities, not the most likely token, which most bugs do not change.
 # </details>
 
 
@@ -595,36 +595,36 @@ def check_prompt_split(predict) -> None:
     for cut in range(2, len(text)):
         seen = predict(text[:cut], text[cut:])
         off = (seen - expected).abs().max()
-        assert off < 1e-5, f"cut before token {cut}, a probability moves by {off:.2g}"
+        assert off < 1e-5, f"split before token {cut}, a probability changes by {off:.2g}"
     ### END SOLUTION
 
 
 # %% [markdown]
 # {{exercise masked_tokens}}
 #
-# An encoder-only model sees both ways, so it cannot be asked for the next token: it can see it. Instead some tokens are chosen, hidden, and asked for. BERT (Devlin et al. 2019, section 3.1 and appendix A.1) chooses 15 % of the tokens. Of these, 80 % are replaced by a mask token, 10 % by a random word, and 10 % stay as they are. Why not all by the mask token? Because after training there are none, and the model would have learned to work only where it sees one. Since some words are wrong and nobody says which, it has to keep an opinion on *every* word.
+# An encoder-only model attends in both directions, so it cannot be trained on next-token prediction: it sees the next token. Instead, some tokens are chosen, hidden and predicted. This is masked language modelling. BERT (Devlin et al. 2019, section 3.1 and appendix A.1) chooses 15 % of the tokens. Of these, 80 % are replaced by a mask token, 10 % by a random word, and 10 % stay unchanged. Why not replace all of them by the mask token? After training there are no mask tokens, and the model would have learned to work only where it sees one. Since some words are wrong and the input does not show which, the model has to represent *every* word well.
 #
-# Randomness comes in from outside here, as numbers between 0 and 1, so that there is one right answer. For each place:
+# Here the random numbers, between 0 and 1, are arguments, so that there is one correct result. For each position:
 #
-# - it is **chosen** if `choice < share`, unless its token is special: tokens `0` to `num_special - 1` are (padding, begin, end, mask …) and are never chosen;
-# - a chosen token becomes `mask_id` if `kind < 0.8`; if `0.8 <= kind < 0.9`, a random *word*: the ids `num_special` to `vocab_size - 1` are the words, and `word` says which, each getting an equally long piece of the interval from 0 to 1; else it stays.
+# - it is **chosen** if `choice < share`, unless its token is special: the tokens `0` to `num_special - 1` (padding, begin, end, mask …) are never chosen;
+# - a chosen token becomes `mask_id` if `kind < 0.8`; if `0.8 <= kind < 0.9`, a random *word*: the ids `num_special` to `vocab_size - 1` are the words, and `word` selects one of them, each with an equal part of the interval from 0 to 1; otherwise the token stays.
 #
-# Return the inputs and the labels. A label is the *original* token where a token was chosen, whatever became of it, and `-100` everywhere else: that is what `F.cross_entropy` ignores. Leave `tokens` itself as it is: it is your data, and will be hidden anew, in other places, when it comes again.
+# Return the inputs and the labels. A label is the *original* token where a token was chosen, even if it stays or becomes a random word, and `-100` everywhere else, which `F.cross_entropy` ignores. Do not change `tokens` itself: it is your data, and in the next epoch other positions will be masked.
 #
-# *Before you code:* which share of all ordinary tokens ends up as `mask_id`? And how many places does a batch of 1000 ordinary tokens learn from?
+# *Before you code:* which fraction of all ordinary tokens becomes `mask_id`? And how many positions of a batch of 1000 ordinary tokens count in the loss?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# 12 %: 0.8 of 15 %. From about 150, whatever became of them.
+# 12 %: 0.8 of 15 %. About 150: all the chosen ones.
 # </details>
 #
 # <details><summary>Hint: a random word</summary>
 #
-# `num_special + floor(word * number_of_words)`, and there are `vocab_size - num_special` words. `.long()` rounds down for numbers that are not negative.
+# `num_special + floor(word * number_of_words)`, and there are `vocab_size - num_special` words. `.long()` rounds non-negative numbers down.
 # </details>
 # <details><summary>Hint: three cases</summary>
 #
-# `torch.where(condition, a, b)`, twice. Nothing has to be drawn, looped over or changed in place.
+# `torch.where(condition, a, b)`, twice. You need no random numbers of your own, no loop and no change in place.
 # </details>
 
 
@@ -639,7 +639,7 @@ def masked_tokens(
     vocab_size: int,
     share: float = 0.15,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hide some tokens as BERT does, and say which are to be predicted.
+    """Mask some tokens as BERT does, and return the labels to predict.
 
     Shapes: tokens (batch, length); choice, kind and word (batch, length), from 0 to below 1;
     returns inputs and labels, (batch, length) each.
@@ -657,21 +657,21 @@ def masked_tokens(
 # %% [markdown]
 # {{exercise smoothed_loss}}
 #
-# Two things of the 2017 recipe are more often wrong than right in code that people share.
+# Two parts of the 2017 training recipe are often wrong in published code.
 #
-# **Label smoothing.** Cross-entropy asks for all the probability on one token, which no finite logits give. Smoothing asks for a little less: the target distribution is $1 - \varepsilon$ on the right token, *plus* $\varepsilon / V$ on every one of the $V$ tokens, the right one and `pad` included. That is the rule of the paper that is cited for it (Szegedy et al. 2016, section 7) and of PyTorch. Others divide $\varepsilon$ among the $V - 1$ wrong tokens ([one author explains his choice](https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/50)), or leave out padding as well ([annotated-transformer#39](https://github.com/harvardnlp/annotated-transformer/issues/39) works through an example). Each rule trains; losses under different rules cannot be compared. Write the first one, as a mean over all targets that are not `pad`.
+# **Label smoothing.** The cross-entropy is minimal if all the probability is on one token, which no finite logits give. Smoothing requires a little less: the target distribution is $1 - \varepsilon$ on the correct token, *plus* $\varepsilon / V$ on each of the $V$ tokens, the correct one and `pad` included. This is the rule of the original paper (Szegedy et al. 2016, section 7) and of PyTorch. Others divide $\varepsilon$ among the $V - 1$ wrong tokens ([one author explains his choice](https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/50)), or exclude `pad` as well ([annotated-transformer#39](https://github.com/harvardnlp/annotated-transformer/issues/39) works through an example). Each rule can be trained with, but losses under different rules cannot be compared. Write the first one, as a mean over all targets that are not `pad`.
 #
-# **The schedule**, called Noam after one of the authors: the learning rate of update number $n$ is
+# **The schedule**, called Noam after one of the authors: the learning rate of update $n$ is
 #
 # $$d_\text{model}^{-1/2}\,\min\left(n^{-1/2},\; n\, w^{-3/2}\right)$$
 #
-# It rises in a line for $w$ = `warmup_steps` updates, then falls like $1/\sqrt n$. Updates are numbered from 1, `step` of a training loop from 0. So `noam(0)` belongs to update number 1. Whoever takes `step` for $n$ divides by 0 at the start, or multiplies by it and [throws the first batch away](https://github.com/ruotianluo/self-critical.pytorch/issues/171).
+# It rises linearly for $w$ = `warmup_steps` updates, then falls like $1/\sqrt n$. Updates are numbered from 1, but `step` in a training loop from 0, so `noam(0)` is the learning rate of update 1. If you use `step` as $n$, you divide by 0 at the start, or multiply by 0 and [waste the first batch](https://github.com/ruotianluo/self-critical.pytorch/issues/171).
 #
-# *Before you code:* with smoothing, what is the smallest loss that can be reached, and is it 0? At which `step` are the two terms of the minimum equal?
+# *Before you code:* with smoothing, what is the smallest possible loss, and is it 0? At which `step` are the two terms of the minimum equal?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The entropy of the softened target, which is larger than 0. They are equal at update number `warmup_steps`, which is `step = warmup_steps - 1`.
+# The entropy of the smoothed target, which is larger than 0. They are equal at update `warmup_steps`, which is `step = warmup_steps - 1`.
 # </details>
 #
 # <details><summary>Hint: two losses</summary>
@@ -684,10 +684,10 @@ def masked_tokens(
 def smoothed_loss(
     logits: torch.Tensor, targets: torch.Tensor, smoothing: float, pad: int
 ) -> torch.Tensor:
-    """Return the mean cross-entropy, in nats, with targets that are softened over the vocabulary.
+    """Return the mean cross-entropy, in nats, with targets smoothed over the vocabulary.
 
     Shapes: logits (batch, length, vocab_size), targets (batch, length); returns a single number.
-    Write it from log_softmax, without cross_entropy's own label_smoothing.
+    Use log_softmax, not cross_entropy's own label_smoothing.
     """
     ### BEGIN SOLUTION
     log_p = logits.log_softmax(dim=-1)
@@ -708,7 +708,7 @@ def noam(step: int, d_model: int, warmup_steps: int) -> float:
 # %% [markdown]
 # ## Look at what you built
 #
-# Your loop, your cross attention, trained weights: dates that the model has never met, translated by `greedy_translation` with `swapped_cross_attention` inside. (These cells are not graded.)
+# First, your decoding loop and your cross-attention with trained weights: `greedy_translation`, with `swapped_cross_attention` inside, translates dates that were not in the training data. (These cells are not graded.)
 
 # %%
 bos, eos, pad = (tokenizers["target"].id_of(name) for name in (BOS, EOS, PAD))
@@ -729,15 +729,15 @@ def share_right(answers):
 answers = translate_with(swapped_cross_attention)
 for pair, answer in list(zip(pairs, answers, strict=True))[:8]:
     print(f"{answer}   {pair.source}")
-print(f"{share_right(answers):.1%} of {len(pairs)} are right")
+print(f"{share_right(answers):.1%} of {len(pairs)} are correct")
 
 # %% [markdown]
-# Next, what the loss alone would have told you. Each row swaps one wrong part into both layers: yours, handed something that makes it wrong. The first two columns are all that a training log shows; the third is what a comparison of logits shows. Look for the rows that you would have believed. One wrong part is not wrong at all, and chapter 3 said why: a bias of the keys adds the same number to all scores of a query, and the softmax does not see it.
+# Next, see how little the loss alone reveals. Each row puts one wrong part into both layers: your part with a wrong argument. A training log shows only the first two columns; a comparison of logits shows the third. Look for the rows that you would have believed. One row changes nothing, as chapter 3 explained: a bias of the keys adds the same number to all scores of a query, which does not change the softmax.
 
 
 # %%
 def changing(names, change):
-    """Run your part with changed weights, as a part that forgets or scales something would."""
+    """Run your part with changed weights, like a part that omits or scales something."""
 
     def sublayer(x, memory, source_mask, weights, num_heads):
         changed = weights | {name: change(weights[name]) for name in names}
@@ -759,7 +759,7 @@ def padding_seen(x, memory, source_mask, *rest):
 
 
 def causal_on_the_source(x, memory, source_mask, *rest):
-    """Let target token i see the first i + 1 source tokens only."""
+    """Let target token i see only the first i + 1 source tokens."""
     places = torch.arange(memory.shape[1])
     columns = [
         swapped_cross_attention(column, memory, source_mask & (places <= i), *rest)
@@ -769,18 +769,18 @@ def causal_on_the_source(x, memory, source_mask, *rest):
 
 
 wrong = {
-    "bias of the keys forgotten": forgetting("key.bias"),
-    "padding seen": padding_seen,
-    "root of d_model as scale": scaling((16 / 64) ** 0.5),
+    "no bias of the keys": forgetting("key.bias"),
+    "padding visible": padding_seen,
+    "square root of d_model": scaling((16 / 64) ** 0.5),
     "no scale": scaling(16**0.5),
-    "norm's gain forgotten": forgetting("gain", 1.0),
-    "bias of the values forgotten": forgetting("value.bias"),
-    "norm's bias forgotten": forgetting("bias"),
-    "bias of the queries forgotten": forgetting("query.bias"),
+    "no gain of the norm": forgetting("gain", 1.0),
+    "no bias of the values": forgetting("value.bias"),
+    "no bias of the norm": forgetting("bias"),
+    "no bias of the queries": forgetting("query.bias"),
     "causal mask on the source": causal_on_the_source,
 }
 mine = decode_with(swapped_cross_attention, target, memory, source_mask)
-print(f"{'':30} nats per character  right   largest change of a logit")
+print(f"{'':30} nats per character correct  largest change of a logit")
 print(f"{'yours':30} {nats_per_token(mine):18.6f} {share_right(answers):6.1%}")
 for name, sublayer in wrong.items():
     logits = decode_with(sublayer, target, memory, source_mask)
@@ -789,7 +789,7 @@ for name, sublayer in wrong.items():
     print(f"{name:30} {nats_per_token(logits):18.6f} {right:6.1%}   {change:.5f}")
 
 # %% [markdown]
-# Last, where your decoder looks. For one date, how much each character that is written attends to each character of the source, in the second layer, for each of the four heads. The heads go from the year to the month to the day, wherever the source has them.
+# Last, see where your decoder looks. For one date, the plots show how much each generated character attends to each character of the source, in the second layer, for each of the four heads. The heads move from the year to the month to the day, wherever these are in the source.
 
 # %%
 which = max(range(len(pairs)), key=lambda i: len(set(pairs[i].source)))
@@ -807,8 +807,8 @@ for head, axis in enumerate(axes):
     axis.set_title(f"head {head}")
     axis.set_xticks(range(11), [*shown.target, "end"], fontsize=8)
 axes[0].set_yticks(range(len(shown.source)), list(shown.source), fontsize=8)
-figure.supxlabel("written")
-figure.supylabel("read")
+figure.supxlabel("generated")
+figure.supylabel("source")
 figure.tight_layout()
 plt.show()
 
@@ -822,6 +822,6 @@ plt.show()
 #
 # 1. Encoder: all from the source, padding mask. Decoder self-attention: all from the target, causal mask and padding. Cross-attention: queries from the target, keys and values from the encoder's output, the source's padding mask.
 # 2. In training the target is known and is the decoder's input, shifted by one position (teacher forcing).
-# 3. The causal mask makes the output at each position depend on earlier inputs only, so all positions give the predictions that they would give one after the other.
+# 3. The causal mask makes the output at each position depend on earlier inputs only, so all positions give the same predictions as in step-by-step decoding with the same tokens.
 #
 # **Often seen, and wrong:** A causal mask in the cross-attention; no padding mask there; “the model sees the target in training, so it learns to copy it”, which the shift and the mask prevent.

@@ -157,15 +157,15 @@ def both_uses_count(gradient, cotangent, *args):
     if gradient is None:
         return "no gradient reaches `table`: part of the computation is cut off from it"
     (expected,) = decoder_oracle.gradients(args, [1], [cotangent])
-    return differs("the gradient by the tied table", gradient, expected)
+    return differs("the gradient with respect to the tied table", gradient, expected)
 
 
 @exercise(
     "decoder_only_logits",
     number="6.1",
-    title="A decoder-only model, with tied weights",
-    asks="Look the tokens up in the table, add positions, run all blocks with a causal mask, apply "
-    "the final norm, and return the scores of all rows of the same table.",
+    title="A decoder-only model with tied weights",
+    asks="Look up the tokens in the table, add positions, run all blocks with a causal mask, "
+    "apply the final norm, and return the logits from the same table.",
     difficulty=2,
     importance=5,
     minutes=20,
@@ -193,7 +193,7 @@ class TestDecoderOnlyLogits:
             if (change < 1e-9).all():
                 return None
             notice = (change >= 1e-9).nonzero().flatten().tolist()
-            return f"the last of {tokens.shape[1]} tokens is changed, and logits {notice} notice"
+            return f"the last of {tokens.shape[1]} tokens is changed, and logits {notice} change"
 
         expect_law(subject, case, "decoder_only_logits", inputs, law)
 
@@ -265,12 +265,12 @@ def flow_judge(flows, targets, table, places):
 
 
 def as_a_number(loss):
-    """Read a loss, or say that it is none."""
+    """Read a loss, or describe what is wrong with it."""
     if isinstance(loss, torch.Tensor) and loss.numel() == 1:
         return float(loss), None
     if isinstance(loss, (int, float)):
         return float(loss), None
-    return None, f"the loss should be a single number, it is {describe(loss)}"
+    return None, f"the loss should be a single number; it is {describe(loss)}"
 
 
 @oracle
@@ -315,9 +315,9 @@ def counts_up(tokens):
 @exercise(
     "shifted_loss",
     number="6.2",
-    title="Shift right, and the loss",
-    asks="Show the model the targets moved one place to the right, with `bos` in front, and return "
-    "the mean cross-entropy of all targets that are not `pad`.",
+    title="Teacher forcing: shift right, then compute the loss",
+    asks="Run the model on the targets, shifted right by one position with `bos` in front, and "
+    "return the mean cross-entropy of all targets that are not `pad`.",
     difficulty=2,
     importance=5,
     minutes=15,
@@ -416,9 +416,9 @@ FOUND = {"output": "batch tgt_len d_model"}
 @exercise(
     "CrossAttention",
     number="6.3",
-    title="Cross attention",
-    asks="A module with the maps `query`, `key`, `value` and `output`: each target token asks, and "
-    "the memory answers, but for its padding.",
+    title="Cross-attention",
+    asks="A module with the linear layers `query`, `key`, `value` and `output`: each target "
+    "token attends to the memory, except for its padding.",
     difficulty=3,
     importance=5,
     minutes=25,
@@ -443,8 +443,8 @@ class TestCrossAttention:
             return settings, weights, x[[0, 0]], torch.stack([memory[0], memory[0].flip(0)])
 
         def law(output, settings, weights, x, memory):
-            problem = differs("with the memory turned around, the output", output[1], output[0])
-            return problem and f"{problem}: no mask but the source's belongs here"
+            problem = differs("with the memory reversed, the output", output[1], output[0])
+            return problem and f"{problem}: the only mask here is the source mask"
 
         expect_law(subject, case, "CrossAttention", inputs, law)
 
@@ -554,11 +554,11 @@ def judge_writing(answer, source, source_mask, answers, max_len):
     longest = min(max(map(len, answers)), max_len)
     expected = [(row + [PAD] * longest)[:longest] for row in answers]
     if not isinstance(written, torch.Tensor) or written.dim() != 2:
-        return f"tokens (batch, tgt_len) should be returned, it is {describe(written)}"
+        return f"the result should be tokens (batch, tgt_len); it is {describe(written)}"
     if written.tolist() == expected:
         return None
     if len(written) != len(expected):
-        return f"{len(expected)} sequences should be written, there are {len(written)}"
+        return f"{len(expected)} sequences should be returned; there are {len(written)}"
     names = f"bos {BOS}, eos {EOS}, pad {PAD}, max_len {max_len}"
     for row, (seen, wanted) in enumerate(zip(written.tolist(), expected, strict=True)):
         if seen != wanted:
@@ -587,9 +587,9 @@ def judge_decoding(answer, source, source_mask, answers, max_len):
 @exercise(
     "greedy_translation",
     number="6.4",
-    title="Write a translation",
-    asks="Read the source once; then append the most likely next token to every sequence, from "
-    "`bos` on, until all have written `eos`.",
+    title="Greedy decoding",
+    asks="Encode the source once; then append the most likely next token to every sequence, "
+    "starting from `bos`, until all have generated `eos`.",
     difficulty=3,
     importance=5,
     minutes=30,
@@ -663,9 +663,9 @@ MASKED = {"inputs": "batch length", "labels": "batch length"}
 @exercise(
     "masked_tokens",
     number="6.9",
-    title="Hide tokens and ask for them",
-    asks="Return (inputs, labels): the chosen tokens masked, replaced or kept, and the original of "
-    "every chosen token, -100 elsewhere.",
+    title="Masked language modelling",
+    asks="Return (inputs, labels): the chosen tokens masked, replaced or kept, and the original "
+    "of every chosen token, -100 elsewhere.",
     difficulty=2,
     importance=4,
     minutes=20,
@@ -843,25 +843,25 @@ def first_taken_for_padding(first, rest):
 
 
 RIGHT = {
-    "a decoder-only model that reads everything at once": read_at_once,
+    "a decoder-only model that processes everything at once": read_at_once,
     "one with a cache, piece by piece": in_two_pieces,
     "one with a cache, token by token": token_by_token,
     "one that computes in float32, part by part": by_parts_in_float32,
-    "one that looks at the last two words only": by_the_last_two_words,
+    "one that uses only the last two tokens": by_the_last_two_words,
 }
 NOT_RIGHT = {
     "an encoder-decoder": by_translation,
-    "a model that reads the first part both ways": with_prefix,
-    "a model that reads the first part both ways, faintly": with_faint_prefix,
-    "positions begin again at 0 with the second part": partial(in_two_pieces, restarts=True),
-    "the mask of the second part begins in the wrong corner": partial(
+    "a model that reads the first part in both directions": with_prefix,
+    "a model that reads the first part in both directions, weakly": with_faint_prefix,
+    "positions start again at 0 in the second part": partial(in_two_pieces, restarts=True),
+    "the mask of the second part is aligned at the wrong corner": partial(
         in_two_pieces, corner="start"
     ),
-    "the cache keeps no more than four tokens": partial(in_two_pieces, keeps=4),
-    "of the second part the cache keeps the newest token only": partial(
+    "the cache keeps only four tokens": partial(in_two_pieces, keeps=4),
+    "the cache keeps only the newest token of the second part": partial(
         in_two_pieces, newest_only=True
     ),
-    "a first part of one token is taken for padding": first_taken_for_padding,
+    "a first part of one token is treated as padding": first_taken_for_padding,
 }
 # They are asked the same by all checks, and by all tests that a student's is compared with.
 RIGHT = {description: remembered(model) for description, model in RIGHT.items()}
@@ -872,9 +872,9 @@ NOT_RIGHT = {description: remembered(model) for description, model in NOT_RIGHT.
 @exercise(
     "check_prompt_split",
     number="6.8",
-    title="Write the test: does the split of a prompt matter?",
-    asks="`check_prompt_split` asks the model that it is given for the same text, cut in different "
-    "places, and `assert`s that the probabilities are the same.",
+    title="Write a test: does the split of a prompt matter?",
+    asks="`check_prompt_split` calls the given model on the same text, split at different "
+    "points, and `assert`s that the probabilities are the same.",
     difficulty=3,
     importance=4,
     minutes=25,
@@ -887,31 +887,31 @@ class TestCheckPromptSplit:
 
     @points(1)
     def test_a_prefix_that_is_read_both_ways_is_caught(self, subject, case):
-        self.judge(subject, case, "a model that reads the first part both ways")
+        self.judge(subject, case, "a model that reads the first part in both directions")
 
     @points(1)
     def test_a_faint_difference_is_caught(self, subject, case):
-        self.judge(subject, case, "a model that reads the first part both ways, faintly")
+        self.judge(subject, case, "a model that reads the first part in both directions, weakly")
 
     @points(1)
     def test_positions_that_begin_again_are_caught(self, subject, case):
-        self.judge(subject, case, "positions begin again at 0 with the second part")
+        self.judge(subject, case, "positions start again at 0 in the second part")
 
     @points(1)
     def test_a_mask_in_the_wrong_corner_is_caught(self, subject, case):
-        self.judge(subject, case, "the mask of the second part begins in the wrong corner")
+        self.judge(subject, case, "the mask of the second part is aligned at the wrong corner")
 
     @points(1)
     def test_a_cache_that_forgets_the_oldest_is_caught(self, subject, case):
-        self.judge(subject, case, "the cache keeps no more than four tokens")
+        self.judge(subject, case, "the cache keeps only four tokens")
 
     @points(1)
     def test_a_cache_that_skips_tokens_is_caught(self, subject, case):
-        self.judge(subject, case, "of the second part the cache keeps the newest token only")
+        self.judge(subject, case, "the cache keeps only the newest token of the second part")
 
     @points(1)
     def test_a_first_token_that_is_lost_is_caught(self, subject, case):
-        self.judge(subject, case, "a first part of one token is taken for padding")
+        self.judge(subject, case, "a first part of one token is treated as padding")
 
     def judge(self, subject, case, bug):
         expect_test_judges(subject, case, "check_prompt_split", RIGHT, NOT_RIGHT, bug)
@@ -1058,8 +1058,8 @@ def schedule_oracle(step, d_model, warmup_steps):
 @exercise(
     "smoothed_loss",
     number="6.10",
-    title="Label smoothing, and the schedule",
-    asks="`smoothed_loss` is the mean cross-entropy against softened targets; `noam` is the "
+    title="Label smoothing and the Noam schedule",
+    asks="`smoothed_loss` is the mean cross-entropy with smoothed targets; `noam` is the "
     "learning rate of a step, counted from 0.",
     difficulty=2,
     importance=3,
@@ -1147,20 +1147,20 @@ def decoder_twins(case):
 
 def nobody_notices_the_last(output, x, memory, source_mask, weights):
     if not isinstance(output, torch.Tensor) or output.shape != x.shape:
-        return f"the output should have shape {tuple(x.shape)}, it is {describe(output)}"
+        return f"the output should have shape {tuple(x.shape)}; it is {describe(output)}"
     change = (output[0] - output[1])[:-1].abs().amax(dim=-1)
     if (change < 1e-9).all():
         return None
     notice = (change >= 1e-9).nonzero().flatten().tolist()
-    return f"the last of {x.shape[1]} target tokens is changed, and the outputs {notice} notice"
+    return f"the last of {x.shape[1]} target tokens is changed, and outputs {notice} change"
 
 
 @exercise(
     "mended_decoder",
     number="6.5",
-    title="Bug hunt: a decoder that knows the answer",
-    asks="Return what the decoder should give: tokens compared with tokens, the target asking the "
-    "memory, and no look at the source's padding.",
+    title="Bug hunt: a decoder that sees the target",
+    asks="Return the correct output of the decoder: tokens are compared with tokens, the target "
+    "attends to the memory, and the source's padding is hidden.",
     difficulty=3,
     importance=5,
     minutes=20,
@@ -1196,7 +1196,7 @@ class TestMendedDecoder:
 
 @functools.cache
 def translator():
-    """Load the trained model in double precision, and what it reads and writes."""
+    """Load the trained model in double precision, and its tokenizers."""
     from groundup.data.dates import Dates
     from groundup.pretrained import load
 
@@ -1276,7 +1276,7 @@ def expect_same_logits(subject, case, layer):
 
     def law(seen, x, memory, source_mask, weights, num_heads):
         if not isinstance(seen, torch.Tensor) or seen.shape != x.shape:
-            return f"the stream should have shape {tuple(x.shape)}, it is {describe(seen)}"
+            return f"the stream should have shape {tuple(x.shape)}; it is {describe(seen)}"
         logits = after_cross_attention(seen.double(), memory, source_mask, layer)
         if problem := differs("logits of the trained model", logits, expected):
             told, wanted = (
@@ -1284,7 +1284,7 @@ def expect_same_logits(subject, case, layer):
                 for rows in (logits, expected)
             )
             return (
-                f"{problem}. All that the loss says is {told:.2g} nats per character instead of "
+                f"{problem}. The loss alone would show only {told:.2g} nats per character instead of "
                 f"{wanted:.2g}"
             )
         return None
@@ -1295,10 +1295,10 @@ def expect_same_logits(subject, case, layer):
 @exercise(
     "swapped_cross_attention",
     number="6.7",
-    title="Your part in a trained translator",
+    title="Your cross-attention in a trained translator",
     may_cut=("swapped_cross_attention",),
-    asks="Return the stream after norm, cross attention and sum, with the weights of a trained "
-    "model, so that its logits stay the same.",
+    asks="Return the stream after norm, cross-attention and residual connection, with the "
+    "weights of a trained model, so that its logits stay the same.",
     difficulty=3,
     importance=4,
     minutes=20,

@@ -34,78 +34,80 @@ class Logits(Correct, exercise="decoder_only_logits"):
 TableCopied = Logits.but(
     "return x @ table.T", "unembedding = table.detach().clone()\nreturn x @ unembedding.T"
 )
-"""The logits come from a copy of the table, so its rows do not learn from being predicted; tied
+"""The logits come from a copy of the table, so its rows do not learn from the predictions; tied
 weights are one tensor that is used twice."""
 
 EmbeddingCutOff = Logits.but(
     "table[tokens]", "nn.Embedding.from_pretrained(table.detach())(tokens)"
 )
-"""The tokens are looked up in a table that is cut off from the gradient, so its rows do not learn
-from being read; tied weights are one tensor that is used twice."""
+"""The tokens are looked up in a detached table, so its rows do not learn from their use as inputs;
+tied weights are one tensor that is used twice."""
 
 LogitsSoftmaxed = Logits.but("x @ table.T", "torch.softmax(x @ table.T, dim=-1)")
-"""A softmax is taken at the end: return the logits, the loss takes the softmax itself."""
+"""A softmax is applied at the end: return the logits, because the loss applies the softmax
+itself."""
 
 FinalNormMissing = Logits.but("x = F.layer_norm(x, gain.shape, gain, bias)", "")
-"""The stream is read without the final norm; a pre-norm stack needs one more norm at its end."""
+"""The final norm is missing; a pre-norm stack needs one more norm at its end."""
 
 FinalNormTwice = Logits.but(
     "x = F.layer_norm(x, …", "for _ in range(2):\n    x = F.layer_norm(x, gain.shape, gain, bias)"
 )
-"""The final norm is applied twice; once, behind the last block."""
+"""The final norm is applied twice; apply it once, after the last block."""
 
 NormBehindEveryBlock = Logits.but(
     "for weights in layers:…\nx = …",
     "for weights in layers:\n    x = F.layer_norm(block(x, mask, weights), gain.shape, gain, bias)",
 )
-"""The final norm stands behind every block; it belongs behind the last one only, the stream between
-blocks is left alone."""
+"""The final norm is applied after every block; apply it only after the last one, and leave the
+stream between blocks unchanged."""
 
 NormWithoutGainAndBias = Logits.but(
     "x = F.layer_norm(x, …\nreturn x @ table.T", "return F.layer_norm(x, gain.shape) @ table.T"
 )
-"""The final norm has lost its gain and bias."""
+"""The gain and bias of the final norm are missing."""
 
 PositionsForgotten = Logits.but("x = x + positions[: tokens.shape[1]]", "")
 """The positions are not added to the embeddings."""
 
 PositionsFromOne = Logits.but("positions[: tokens.shape[1]]", "positions[1 : tokens.shape[1] + 1]")
-"""The first token gets row 1 of the positions; places are counted from 0."""
+"""The first token gets row 1 of the positions; positions are counted from 0."""
 
 PositionsOfTheTokens = Logits.but("positions[: tokens.shape[1]]", "positions[tokens]")
-"""The rows of the positions are looked up by token; they belong to places, first row to the first
-token."""
+"""The rows of the positions are looked up by token; look them up by position, the first row for the
+first token."""
 
 PositionsInEveryBlock = Logits.but("x = x + positions[: tokens.shape[1]]", "").but(
     "x, mask", "x + positions[: tokens.shape[1]], mask"
 )
-"""The positions are added before every block; they are added once, to the embeddings."""
+"""The positions are added before every block; add them once, to the embeddings."""
 
 UntransposedTable = Logits.but("table.T", "table")
-"""The vectors are multiplied by the table as it is, which fits only if there are as many tokens as
-features; the score of a token is a dot product with its row, so transpose it."""
+"""The vectors are multiplied by the table without a transpose, which works only if there are as
+many tokens as features; the logit of a token is a dot product with its row, so transpose the
+table."""
 
 PositionsScaledToo = Logits.but("[tokens]", "[tokens] + positions[: tokens.shape[1]]").but(
     "x = x + positions[: tokens.shape[1]]", ""
 )
-"""The positions are multiplied by the root of d_model as well; only the rows of the table are,
-before positions are added."""
+"""The positions are multiplied by the square root of d_model as well; scale only the rows of the
+table, before the positions are added."""
 
 ScaleIgnored = Logits.but(
     "x = table[tokens]…\nx = …", "x = table[tokens] + positions[: tokens.shape[1]]"
 )
-"""`is_scaled` changes nothing: it asks for embeddings times the root of d_model."""
+"""`is_scaled` changes nothing: if it is True, multiply the embeddings by the square root of
+d_model."""
 
 DividedInsteadOfScaled = Logits.but("x * math", "x / math")
-"""The embeddings are divided by the root of d_model; they are multiplied by it."""
+"""The embeddings are divided by the square root of d_model; multiply by it."""
 
 NoCausalMask = Logits.but("mask = …", "").but("mask,", "None,")
-"""The blocks see the whole sequence, the token that is asked for included; pass a causal mask to
-each."""
+"""The blocks see the whole sequence, including the token to predict; pass a causal mask to each."""
 
 MaskUpsideDown = Logits.but("torch.tril", "torch.triu")
-"""The mask lets each token see itself and what comes after it; True belongs on and below the
-diagonal (tril)."""
+"""The mask lets each token see itself and later tokens; it must be True on and below the diagonal
+(tril)."""
 
 FirstBlockAgainAndAgain = Logits.but("weights in layers", "_ in layers").but(
     "mask, weights", "mask, layers[0]"
@@ -115,29 +117,29 @@ FirstBlockAgainAndAgain = Logits.but("weights in layers", "_ in layers").but(
 MaskOfNumbers = Logits.but(
     "mask = …", "mask = torch.tril(torch.ones(tokens.shape[1], tokens.shape[1], dtype=x.dtype))"
 )
-"""The mask is made of ones and zeros, which are added to the scores and hide nothing; a boolean
-mask, True where attention is allowed, hides what it should."""
+"""The mask is made of ones and zeros, which are added to the scores and hide nothing; use a boolean
+mask, True where attention is allowed."""
 
 DiagonalMissing = Logits.but(
     "(tokens.shape[1], tokens.shape[1])", "(tokens.shape[1], tokens.shape[1]), diagonal=-1"
 )
-"""No token sees itself, so the first sees nothing at all; a causal mask allows a token and all
-before it."""
+"""No token sees itself, so the first sees nothing at all; a causal mask allows each token itself
+and all earlier ones."""
 
 LastBlockAlone = Logits.but(
     "for weights in layers:\n    x = block(x, mask, weights)",
     "for weights in layers:\n    y = block(x, mask, weights)\nx = y",
 )
-"""Every block reads the embeddings, so that of all blocks only the last one counts; each reads what
-the one before it returned."""
+"""Every block reads the embeddings, so only the last block counts; each block must read the output
+of the one before it."""
 
 ScaledUnasked = Logits.but(
     "x = table[tokens]…\n    x = …", "x = table[tokens] * math.sqrt(table.shape[1])"
 )
-"""The rows are scaled even if `is_scaled` is False; then they go in as they are."""
+"""The rows are scaled even if `is_scaled` is False; then use them unchanged."""
 
 LogitsScaledToo = Logits.but("table.T", "table.T * (math.sqrt(table.shape[1]) if is_scaled else 1)")
-"""The table is scaled for the logits as well; the factor belongs to the way in alone."""
+"""The table is scaled for the logits as well; the factor applies only to the embeddings."""
 
 
 # 6.2 --------------------------------------------------------------------------------------------
@@ -149,20 +151,20 @@ class Loss(Correct, exercise="shifted_loss"):
 
 
 LossWithoutGradient = Loss.but("ignore_index=pad)", "ignore_index=pad).item()")
-"""The loss is a Python number (.item()): nothing can be trained by it, because no gradient flows
-through a number. Return the tensor, and turn it into a number where you print it."""
+"""The loss is a Python number (.item()): it cannot be used for training, because no gradient flows
+through it. Return the tensor, and convert it to a number where you print it."""
 
 NotShifted = Loss.but("first = …\nlogits = …", "logits = model(targets)")
-"""The model is shown the very tokens that it is asked for: move them one place to the right, with
-bos in front."""
+"""The model sees the very tokens that it should predict: shift its input right by one position,
+with bos in front."""
 
 ShiftedTwice = Loss.but(
     "logits = model(torch.cat([first, targets[:, :-1]], dim=1))",
     "logits = model(torch.cat([first, targets[:, :-1]], dim=1))\n"
     "logits, targets = logits[:, :-1], targets[:, 1:]",
 )
-"""The input is shifted, and then logits and targets are moved against each other once more, so each
-token is predicted two places ahead: one shift is enough."""
+"""The input is shifted, and then logits and targets are shifted against each other once more, so
+each prediction is two positions ahead: one shift is enough."""
 
 ShiftedBack = Loss.but(
     "logits = …\nreturn …",
@@ -170,22 +172,22 @@ ShiftedBack = Loss.but(
     "logits = model(inputs)\n"
     "return F.cross_entropy(logits.transpose(1, 2), inputs, ignore_index=pad)",
 )
-"""The input and the targets are both shifted, which cancels: each place is asked for the token that
-it reads."""
+"""The input and the targets are both shifted, which cancels: each position sees the token that it
+should predict."""
 
 ShiftedLeft = Loss.but(
     "first = torch.full((len(targets), 1), bos)", "last = torch.full((len(targets), 1), pad)"
 ).but("first, targets[:, :-1]", "targets[:, 1:], last")
-"""The input is moved to the left, so the model is shown what comes after and asked for what came
-before: move it to the right."""
+"""The input is shifted left, so the model sees later tokens and predicts earlier ones: shift it
+right."""
 
 FirstTokenNeverAsked = Loss.but(
     "first = …\nreturn …",
     "logits = model(targets[:, :-1])\n"
     "return F.cross_entropy(logits.transpose(1, 2), targets[:, 1:], ignore_index=pad)",
 )
-"""Without bos nothing stands before the first token, and it is never predicted: the model will not
-know how to begin."""
+"""Without bos, nothing comes before the first token, so it is never predicted: the model does not
+learn how to begin."""
 
 LastTokenNeverAsked = Loss.but(
     "return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)",
@@ -194,8 +196,8 @@ LastTokenNeverAsked = Loss.but(
     ")\n"
     "return nats / (targets[:, :-1] != pad).sum()",
 )
-"""The last place is dropped from the loss as well, so the model is not asked for the end of a full
-row; the input has as many places as the targets, and all answer."""
+"""The last position is dropped from the loss as well, so the end of a full row is never predicted;
+the input has as many positions as the targets, and all of them count."""
 
 RolledAround = Loss.but("first = …\nlogits = …", "logits = model(targets.roll(1, dims=1))")
 """roll puts the last token in front, where bos belongs."""
@@ -203,10 +205,10 @@ RolledAround = Loss.but("first = …\nlogits = …", "logits = model(targets.rol
 BeginsWithPad = Loss.but(
     "first = …\nlogits = …", "logits = model(F.pad(targets[:, :-1], (1, 0), value=pad))"
 )
-"""The shifted input begins with pad; it begins with bos."""
+"""The shifted input begins with pad; it must begin with bos."""
 
 PaddingCounted = Loss.but("targets, ignore_index=pad", "targets")
-"""Padding is asked for like any other token: leave it out of the mean."""
+"""Padding counts like any other target: exclude it from the mean."""
 
 PaddingSoughtInTheInput = Loss.but(
     "logits = …\nreturn …",
@@ -214,30 +216,30 @@ PaddingSoughtInTheInput = Loss.but(
     'nats = F.cross_entropy(model(tokens).transpose(1, 2), targets, reduction="none")\n'
     "return nats[tokens != pad].mean()",
 )
-"""What counts as padding is read off the shifted input, so behind each eos one pad is asked for;
-leave out the places whose *target* is pad."""
+"""Padding is recognised by the shifted input, so one pad after each eos counts as a target; exclude
+the positions whose *target* is pad."""
 
 DividedByAllPlaces = Loss.but(
     "return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)",
     'nats = F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad, reduction="none")\n'
     "return nats.mean()",
 )
-"""The loss of padding is left out, but the sum is divided by all places, padding included: divide
-by the number of real tokens."""
+"""The loss of padding is excluded, but the sum is divided by the number of all positions, padding
+included: divide by the number of real tokens."""
 
 MeanOfMeans = Loss.but(
     "return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)",
     'nats = F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad, reduction="none")\n'
     "return (nats.sum(dim=1) / (targets != pad).sum(dim=1)).mean()",
 )
-"""The mean of each sequence is taken first, so tokens of short sequences weigh more; take one mean
-over all real tokens of the batch."""
+"""The mean of each sequence is taken first, so tokens of short sequences have more weight; take one
+mean over all real tokens of the batch."""
 
 SumInsteadOfMean = Loss.but("ignore_index=pad", 'ignore_index=pad, reduction="sum"')
-"""The nats are summed; divide by the number of real tokens."""
+"""The losses are summed; divide by the number of real tokens."""
 
 SoftmaxTwice = Loss.but("transpose", "softmax(dim=-1).transpose")
-"""The logits go through a softmax before cross_entropy, which takes one itself."""
+"""The logits go through a softmax before cross_entropy, which applies one itself."""
 
 
 # 6.3 --------------------------------------------------------------------------------------------
@@ -275,8 +277,8 @@ ArgumentsSwapped = (
         "scores = scores.masked_fill(~source_mask[:, None, :, None], -1e9)",
     )
 )
-"""The memory asks and the target answers, so there is a row per source token and each of them sees
-the whole target: queries come from the target, keys and values from the memory."""
+"""Queries come from the memory, keys and values from the target, so there is a row per source token
+and each of them sees the whole target: exchange the two."""
 
 TargetAsksItself = (
     Cross.but("key(memory)", "key(x)")
@@ -287,12 +289,12 @@ TargetAsksItself = (
         "    scores = scores.masked_fill(~source_mask[:, None, None, :], -1e9)",
     )
 )
-"""Keys and values are made from the target, which is self attention without a causal mask; they are
-made from the memory."""
+"""Keys and values are computed from the target, which is self-attention without a causal mask;
+compute them from the memory."""
 
 ValuesFromTheTarget = Cross.but("value(memory)", "value(x)")
-"""Keys come from the memory and values from the target, which fits only if both have one length:
-values come from the memory, too."""
+"""Keys come from the memory and values from the target, which works only if both have the same
+length: values come from the memory, too."""
 
 CausalMaskApplied = Cross.but(
     "if …\n    scores = …",
@@ -304,8 +306,8 @@ CausalMaskApplied = Cross.but(
         scores = scores.masked_fill(hidden, -1e9)
     """,
 )
-"""A causal mask is applied, so the first target token sees the first source token only; the source
-is there in full, and cross attention has no causal mask."""
+"""A causal mask is applied, so the first target token sees only the first source token; the whole
+source is known, and cross-attention has no causal mask."""
 
 SourceMaskMissing = Cross.but("if …\n    scores = …", "")
 """The source mask is not used, so the target attends to padding."""
@@ -314,13 +316,14 @@ SourceMaskInverted = Cross.but(
     'hidden = ~source_mask[:, None, None, :]\nscores = scores.masked_fill(hidden, float("-inf"))',
     'scores = scores.masked_fill(source_mask[:, None, None, :], float("-inf"))',
 )
-"""The mask is read the wrong way round: it is True where attention is allowed, so what is False
-gets minus infinity."""
+"""The mask is inverted: it is True where attention is allowed, so scores get minus infinity where
+it is False."""
 
 ZerosInsteadOfInfinity = Cross.but(
     "hidden = …\nscores = …", "scores = scores * source_mask[:, None, None, :]"
 )
-"""Masked scores are set to 0, which the softmax still gives a share; minus infinity gives none."""
+"""Masked scores are set to 0, which still gives them some weight after the softmax; minus infinity
+gives none."""
 
 MaskBehindTheSoftmax = Cross.but(
     "if …\noutput = …",
@@ -329,18 +332,18 @@ MaskBehindTheSoftmax = Cross.but(
     "    weights = weights * source_mask[:, None, None, :]\n"
     "output = weights @ value",
 )
-"""The mask is applied behind the softmax, so the weights of what is left do not sum to 1; put minus
-infinity into the scores before it."""
+"""The mask is applied after the softmax, so the remaining weights do not sum to 1; set the masked
+scores to minus infinity before it."""
 
 QueriesMasked = Cross.but(
     "source_mask[:, None, None, :]", "source_mask[:, None, : x.shape[1], None]"
 ).but('float("-inf")', "-1e9")
-"""The mask is laid along the queries, which silences target tokens; padding lies in the source,
+"""The mask is applied along the queries, which hides target tokens; the padding is in the source,
 along the keys: the last axis of the scores."""
 
 ScaledByTheWholeWidth = Cross.but("self.d_head**0", "(self.num_heads * self.d_head) ** 0")
-"""The scores are divided by the root of d_model; a head compares vectors of width d_head, so the
-root of d_head is right."""
+"""The scores are divided by the square root of d_model; a head compares vectors of width d_head, so
+use the square root of d_head."""
 
 
 class OneHeadOnly(Cross):
@@ -356,7 +359,7 @@ class OneHeadOnly(Cross):
 
 
 NotScaled = Cross.but("(-2, -1) / self.d_head**0.5", "(-2, -1)")
-"""The scores are not divided by the root of d_head."""
+"""The scores are not divided by the square root of d_head."""
 
 SoftmaxOverQueries = Cross.but(
     "if …\noutput = …",
@@ -364,14 +367,14 @@ SoftmaxOverQueries = Cross.but(
     "    scores = scores.masked_fill(~source_mask[:, None, None, :], -1e9)\n"
     "output = scores.softmax(dim=-2) @ value",
 )
-"""The softmax runs over the target tokens; each of them shares out its own weight, over the source:
-dim=-1."""
+"""The softmax runs over the target tokens; the weights of each target token must sum to 1 over the
+source: dim=-1."""
 
 HeadsCutAcrossTokens = Cross.but(
     "return x.unflatten(-1, …", "return x.reshape(len(x), self.num_heads, -1, self.d_head)"
 )
-"""The heads are cut by a reshape to (batch, heads, length, d_head) without a transpose, which mixes
-tokens and features: cut the features first, then swap two axes."""
+"""The heads are split by a reshape to (batch, heads, length, d_head) without a transpose, which
+mixes tokens and features: split the features first, then swap two axes."""
 
 HeadsNotMergedBack = Cross.but("transpose(1, 2).flatten(2)", "reshape(x.shape)")
 """The heads are merged without swapping the axes back, which mixes tokens and heads: transpose
@@ -380,15 +383,16 @@ before you flatten."""
 HeadsInterleaved = Cross.but(
     "(self.num_heads, self.d_head)).transpose(1, 2", "(self.d_head, self.num_heads)).movedim(-1, 1"
 ).but("output.transpose(1, 2)", "output.movedim(1, -1)")
-"""Head i takes every num_heads-th feature; it takes a piece of d_head features in a row."""
+"""Head i takes every num_heads-th feature; it must take d_head consecutive features."""
 
 OutputMapForgotten = Cross.but(
     "self.output(output.transpose(1, 2).flatten(2))", "output.transpose(1, 2).flatten(2)"
 )
-"""What the heads found is returned without the map `output`."""
+"""The heads are returned without the linear layer `output`."""
 
 ResidualAdded = Cross.but("return self", "return x + self")
-"""The target is added to what was found; the block does that, the module returns what was found."""
+"""The target is added to the output of attention; the block does this, so return only the
+output."""
 
 
 # 6.4 --------------------------------------------------------------------------------------------
@@ -411,67 +415,68 @@ class Greedy(Correct, exercise="greedy_translation"):
 EncoderInTheLoop = Greedy.but("memory = …", "").but(
     "while …", "while written.shape[1] <= max_len:\n    memory = encode(source, source_mask)"
 )
-"""The source is read anew for every token that is written; it does not change, so read it once,
+"""The source is encoded again for every generated token; it does not change, so encode it once,
 before the loop."""
 
 NeverStops = Greedy.but("if done.all():\n    break", "")
-"""Writing goes on to max_len although all sequences have ended: stop with the last of them."""
+"""Generation continues to max_len although all sequences have ended: stop with the last of them."""
 
 ContinuesAfterEos = Greedy.but("newest[done] = pad", "")
-"""A sequence that has ended is written on; it gets pad from then on, whatever the model says."""
+"""A sequence that has ended is continued; it must get pad from then on, whatever the model
+predicts."""
 
 StopsWithTheFirst = Greedy.but("all()", "any()")
-"""Writing stops as soon as one sequence has ended; the others have not."""
+"""Generation stops as soon as one sequence has ended; the others have not."""
 
 WaitsForAllAtOnce = (
     Greedy.but("done = torch.zeros(len(source), dtype=torch.bool)", "")
     .but("newest[done] = pad", "")
     .but("done |= newest == eos\nif done.all():", "if (newest == eos).all():")
 )
-"""Writing stops only when all sequences write eos in the same step, which sequences of different
-lengths never do: remember who has ended."""
+"""Generation stops only when all sequences generate eos in the same step, which sequences of
+different lengths never do: keep track of which have ended."""
 
 LogitsOfTheFirstPlace = Greedy.but("logits[:, -1]", "logits[:, 0]")
-"""The token is taken from the logits at position 0, which are about the first token for ever; the
-last position is about the next one."""
+"""The token is taken from the logits at position 0, which always predict the first token; the last
+position predicts the next one."""
 
 LogitsOfTheLastButOne = Greedy.but("logits[:, -1]", "logits[:, max(-2, -logits.shape[1])]")
-"""The token is taken from the last but one position, which is about a token that is already
-written; the last position is about the next one."""
+"""The token is taken from the second-to-last position, which predicts a token that is already
+known; the last position predicts the next one."""
 
 BeginsWithPad = Greedy.but("(len(source), 1), bos", "(len(source), 1), pad")
-"""The target begins with pad; it begins with bos, as in training."""
+"""The target begins with pad; begin with bos, as in training."""
 
 BeginsWithEos = Greedy.but("(len(source), 1), bos", "(len(source), 1), eos")
-"""The target begins with eos; it begins with bos, as in training."""
+"""The target begins with eos; begin with bos, as in training."""
 
 BosReturned = Greedy.but("written[:, 1:]", "written")
-"""The answer still has bos in front; return what was written."""
+"""The result still has bos in front; return only the generated tokens."""
 
 EosCutOff = Greedy.but("written[:, 1:]", "written[:, 1:-1]")
-"""The last column is cut off, and with it an eos; it belongs to the answer."""
+"""The last column is cut off, and with it an eos, which belongs to the result."""
 
 SourceMaskNotPassed = Greedy.but("memory, source_mask", "memory, None")
-"""`decode` does not get the source mask, so cross attention sees padding."""
+"""`decode` does not get the source mask, so cross-attention sees padding."""
 
 EncodedWithoutMask = Greedy.but("(source, source_mask)", "(source, None)")
 """`encode` does not get the source mask, so real tokens are mixed with padding before decoding
 begins."""
 
 NewestTokenOnly = Greedy.but("written, memory", "written[:, -1:], memory")
-"""The model is shown the newest token only; without a cache it needs everything from bos on."""
+"""The model sees only the newest token; without a cache, it needs all tokens from bos on."""
 
 OneTokenTooMany = Greedy.but("[1] <= max_len", "[1] <= max_len + 1")
-"""An answer without end is one token longer than max_len."""
+"""A result without eos is one token longer than max_len."""
 
 OneTokenTooFew = Greedy.but("[1] <= max_len", "[1] < max_len")
-"""bos is counted as one of the max_len tokens, so an answer without end is one token short."""
+"""bos is counted as one of the max_len tokens, so a result without eos is one token short."""
 
 LeastLikelyToken = Greedy.but("argmax", "argmin")
-"""The least likely token is taken (argmin); greedy takes the most likely one."""
+"""The least likely token is taken (argmin); greedy decoding takes the most likely one."""
 
 FilledUpWithEos = Greedy.but("[done] = pad", "[done] = eos")
-"""Sequences that have ended are filled up with eos; fill them up with pad."""
+"""Sequences that have ended are padded with eos; use pad."""
 
 EosOverwritten = Greedy.but(
     "newest[done] = pad…\ndone |= newest == eos",
@@ -479,8 +484,7 @@ EosOverwritten = Greedy.but(
     "newest[done] = pad\n"
     "written = torch.cat([written, newest[:, None]], dim=1)",
 )
-"""The eos that a sequence writes is overwritten with pad; it belongs to the answer, and pad comes
-after it."""
+"""The generated eos is overwritten with pad; it belongs to the result, and pad comes after it."""
 
 SequenceBySequence = Greedy.but(
     "memory = …\nreturn written[:, 1:]",
@@ -495,7 +499,7 @@ SequenceBySequence = Greedy.but(
     return nn.utils.rnn.pad_sequence(answers, batch_first=True, padding_value=pad)
     """,
 )
-"""Each sequence is translated by itself, with calls of its own; the batch goes through the model
+"""Each sequence is translated separately, with its own calls; run the whole batch through the model
 together."""
 
 
@@ -514,11 +518,12 @@ class MaskedTokens(Correct, exercise="masked_tokens"):
 
 
 AllMasked = MaskedTokens.but("inputs[chosen …\ninputs[swapped] = …", "inputs[chosen] = mask_id")
-"""Every chosen token becomes the mask; a tenth of them become random words, and a tenth stay."""
+"""Every chosen token becomes the mask; a tenth of them should become random words, and a tenth
+should stay."""
 
 LossEverywhere = MaskedTokens.but("masked_fill(~chosen, -100)", "clone()")
-"""Every token is a label, so the model is asked for tokens that it can see; label the chosen ones,
--100 elsewhere."""
+"""Every token has a label, so the model predicts tokens that it can see; label only the chosen
+ones, with -100 elsewhere."""
 
 SpecialTokensChosen = MaskedTokens.but("chosen = …", "chosen = choice < share")
 """Special tokens are chosen like words; tokens below num_special never are."""
@@ -539,35 +544,35 @@ RandomFromTooLow = MaskedTokens.but("num_special + (word * number)", "(word * nu
 """Random ids begin at 0, among the special tokens, and miss the last words: add num_special."""
 
 RandomWordRounded = MaskedTokens.but("floor", "round")
-"""The random word is rounded to the nearest id, so the first gets half its share, and one id too
-many can come out; round down."""
+"""The random word is rounded to the nearest id, so the first has half its probability, and an id
+beyond the vocabulary can result; round down."""
 
 KeptTokensNotAsked = MaskedTokens.but("chosen,", "chosen | (kind >= 0.9),")
-"""Chosen tokens that stay as they are have no label; they are asked for like the others, or the
-model learns that an unmasked word is always right."""
+"""Chosen tokens that stay unchanged have no label; label them like the others, or the model learns
+that an unmasked word is always correct."""
 
 OnlyMaskedTokensAsked = MaskedTokens.but("~chosen", "inputs != mask_id")
-"""Only masked tokens have a label; random and kept ones are asked for as well."""
+"""Only masked tokens have a label; random and kept ones need one as well."""
 
 LabelsAfterReplacing = MaskedTokens.but("labels = tokens", "labels = inputs")
-"""The labels are read from the inputs after tokens were replaced, so the model is asked for what it
+"""The labels are read from the inputs after tokens were replaced, so the model predicts what it
 sees; a label is the original token."""
 
 NeverKept = MaskedTokens.but("(kind >= 0.8) & (kind < 0.9)", "(kind >= 0.8)")
-"""A fifth of the chosen tokens become random words and none stays; random is 10 %, from 0.8 to
-below 0.9."""
+"""A fifth of the chosen tokens become random words and none stays; only 10 % become random, from
+0.8 to below 0.9."""
 
 NeverReplaced = MaskedTokens.but("swapped = …\ninputs[swapped] = …", "")
-"""No chosen token becomes a random word: from 0.8 to below 0.9 it does."""
+"""No chosen token becomes a random word: it should if `kind` is from 0.8 to below 0.9."""
 
 EverythingMasked = MaskedTokens.but("chosen & (kind < 0.8)", "kind < 0.8")
 """Tokens that were not chosen are masked as well."""
 
 IgnoredWithZero = MaskedTokens.but("chosen, -100", "chosen, 0")
-"""Places that are not asked for have the label 0, which is a token; cross_entropy ignores -100."""
+"""Positions without a prediction have the label 0, which is a token; cross_entropy ignores -100."""
 
 OthersChosen = MaskedTokens.but("choice < share", "choice >= share")
-"""The tokens with choice >= share are chosen, 85 % of them instead of 15: choose where choice is
+"""The tokens with choice >= share are chosen, 85 % of them instead of 15 %: choose where choice is
 below share."""
 
 LabelsFirst = MaskedTokens.but("inputs, labels", "labels, inputs")
@@ -581,8 +586,8 @@ TokensChanged = (
         "tokens[swapped] = random_words[swapped]\nreturn tokens, labels",
     )
 )
-"""The given tokens themselves are hidden, so the data stay hidden for ever, and their labels with
-them when they come again; change a copy."""
+"""The given tokens are changed in place, so the original data are lost, and the next labels are
+wrong; change a copy."""
 
 
 # 6.8 --------------------------------------------------------------------------------------------
@@ -598,22 +603,22 @@ class CheckSplit(Correct, exercise="check_prompt_split"):
 NothingRejected = CheckSplit.but("expected = …\nfor …", "for cut in range(1, len(text)):").but(
     "torch.allclose(seen.double(), expected.double(), atol=1e-5)", "abs(seen.sum() - 1) < 1e-5"
 )
-"""Every model gets past, wrong ones too: compare the probabilities for the same text, cut in
-different places, and `assert` that they agree; a test that returns False rejects nothing."""
+"""Every model passes, wrong ones too: compare the probabilities for the same text, split at
+different points, and `assert` that they agree; a test that returns False rejects nothing."""
 
 SmallChangesPass = CheckSplit.but("(text[:1], text[1:])", "(text[:1], text[1:]).argmax()").but(
     "seen = …\nassert …", "assert predict(text[:cut], text[cut:]).argmax() == expected"
 )
-"""Models with a prefix that is read both ways get past: the cut moves their probabilities by a few
-hundredths or less, and not which token is the most likely. Compare all probabilities, and allow for
-rounding only."""
+"""Models that read a prefix in both directions pass: the split changes their probabilities by a few
+hundredths or less, but not the most likely token. Compare all probabilities, and allow only for
+rounding."""
 
 ForgettingPasses = CheckSplit.but("tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])", "tensor([7, 2, 9, 4])")
-"""A cache that keeps four tokens gets past: it forgets nothing before the first part has more than
-four; use a text of ten or so, and cut it late, too."""
+"""A cache that keeps four tokens passes: it loses nothing until the first part has more than four;
+use a text of ten tokens or so, and split it late, too."""
 
 FirstCutMissing = CheckSplit.but("text[:1], text[1:]", "text[:5], text[5:]")
-"""One model treats a first part of a single token differently, and gets past: cut behind the first
+"""A model that treats a first part of a single token differently passes: split after the first
 token, too."""
 
 FewCutsTried = CheckSplit.but(
@@ -622,35 +627,35 @@ FewCutsTried = CheckSplit.but(
     "seen = predict(text[:-2], text[-2:])\n"
     "assert torch.allclose(seen.double(), expected.double(), atol=1e-5)",
 )
-"""Some cuts show neither a faint influence nor a first part that is taken for padding, and both get
-past: try every cut."""
+"""A model with a weak dependence on the split and one that treats the first part as padding pass,
+because some splits show neither: try every split."""
 
 FaintInfluencePasses = CheckSplit.but(
     "seen = …\nassert …", "assert (predict(text[:cut], text[cut:]) - expected).abs().max() < 0.02"
 )
-"""A faint influence of the cut gets past: it moves a probability by about a thousandth; allow for
-rounding only, which is a thousand times less."""
+"""A weak dependence on the split passes: it changes a probability by about a thousandth; allow only
+for rounding, which is a thousand times smaller."""
 
 RoundingForbidden = CheckSplit.but(
     "seen = …\nassert …", "assert torch.equal(predict(text[:cut], text[cut:]), expected)"
 )
-"""Right models that round differently from cut to cut are rejected: allow a small difference."""
+"""Correct models whose rounding depends on the split are rejected: allow a small difference."""
 
 EverythingRejected = (
     CheckSplit.but("text[1:]", "text[1:2]")
     .but("(text)", "(text) - 1")
     .but("text[cut:]", "text[cut : cut + 1]")
 )
-"""Every model is rejected, right ones too: for those only the cut may not matter, so both parts
-together must always be the same text, in the same order."""
+"""Every model is rejected, correct ones too: both parts together must always be the same text, in
+the same order, and only the split may differ."""
 
 WrongWayRound = CheckSplit.but(
     "expected = …\n    assert …",
     "first, other = predict(text[:3], text[3:]), predict(text[:6], text[6:])\n"
     "assert (first - other).abs().max() > 1e-5",
 )
-"""Right models are rejected, and wrong ones get past: the test must fail where predictions differ,
-and pass where they agree."""
+"""Correct models are rejected, and wrong ones pass: the test must fail if predictions differ, and
+pass if they agree."""
 
 
 # 6.6 --------------------------------------------------------------------------------------------
@@ -668,38 +673,38 @@ class OneBlock(Correct, exercise="one_block_three_masks"):
 
 
 CausalMaskTurnedOver = OneBlock.but("tril()", "triu()")
-"""The causal mask lets each token see what comes after it: rows are those who look, so True belongs
-on and below the diagonal."""
+"""The causal mask lets each token see later tokens: rows are queries, so it must be True on and
+below the diagonal."""
 
 DiagonalMissing = OneBlock.but("tril()", "tril(-1)")
-"""A token of the causal mask does not see itself; the diagonal is True."""
+"""In the causal mask a token does not see itself; the diagonal must be True."""
 
 OneTokenAhead = OneBlock.but("tril()", "tril(1)")
-"""The causal mask lets each token see one token ahead; it ends at the diagonal."""
+"""The causal mask lets each token see one token ahead; it must end at the diagonal."""
 
 AndForOr = OneBlock.but("causal | in_prefix", "causal & in_prefix")
-"""The prefix mask demands that a token lies in the prefix and is not later, so nobody sees what
-comes behind the prefix; one of the two is enough."""
+"""The prefix mask requires that a token is in the prefix and is not later, so no token after the
+prefix is visible; one of the two is enough."""
 
 PrefixOneTooShort = OneBlock.but(
     "prefix_lens[:, None, None] > torch", "prefix_lens[:, None, None] - 1 > torch"
 )
-"""The prefix ends one token early: places 0 to prefix_len - 1 belong to it."""
+"""The prefix ends one token early: positions 0 to prefix_len - 1 belong to it."""
 
 PrefixOneTooLong = OneBlock.but(
     "prefix_lens[:, None, None] > torch", "prefix_lens[:, None, None] >= torch"
 )
-"""The prefix ends one token late: places 0 to prefix_len - 1 belong to it."""
+"""The prefix ends one token late: positions 0 to prefix_len - 1 belong to it."""
 
 PrefixAlongTheRows = OneBlock.but("(length)", "(length)[:, None]")
-"""The prefix is laid along the rows, so its tokens see everything, the answer too; it is laid along
-the columns, the tokens that are seen."""
+"""The prefix is applied along the rows, so its tokens see everything, the answer too; apply it
+along the columns, the keys."""
 
 PrefixSeenByItselfOnly = OneBlock.but(
     "causal | in_prefix", "(in_prefix & in_prefix.mT) | (causal & ~in_prefix & ~in_prefix.mT)"
 )
-"""Only tokens of the prefix see all of the prefix, and nobody behind it sees anything but itself
-and the rest; the rest sees the prefix too."""
+"""Only tokens of the prefix see the prefix, and the tokens after it see only one another; they must
+see the prefix too."""
 
 PrefixOfTheFirstSequence = OneBlock.but(
     "in_prefix = prefix_lens[:, None, None] > torch.arange(length)",
@@ -710,7 +715,8 @@ PrefixOfTheFirstSequence = OneBlock.but(
 """All sequences get the prefix of the first one; each has its own length."""
 
 PrefixMaskCausalOnly = OneBlock.but("causal | in_prefix", "causal.expand(len(prefix_lens), -1, -1)")
-"""The prefix mask is causal everywhere, the prefix is not read both ways."""
+"""The prefix mask is causal everywhere; tokens of the prefix must see one another in both
+directions."""
 
 MasksTrueWhereForbidden = (
     OneBlock.but("return both_ways, causal, prefix", "return ~both_ways, ~causal, ~prefix")
@@ -720,7 +726,7 @@ MasksTrueWhereForbidden = (
     )
     .but("(both_ways, causal, prefix)", "allowed")
 )
-"""The masks are True where attention is forbidden; True means allowed."""
+"""The masks are True where attention is not allowed; True means allowed."""
 
 SameMaskForAll = OneBlock.but(
     "both_ways, causal, prefix = …", "_, causal, _ = three_masks(x.shape[1], prefix_lens)"
@@ -737,13 +743,13 @@ OneAfterTheOther = OneBlock.but(
     return tuple(outputs)
     """,
 )
-"""Each run takes the output of the last one; all three read the same tokens."""
+"""Each run takes the output of the previous one; all three must read the same tokens."""
 
 CausalFirst = OneBlock.but("return both_ways, causal", "return causal, both_ways").but(
     "both_ways, causal, prefix = …\nreturn …",
     "return tuple(block(x, mask, weights) for mask in three_masks(x.shape[1], prefix_lens))",
 )
-"""The first two are in the wrong order: both ways, causal, prefix."""
+"""The first two are in the wrong order: both directions, causal, prefix."""
 
 
 # 6.10 -------------------------------------------------------------------------------------------
@@ -765,8 +771,8 @@ SharedByTheOthersOnly = Smoothed.but(
     "right = F.one_hot(targets, vocab_size) == 1\n"
     "soft = torch.where(right, 1 - smoothing, smoothing / (vocab_size - 1))",
 )
-"""The smoothing is shared by the vocab_size - 1 wrong tokens; by the rule asked for here, every
-token gets smoothing / vocab_size, the right one on top of its 1 - smoothing."""
+"""The smoothing is divided among the vocab_size - 1 wrong tokens; by the rule used here, every
+token gets smoothing / vocab_size, the correct one in addition to its 1 - smoothing."""
 
 SharedWithoutPadding = Smoothed.but(
     "soft = F.one_hot(targets, vocab_size) * (1 - smoothing) + smoothing / vocab_size",
@@ -774,59 +780,59 @@ SharedWithoutPadding = Smoothed.but(
     "soft = torch.where(right, 1 - smoothing, smoothing / (vocab_size - 2))\n"
     "soft[..., pad] = 0",
 )
-"""The smoothing is shared by the vocab_size - 2 tokens that are neither right nor padding; by the
-rule asked for here, every token gets smoothing / vocab_size."""
+"""The smoothing is divided among the vocab_size - 2 tokens that are neither correct nor padding; by
+the rule used here, every token gets smoothing / vocab_size."""
 
 RightTokenLeftOut = Smoothed.but(
     "soft = F.one_hot(targets, vocab_size) * (1 - smoothing) + smoothing / vocab_size",
     "right = F.one_hot(targets, vocab_size) == 1\n"
     "soft = torch.where(right, 1 - smoothing, smoothing / vocab_size)",
 )
-"""The right token gets 1 - smoothing and nothing of what is shared, so the target does not sum to
-1: it gets smoothing / vocab_size on top."""
+"""The correct token gets only 1 - smoothing, so the target does not sum to 1: add smoothing /
+vocab_size."""
 
 EachGetsAllOfIt = Smoothed.but(
     "vocab_size = …\nsoft = …",
     "soft = F.one_hot(targets, logits.shape[-1]) * (1 - smoothing) + smoothing",
 )
-"""Every token gets the whole smoothing; it is divided by vocab_size."""
+"""Every token gets the whole smoothing; divide it by vocab_size."""
 
 DivergenceInstead = Smoothed.but(
     "-(soft * log_p)", "(torch.special.xlogy(soft, soft) - soft * log_p)"
 )
-"""The entropy of the softened target is subtracted, which makes it a divergence that can reach 0;
-the cross-entropy is asked for."""
+"""The entropy of the smoothed target is subtracted, which gives a divergence that can reach 0;
+return the cross-entropy."""
 
 SmoothingForgotten = Smoothed.but(
     "log_p = …\nreturn …",
     "return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)",
 )
-"""The targets are not softened at all."""
+"""The targets are not smoothed at all."""
 
 PaddingCounted = Smoothed.but("nats = …\nreturn …", "return -(soft * log_p).sum(dim=-1).mean()")
-"""Padding is counted like any other target: leave it out of the mean."""
+"""Padding is counted like any other target: exclude it from the mean."""
 
 PaddingInTheSpread = Smoothed.but(
     "vocab_size = …\nreturn …",
     "nats = F.nll_loss(log_p.flatten(0, 1), targets.flatten(), ignore_index=pad)\n"
     "return (1 - smoothing) * nats - smoothing * log_p.mean()",
 )
-"""Padding is left out of the usual loss, but not of the part that is shared by the vocabulary;
-neither part may count it."""
+"""Padding is excluded from the usual loss, but not from the smoothing term; exclude it from
+both."""
 
 DividedByAllPlaces = Smoothed.but("nats[targets != pad]", "(nats * (targets != pad))")
-"""The sum over real targets is divided by all places, padding included."""
+"""The sum over real targets is divided by the number of all positions, padding included."""
 
 SoftmaxTwice = Smoothed.but("logits, dim", "logits.softmax(dim=-1), dim")
-"""The logits go through softmax before log_softmax, which takes one itself."""
+"""The logits go through a softmax before log_softmax, which includes one."""
 
 StepTakenForTheNumber = Smoothed.but("step + 1", "step").but("n**-0", "max(n, 1) ** -0")
-"""`step` is taken for the number of the update, so every rate comes one step late: steps are
-counted from 0, updates from 1."""
+"""`step` is used as the number of the update, so every rate is one step late: steps are counted
+from 0, updates from 1."""
 
 WarmupExponent = Smoothed.but("warmup_steps**-1", "warmup_steps**-0")
-"""The rise is divided by the root of warmup_steps; with the exponent -3/2 it meets the fall at the
-end of the warm-up."""
+"""The rise is divided by the square root of warmup_steps; with the exponent -3/2 it meets the decay
+at the end of the warm-up."""
 
 MaximumForMinimum = Smoothed.but("* min", "* max")
 """The larger of the two terms is taken, which starts high and never stops growing: take the smaller
@@ -835,13 +841,13 @@ one."""
 WidthNotRooted = Smoothed.but(
     "return d_model**-0.5 …", "return min(n**-0.5, n * warmup_steps**-1.5) / d_model"
 )
-"""The rate is divided by d_model instead of by its root."""
+"""The rate is divided by d_model instead of its square root."""
 
 WidthForgotten = Smoothed.but("d_model**-0.5 * min", "min")
-"""The rate does not depend on d_model: divide by its root."""
+"""The rate does not depend on d_model: divide by its square root."""
 
 FallsLikeTheNumber = Smoothed.but("n**-0.5", "1 / n")
-"""Behind the warm-up the rate falls like 1 / n; it falls like 1 over the root of n."""
+"""After the warm-up, the rate falls like 1 / n; it should fall like 1 over the square root of n."""
 
 
 # 6.5 --------------------------------------------------------------------------------------------
@@ -875,46 +881,47 @@ StillAsPublished = (
 """All three bugs are still there."""
 
 FeaturesStillCompared = Mended.but("query @ key.transpose(1, 2)", "query.transpose(1, 2) @ key")
-"""Features are still compared with features, which fits only if there are as many tokens as
+"""Features are still compared with features, which works only if there are as many tokens as
 features: query @ key.transpose(1, 2) compares tokens with tokens."""
 
 SidesStillSwapped = Mended.but("real = …", "real = source_mask[:, :, None]").but(
     "return x …", "return attend(memory @ cross_q, x @ cross_k, x @ cross_v, everything.mT)"
 )
-"""The memory still asks and the target answers, so each output sees the whole target: queries come
-from the target, keys and values from the memory."""
+"""Queries still come from the memory, keys and values from the target, so each output sees the
+whole target: exchange the two."""
 
 PaddingStillSeen = Mended.but("cross_v, real", "cross_v, everything")
-"""The source's padding is still seen: cross attention needs the source mask."""
+"""The source's padding is still visible: cross-attention needs the source mask."""
 
 OldStreamAsks = (
     Mended.but("everything = torch.ones(x.shape[1], memory.shape[1]) == 1", "")
     .but("x = x + attend", "found = attend")
     .but("return x + attend", "return x + found + attend")
 )
-"""Cross attention asks with the stream as it was before self attention; it asks with the sum, what
-each token found before it included."""
+"""The queries of cross-attention come from the stream before self-attention; compute them from the
+sum, with the output of self-attention included."""
 
 CausalMaskOnTheSource = Mended.but(
     "source_mask[:, None, :]",
     "source_mask[:, None, :] & (torch.ones(x.shape[1], memory.shape[1]).tril() == 1)",
 )
-"""Cross attention has a causal mask; the source is there in full, only its padding is hidden."""
+"""Cross-attention has a causal mask; the whole source is known, and only its padding is hidden."""
 
 CausalMaskLost = Mended.but("w_v, past", "w_v, past | True")
-"""Self attention has lost its causal mask."""
+"""The causal mask of self-attention is missing."""
 
 SoftmaxOverQueries = Mended.but("dim=-1", "dim=-2).nan_to_num(")
-"""The softmax runs over those who ask; each of them shares out its own weight: dim=-1."""
+"""The softmax runs over the queries; the weights of each query must sum to 1 over the keys:
+dim=-1."""
 
 NotScaled = Mended.but("math.sqrt(x.shape[-1])", "1.0")
-"""The scores are not divided by the root of d_model any more."""
+"""The scores are no longer divided by the square root of d_model."""
 
 ResidualLost = Mended.but("return x + attend", "return attend")
-"""What is found in the source replaces the stream; it is added to it."""
+"""The output of cross-attention replaces the stream; it must be added to it."""
 
 CrossAttentionDropped = Mended.but("return x + attend", "return x + 0 * attend")
-"""The source is not asked at all."""
+"""Cross-attention is missing."""
 
 
 # 6.7 --------------------------------------------------------------------------------------------
@@ -934,13 +941,14 @@ class Swapped(Correct, exercise="swapped_cross_attention"):
 
 
 ResidualForgotten = Swapped.but("x + merged", "merged")
-"""What was found replaces the stream; it has to be added to it."""
+"""The output of attention replaces the stream; it must be added to it."""
 
 ResidualFromTheNorm = Swapped.but("return x", "return read")
-"""What was found is added to what asked, behind the norm; it has to be added to the stream."""
+"""The output of attention is added to its normalised input; it must be added to the stream."""
 
 NormForgotten = Swapped.but("read = …", "read = x")
-"""The stream asks without a norm; in a pre-norm block what asks is normalised first."""
+"""The queries come from the stream without a norm; in a pre-norm block, the stream is normalised
+first."""
 
 NormBehindTheSum = Swapped.but(
     "read = …\nquery = …", 'query = split(x @ weights["query.weight"].T + weights["query.bias"])'
@@ -949,8 +957,8 @@ NormBehindTheSum = Swapped.but(
     'x = x + merged @ weights["output.weight"].T + weights["output.bias"]\n'
     'return F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])',
 )
-"""The norm comes behind the sum, as in a post-norm block; here it comes before the queries, and the
-sum stays as it is."""
+"""The norm comes after the addition, as in a post-norm block; here it comes before the queries, and
+the sum is not normalised."""
 
 MemoryNormalisedAgain = Swapped.but(
     "key = …\nvalue = …",
@@ -967,7 +975,8 @@ MemoryNormalisedAgain = Swapped.but(
     )
     """,
 )
-"""The memory goes through the norm of this sub-layer; it comes normalised, and is used as it is."""
+"""The memory goes through the norm of this sub-layer; it is already normalised, so use it
+unchanged."""
 
 GainForgotten = Swapped.but("read = …", 'read = F.layer_norm(x, x.shape[-1:]) + weights["bias"]')
 """The gain of the norm is not applied."""
@@ -976,33 +985,34 @@ NormBiasForgotten = Swapped.but('["gain"], weights["bias"]', '["gain"]')
 """The bias of the norm is not added."""
 
 AlwaysFourHeads = Swapped.but("(num_heads, -1)", "(4, -1)")
-"""There are always four heads, as this model has; num_heads says how many there are."""
+"""The number of heads is always four, as in this model; use num_heads."""
 
 ScaledByTheWholeWidth = Swapped.but("query.shape", "x.shape")
-"""The scores are divided by the root of d_model; the model learned with the root of d_head. Almost
-all of its dates stay right."""
+"""The scores are divided by the square root of d_model; the model was trained with the square root
+of d_head. Almost all of its dates stay correct."""
 
 NotScaled = Swapped.but("query.shape[-1] ** 0.5", "1")
-"""The scores are not divided by the root of d_head; the dates stay right, the logits do not."""
+"""The scores are not divided by the square root of d_head; the dates stay correct, but the logits
+do not."""
 
 PaddingSeen = Swapped.but("scores.masked_fill(~source_mask[:, None, None, :], -math.inf)", "scores")
-"""The source's padding is seen; the model has never met it."""
+"""The source's padding is visible; it was hidden in training."""
 
 CausalMaskOnTheSource = Swapped.but(
     "source_mask[:, None, None, :], -math.inf",
     "source_mask[:, None, None, :].expand_as(scores).tril(), -1e9",
 )
-"""Cross attention has a causal mask; the source is there in full."""
+"""Cross-attention has a causal mask; the whole source is known."""
 
 ValueBiasForgotten = Swapped.but('T + weights["value.bias"]', "T")
-"""The bias of the values is not added: the loss does not show it, the logits do."""
+"""The bias of the values is not added: the loss does not show it, but the logits do."""
 
 QueryBiasForgotten = Swapped.but('T + weights["query.bias"]', "T")
-"""The bias of the queries is not added: the loss does not show it, the logits do."""
+"""The bias of the queries is not added: the loss does not show it, but the logits do."""
 
 OutputMapForgotten = Swapped.but("return x …", "return x + merged")
-"""What the heads found is added without the output map."""
+"""The heads are added without the output projection."""
 
 MatricesNotTransposed = Swapped.but("].T +", "] +", times=4)
-"""The matrices are used as they are kept, (d_out, d_in), and being square they fit: nn.Linear
-multiplies with the transpose."""
+"""The matrices are used as they are stored, (d_out, d_in), which raises no error because they are
+square: nn.Linear multiplies by the transpose."""

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Training on a GPU
 #
-# This notebook goes with chapter 7 of *Attention from the Ground Up*. You write what a training program is made of: the batches, the optimizer, the learning rate, the clipping, what to do when a batch is too big for the memory and when numbers have few digits. Then you test attention that is fast, count what training costs, and read curves. Nothing here needs a GPU: everything runs in seconds on a processor, and the same code would run on a GPU.
+# This notebook goes with chapter 7 of *Attention from the Ground Up*. You write the parts of a training program: batches, the optimizer, the learning-rate schedule and gradient clipping. The deeper exercises add gradient accumulation, mixed precision, the cost of training, a diagnosis of loss curves, a test for fast attention, and byte-pair encoding. Nothing here needs a GPU: everything runs in seconds on a CPU, and the same code would run on a GPU.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** Tokens are whole numbers. Losses are in nats per token. Steps, or updates, are counted from 0 unless a text says otherwise. Functions return new tensors and leave those that they were given as they were.
+# **Conventions.** Tokens are integers. Losses are in nats per token. Steps, or updates, are counted from 0 unless an exercise says otherwise. Functions return new tensors and do not change their inputs.
 
 # %%
 import math
@@ -21,32 +21,32 @@ from classroom import check
 # %% [markdown]
 # {{exercise get_batch}}
 #
-# A language model learns from windows of a long text. Three small functions stand between the text and the model, and a mistake in any of them gives a loss that is too good:
+# A language model is trained on windows of a long text. Three small functions prepare them, and a mistake in any of these gives a loss that is too good:
 #
-# - `cut` keeps the last `num_held_out` tokens of the text aside, none if that is 0. The text is cut once, before any window is drawn, so no window of the one part can reach into the other.
-# - `starts_from` says where windows begin. It gets random numbers from 0 to below 1 and spreads them evenly over all places where a window of `length` tokens *and the token behind it* fit: the lowest number gives place 0, the highest the last such place.
+# - `cut` holds out the last `num_held_out` tokens of the text, none if that is 0. The text is split once, before any window is drawn, so no window of one part can reach into the other.
+# - `starts_from` returns the positions at which windows begin. It gets random numbers from 0 to below 1 and maps them evenly to all positions at which a window of `length` tokens *and the token after it* fit: the lowest numbers give position 0, the highest the last such position.
 # - `get_batch` returns the windows that begin at `starts`, and the targets: for each token of each window, the token that comes after it in the text.
 #
-# *Before you code:* a text has 6 tokens, windows have 4. Where may they begin? Which token of the text is never an input, and which is never a target?
+# *Before you code:* a text has 6 tokens, windows have 4. Where can they begin? Which token of the text is never an input, and which is never a target?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# At 0 and at 1: a window of 4 needs the token behind it. The last token is never an input, the first never a target.
+# At 0 and at 1: a window of 4 needs the token after it. The last token is never an input; the first is never a target.
 # </details>
 #
-# <details><summary>Hint: how many places</summary>
+# <details><summary>Hint: how many positions</summary>
 #
-# A window that begins at `s` needs the tokens from `s` to `s + length`, the last one as a target only. So `s + length` is at most `num_tokens - 1`.
+# A window that begins at `s` needs the tokens from `s` to `s + length`, the last one only as a target. Therefore `s + length` is at most `num_tokens - 1`.
 # </details>
 # <details><summary>Hint: all windows at once</summary>
 #
-# `starts[:, None] + torch.arange(length)` holds the places of all inputs, `(batch, length)`. A tensor may be indexed by it.
+# `starts[:, None] + torch.arange(length)` holds the positions of all inputs, `(batch, length)`. You can index a tensor with it.
 # </details>
 
 
 # %% exercise="get_batch"
 def cut(tokens: torch.Tensor, num_held_out: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Split a text into what is learned from, (num_train,), and its end (num_held_out,)."""
+    """Split a text into the training part, (num_train,), and the held-out end, (num_held_out,)."""
     ### BEGIN SOLUTION
     num_train = len(tokens) - num_held_out
     return tokens[:num_train], tokens[num_train:]
@@ -54,7 +54,7 @@ def cut(tokens: torch.Tensor, num_held_out: int) -> tuple[torch.Tensor, torch.Te
 
 
 def starts_from(draws: torch.Tensor, num_tokens: int, length: int) -> torch.Tensor:
-    """Turn numbers from 0 to below 1 into places (batch,) where windows of a text may begin."""
+    """Turn numbers from 0 to below 1 into positions (batch,) where windows can begin."""
     ### BEGIN SOLUTION
     num_places = num_tokens - length
     return (draws * num_places).long()
@@ -77,23 +77,23 @@ def get_batch(
 # %% [markdown]
 # {{exercise adamw_step}}
 #
-# Gradient descent takes the same rate for every parameter. Adam (Kingma and Ba 2015, [algorithm 1](https://arxiv.org/abs/1412.6980)) keeps two running averages for each: of the gradient $g$, and of its square,
+# Gradient descent uses the same learning rate for every parameter. Adam (Kingma and Ba 2015, [algorithm 1](https://arxiv.org/abs/1412.6980)) keeps two running averages for each parameter: of the gradient $g$, and of its square,
 #
 # $$m \leftarrow \beta_1 m + (1-\beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1-\beta_2)\, g^2,$$
 #
-# and divides one by the root of the other. Both averages begin at 0 and are too small at first, so each is divided by what a constant would have reached: $\hat m = m / (1-\beta_1^{t})$ and $\hat v = v/(1-\beta_2^{t})$, where $t$ is the number of the update, **counted from 1**.
+# and divides the first by the square root of the second. Both averages begin at 0 and are too small at first, so each is divided by the value that a constant input of 1 would have reached: $\hat m = m / (1-\beta_1^{t})$ and $\hat v = v/(1-\beta_2^{t})$, where $t$ is the number of the update, **counted from 1**.
 #
-# Weight decay pulls parameters towards 0. Added to the gradient, it would be averaged and divided like one, and parameters with large gradients would hardly feel it. AdamW (Loshchilov and Hutter 2019, [algorithm 2](https://arxiv.org/abs/1711.05101)) pulls on the parameter itself:
+# Weight decay pulls parameters towards 0. If it were added to the gradient, it would be averaged and divided like the gradient, with little effect on parameters with large gradients. AdamW (Loshchilov and Hutter 2019, [algorithm 2](https://arxiv.org/abs/1711.05101)) applies the decay to the parameter itself:
 #
 # $$\theta \leftarrow \theta - \mathrm{lr}\left(\frac{\hat m}{\sqrt{\hat v} + \epsilon} + \lambda\,\theta\right).$$
 #
-# Here the learning rate multiplies the decay, as it does in torch. The $\theta$ that is pulled on is the parameter as it came. Do it by hand: `torch.optim` is not allowed here.
+# Here the learning rate multiplies the decay, as it does in torch. The $\theta$ on the right is the parameter before the update. Write it by hand: `torch.optim` is not allowed here.
 #
-# *Before you code:* at the first update, what is $\hat m/\sqrt{\hat v}$, whatever the betas? So how far does a parameter move, if its gradient is 0.001, and if it is 1000?
+# *Before you code:* at the first update, what is $\hat m/\sqrt{\hat v}$, for any betas? How far does a parameter then move if its gradient is 0.001, and if it is 1000?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The sign of the gradient, 1 or -1 ($\epsilon$ aside). So it moves by the learning rate in both cases.
+# The sign of the gradient, 1 or -1 (apart from $\epsilon$). The parameter moves by the learning rate in both cases.
 # </details>
 #
 # <details><summary>Hint: what to return</summary>
@@ -115,7 +115,7 @@ def adamw_step(
     eps: float,
     weight_decay: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the parameter and both averages after update number `step`, counted from 1.
+    """Return the parameter and both averages after update `step`, counted from 1.
 
     All tensors have the shape of the parameter.
     """
@@ -132,20 +132,20 @@ def adamw_step(
 # %% [markdown]
 # {{exercise learning_rate}}
 #
-# Adam divides by an average over past gradients, and at first there is hardly a past. So the rate climbs slowly to its peak. At the end small steps average out the noise of the batches. So it comes down again: half a cosine (Loshchilov and Hutter 2017, [equation 5](https://arxiv.org/abs/1608.03983)) is the usual way. The rule, with steps counted from 0:
+# Adam divides by an average over past gradients, and at first there are few of them. The learning rate therefore rises slowly to its peak; this is the warm-up. At the end, small steps average out the noise of the batches. The learning rate therefore decays again, usually as half a cosine (Loshchilov and Hutter 2017, [equation 5](https://arxiv.org/abs/1608.03983)). The rule, with steps counted from 0:
 #
-# - steps 0 to `warmup_steps - 1` climb a straight line: step 0 has $\text{peak}/(\text{warmup\_steps}+1)$, the next one twice that, and so on;
+# - in steps 0 to `warmup_steps - 1` the rate rises linearly: step 0 has $\text{peak}/(\text{warmup\_steps}+1)$, the next step twice that, and so on;
 # - step `warmup_steps` has the peak;
-# - from there half a cosine leads down to `final`, which step `total_steps - 1` has, the last one;
-# - whoever goes on behind the end goes on with `final`.
+# - from there, the rate decays along half a cosine to `final`, which it reaches at the last step, `total_steps - 1`;
+# - after the last step, the rate stays at `final`.
 #
 # `total_steps` is at least `warmup_steps + 2`.
 #
-# *Before you code:* which rate does the first step have without a warm-up? Which rate lies exactly in the middle of the way down?
+# *Before you code:* which rate does the first step have without a warm-up? What is the rate exactly in the middle of the decay?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The peak. In the middle of the way down, the mean of peak and `final`.
+# The peak. In the middle of the decay, the mean of `peak` and `final`.
 # </details>
 #
 # <details><summary>Hint: half a cosine</summary>
@@ -171,24 +171,24 @@ def learning_rate(
 # %% [markdown]
 # {{exercise clip_gradients}}
 #
-# Now and then a batch has a gradient that is far too long, and one step along it can undo hours. Clipping (Pascanu et al. 2013, [algorithm 1](https://arxiv.org/abs/1211.5063)) keeps the direction and shortens the way: take the norm of **all** entries of **all** gradients together, and where it exceeds `max_norm`, multiply every gradient by $\text{max\_norm}/\text{norm}$.
+# Occasionally a batch has a gradient with a far too large norm, and one step along it can undo hours of training. Gradient clipping (Pascanu et al. 2013, [algorithm 1](https://arxiv.org/abs/1211.5063)) keeps the direction and shortens the step: compute the norm of **all** entries of **all** gradients together, and if it exceeds `max_norm`, multiply every gradient by $\text{max\_norm}/\text{norm}$.
 #
-# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. The norm is returned as well, as it was before, because it is the best early warning that a run has. And if the norm is not finite, because a gradient holds NaN or infinity, raise `ValueError`: whatever you return would ruin every weight.
+# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. Also return the norm before clipping, because it is the best early warning of a run. If the norm is not finite, because a gradient contains NaN or infinity, raise `ValueError`: any gradient you returned would ruin every weight.
 #
-# *Before you code:* two gradients have norms 3 and 4. What is the norm of both? With `max_norm` 1, what are their norms afterwards?
+# *Before you code:* two gradients have norms 3 and 4. What is the norm of both together? With `max_norm` 1, what are their norms after clipping?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# 5, since $3^2 + 4^2 = 5^2$. Afterwards 0.6 and 0.8.
+# 5, since $3^2 + 4^2 = 5^2$. After clipping, 0.6 and 0.8.
 # </details>
 #
 # <details><summary>Hint: one norm</summary>
 #
-# The square of the norm of all is the sum of the squares of the norms.
+# The square of the global norm is the sum of the squares of the norms.
 # </details>
 # <details><summary>Hint: one factor</summary>
 #
-# `min(1.0, max_norm / norm)` leaves short gradients alone. What if all gradients are 0? A float division by 0.0 raises in Python, and a tensor's gives infinity.
+# `min(1.0, max_norm / norm)` leaves small gradients unchanged. What if all gradients are 0? In Python, dividing a float by 0.0 raises an error; with tensors, it gives infinity.
 # </details>
 
 
@@ -196,7 +196,7 @@ def learning_rate(
 def clip_gradients(
     gradients: list[torch.Tensor | None], max_norm: float
 ) -> tuple[list[torch.Tensor | None], torch.Tensor]:
-    """Return new gradients, together no longer than max_norm, and the norm that they had before."""
+    """Return gradients with a global norm of at most max_norm, and the norm before clipping."""
     ### BEGIN SOLUTION
     squares = [gradient.square().sum() for gradient in gradients if gradient is not None]
     norm = torch.stack(squares).sum().sqrt()
@@ -214,7 +214,7 @@ def clip_gradients(
 # %% [markdown]
 # {{exercise accumulated_gradients}}
 #
-# A batch that does not fit into memory is cut into parts. They go through the model one after the other, their gradients are added up, and one update follows. Done right, nobody can tell the difference from the big batch. The usual recipe was to divide the mean loss of each part by the number of parts. It gives another gradient as soon as the parts have different numbers of targets that count. This was reported for a widely used library in 2023 ([transformers#24725](https://github.com/huggingface/transformers/issues/24725)) and mended in October 2024 ([transformers#34191](https://github.com/huggingface/transformers/pull/34191)), when somebody compared the curves. The cell below shows it on a batch cut in two.
+# A batch that does not fit in memory is split into parts. They go through the model one after another, their gradients are added up, and one update follows. This is gradient accumulation; done correctly, it gives the same gradient as the whole batch. The usual recipe was to divide the mean loss of each part by the number of parts. It gives a different gradient if the parts have different numbers of targets that count. This was reported for a widely used library in 2023 ([transformers#24725](https://github.com/huggingface/transformers/issues/24725)) and fixed in October 2024 ([transformers#34191](https://github.com/huggingface/transformers/pull/34191)). The cell below shows it on a batch split in two.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -227,22 +227,22 @@ print(f"the parts: {losses[0]:.4f} and {losses[1]:.4f}, the mean of both: {sum(l
 print(f"all targets that count at once: {whole:.4f}")
 
 # %% [markdown]
-# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient by `weight` of the mean cross-entropy over all targets of all parts that count, and that mean. The model must never see more than one part at a time, and the backward pass of a part comes before the next part: a sum of losses that waits for the end gives the same numbers, and holds on to what every part left in memory. A part may hold nothing that counts.
+# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets of all parts that count, and this mean. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. A part may contain no target that counts.
 #
 # *Before you code:* what does `F.cross_entropy` return for a part in which every target is ignored? What is 0 times that?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# NaN: a mean over nothing. 0 times NaN is NaN, so weighing that part with 0 does not help.
+# NaN: a mean over nothing. 0 times NaN is NaN, so weighting this part by 0 does not help.
 # </details>
 #
 # <details><summary>Hint: divide by what?</summary>
 #
-# Targets are small and can all be looked at before the first part goes through the model. Count first, then `reduction="sum"` and one division.
+# Targets are small, so you can examine all of them before the first part goes through the model. Count first, then use `reduction="sum"` and one division.
 # </details>
 # <details><summary>Hint: gradients</summary>
 #
-# `leaf = weight.clone().requires_grad_()` is something to differentiate by. `torch.autograd.grad(loss, leaf)` returns a tuple of one; `loss.backward()` adds to `leaf.grad`.
+# `leaf = weight.clone().requires_grad_()` is a tensor to differentiate with respect to. `torch.autograd.grad(loss, leaf)` returns a tuple of one; `loss.backward()` adds to `leaf.grad`.
 # </details>
 
 
@@ -250,11 +250,11 @@ print(f"all targets that count at once: {whole:.4f}")
 def accumulated_gradients(
     model, weight: torch.Tensor, parts: list[tuple[torch.Tensor, torch.Tensor]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradient of the mean loss of a batch that comes in parts, and the loss.
+    """Return the gradient of the mean loss of a batch in parts, and the loss.
 
     Shapes: weight (d_model, vocab_size); of each part, x (batch, length, d_model) and targets
-    (batch, length), -100 where nothing is asked. Returns the gradient, in the shape of weight, and
-    a single number.
+    (batch, length), -100 where a target does not count. Returns the gradient, in the shape of
+    weight, and a single number.
     """
     ### BEGIN SOLUTION
     num_targets = sum((targets != -100).sum() for _, targets in parts)
@@ -274,7 +274,7 @@ def accumulated_gradients(
 # %% [markdown]
 # {{exercise low_precision}}
 #
-# A GPU multiplies matrices in half precision many times as fast as in float32. `bfloat16` has the range of float32 and 8 significant bits, two to three decimal digits. `float16` has 11 bits, and ends at 65504 and near 0.00000006. For the products that is enough. In three places it is not. Look:
+# A GPU multiplies matrices many times faster in half precision than in float32. `bfloat16` has the range of float32 and 8 significant bits, two to three decimal digits. `float16` has 11 significant bits; its largest number is 65504, its smallest positive one about 0.00000006. This is enough for matrix products. In three other computations it is not:
 
 # %%
 x = torch.tensor([300.0, 400.0], dtype=torch.float16)
@@ -289,22 +289,22 @@ full = logits.float().log_softmax(dim=-1)[10].item()
 print(f"a log probability among a thousand: {half:.5f} in bfloat16, {full:.5f} in float32")
 
 # %% [markdown]
-# Write the three places:
+# Write the three functions:
 #
-# - `rms_norm` normalises vectors of half precision, $x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$ times a gain. Squares, mean and root are computed in float32, and the result has the dtype of `x` again, so that the next product is fast.
-# - `token_losses` gives the cross-entropy of every token in nats. Logits come in bfloat16 and may be large, losses are computed and returned in float32.
-# - `master_step` is a step of plain gradient descent, $w - \mathrm{lr}\cdot g$. The weights are kept twice: a float32 **master**, to which updates are added, and a bfloat16 copy of it for the products. Given the master and a gradient in bfloat16, return the new master and its copy.
+# - `rms_norm` normalises vectors in half precision, $x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$ times a gain. Squares, mean and square root are computed in float32, and the result has the dtype of `x`, so that the next product is fast.
+# - `token_losses` returns the cross-entropy of every token in nats. The logits are in bfloat16 and may be large; the losses are computed and returned in float32.
+# - `master_step` is a step of plain gradient descent, $w - \mathrm{lr}\cdot g$. The weights are stored twice: a float32 **master** copy, to which updates are added, and a bfloat16 copy of it for the products. Given the master and a gradient in bfloat16, return the new master and its copy.
 #
-# *Before you code:* between 0.5 and 1, neighbours in bfloat16 are $2^{-8}$ apart. Why did the weight in the cell above never move? How large must an update be to move it?
+# *Before you code:* between 0.5 and 1, neighbours in bfloat16 are $2^{-8}$ apart. Why did the weight in the cell above never change? How large must an update be to change it?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# 0.001 is less than half of the distance to the next number below 1, so the difference is rounded back to 1, each time. An update must be larger than $2^{-9}$, about 0.00195.
+# 0.001 is less than half the distance to the next number below 1, so the difference is rounded back to 1 each time. An update must be larger than $2^{-9}$, about 0.00195.
 # </details>
 #
 # <details><summary>Hint: the order of two steps</summary>
 #
-# `x.square().float()` squares in half precision and then adds digits to what is left. `x.float().square()` does not.
+# `x.square().float()` squares in half precision and converts the result when its digits are already lost. `x.float().square()` squares in float32.
 # </details>
 # <details><summary>Hint: a Python number times a tensor</summary>
 #
@@ -314,7 +314,7 @@ print(f"a log probability among a thousand: {half:.5f} in bfloat16, {full:.5f} i
 
 # %% exercise="low_precision"
 def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
-    """Divide each vector by the root of its mean square, and return the dtype of x.
+    """Divide each vector by its root mean square, and return the dtype of x.
 
     Shapes: x (batch, length, d_model) in half precision, gain (d_model,) in float32.
     """
@@ -353,26 +353,26 @@ def master_step(
 # %% [markdown]
 # {{exercise training_cost}}
 #
-# What does training cost, and how well is a device used? Three formulas answer most such questions before anything runs.
+# What does training cost, and how well does it use a device? Three formulas answer most such questions before any program runs.
 #
-# - `flops_per_token`: the operations per token of **training** a decoder-only model, forward and backward. Count products of matrices only; a multiplication and the addition after it are two operations. Each layer has four maps `(d_model, d_model)`, for query, key, value and output, and a feed-forward network of two, from `d_model` to `d_ff` and back. Every token is scored against all `length` tokens of the text, masked or not, and averages all of their values. At the end, one map gives `vocab_size` logits. Looking up a row of the token table costs nothing.
-# - `mfu`, model FLOPs utilisation: the operations per second that these tokens stand for, as a share of the device's peak, which data sheets give in TFLOP/s, $10^{12}$ operations per second (Chowdhery et al. 2022, [appendix B](https://arxiv.org/abs/2204.02311)).
-# - `bits_per_byte`: two models with different tokenizers cannot be compared by their loss per token, since their tokens are not equally long. The same text has the same bytes, though: add up the nats of all its tokens, turn them into bits, and divide by its bytes.
+# - `flops_per_token`: the operations per token of **training** a decoder-only model, forward and backward. Count only matrix products; a multiplication and the addition after it are two operations. Each layer has four matrices `(d_model, d_model)`, for query, key, value and output, and a feed-forward network with two, from `d_model` to `d_ff` and back. Every token is scored against all `length` tokens of the sequence, masked or not, and averages all of their values. At the end, one matrix gives `vocab_size` logits. Looking up a row of the embedding matrix costs nothing.
+# - `mfu`, model FLOPs utilisation: the operations per second that these tokens need, as a fraction of the device's peak. Data sheets give the peak in TFLOP/s, $10^{12}$ operations per second (Chowdhery et al. 2022, [appendix B](https://arxiv.org/abs/2204.02311)).
+# - `bits_per_byte`: two models with different tokenizers cannot be compared by their loss per token, since their tokens differ in length. But the number of bytes of a text does not depend on the tokenizer: add up the nats of all its tokens, convert them to bits, and divide by the number of bytes.
 #
-# *Before you code:* a forward product `x @ w` needs two more in the backward pass, one for the gradient of `x`, one for that of `w`. So how many times the forward pass does training cost? At which `length` do scores and averages cost as much as the four maps?
+# *Before you code:* a forward product `x @ w` needs two more in the backward pass, one for the gradient of `x`, one for that of `w`. How many times as much as a forward pass does training then cost? At which `length` do scores and averages cost as much as the four matrices?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
 # Three times. At `length` $= 2\,d_\text{model}$.
 # </details>
 #
-# <details><summary>Hint: one token through one map</summary>
+# <details><summary>Hint: one token and one matrix</summary>
 #
 # A row of `m` numbers times an `(m, n)` matrix: `n` results, each a sum of `m` products.
 # </details>
 # <details><summary>Hint: one token and all the others</summary>
 #
-# A query meets `length` keys of width `d_model`, all heads together; then `length` values of that width are weighted and added.
+# A query is multiplied by `length` keys of width `d_model`, all heads together; then `length` values of the same width are weighted and added.
 # </details>
 
 
@@ -389,14 +389,14 @@ def flops_per_token(num_layers: int, d_model: int, d_ff: int, vocab_size: int, l
 
 
 def mfu(tokens_per_second: float, flops_per_token: int, peak_teraflops: float) -> float:
-    """Return which share of a device's peak, from 0 to 1, training keeps busy."""
+    """Return the fraction of a device's peak, from 0 to 1, that training uses."""
     ### BEGIN SOLUTION
     return tokens_per_second * flops_per_token / (peak_teraflops * 1e12)
     ### END SOLUTION
 
 
 def bits_per_byte(nats_per_token: float, num_tokens: int, num_bytes: int) -> float:
-    """Return what a model needs per byte of a text that is num_tokens or num_bytes long."""
+    """Return a model's loss in bits per byte of a text of num_tokens tokens and num_bytes bytes."""
     ### BEGIN SOLUTION
     return nats_per_token * num_tokens / math.log(2) / num_bytes
     ### END SOLUTION
@@ -405,19 +405,19 @@ def bits_per_byte(nats_per_token: float, num_tokens: int, num_bytes: int) -> flo
 # %% [markdown]
 # {{exercise verdicts}}
 #
-# A run that is wrong rarely crashes. It draws a curve, and whoever reads it can often name the mistake. The next cell trains one small model per mistake, all side by side, on a language of twelve tokens whose best possible loss is known. You need not read the program to do the exercise; look for the eight places where a mistake is made if you like. One model is trained without any, and its mistake is called `nothing`:
+# A wrong training run rarely crashes. It gives a curve, and from the curve you can often name the mistake. The next cell trains one small model per mistake, all in parallel, on a language of twelve tokens whose best possible loss is known. You need not read the program to do the exercise, but you can look for the eight mistakes in it. One model is trained without a mistake, which is called `nothing`:
 #
 # | name | what is wrong |
 # |---|---|
 # | `nothing` | nothing |
-# | `targets not shifted` | the model is asked for the token that it has just read |
-# | `no mask` | every token sees the tokens behind it, the one that is asked for included |
+# | `targets not shifted` | the target of each position is its own input token |
+# | `no mask` | every token sees the later tokens, including the one to predict |
 # | `learning rate too high` | 33 times too high |
 # | `learning rate too low` | 300 times too low |
-# | `gradients never zeroed` | the gradients of all updates so far are added up |
-# | `softmax twice` | the loss is given probabilities instead of logits |
-# | `always the same batch` | the loader never moves on |
-# | `dropout in evaluation` | held-out texts are read with dropout switched on, as in training |
+# | `gradients never zeroed` | the gradients of all updates are added up |
+# | `softmax twice` | the loss gets probabilities instead of logits |
+# | `always the same batch` | the loader always returns the first batch |
+# | `dropout in evaluation` | the held-out loss is computed with dropout, as in training |
 
 # %%
 MISTAKES = (
@@ -444,14 +444,14 @@ SHAPES = {
 
 
 def language():
-    """Give the chances of each next token: one is likely, the others as likely as common."""
+    """Return the probabilities of the next token: one is likely, the others as likely as common."""
     common = 1 / torch.arange(1.0, VOCAB_SIZE + 1)
     likely = torch.eye(VOCAB_SIZE)[torch.arange(VOCAB_SIZE) * 5 % VOCAB_SIZE]
     return 0.6 * likely + 0.4 * common / common.sum()
 
 
 def texts_of(shape, generator):
-    """Draw as many texts of the language as the shape says, LENGTH + 1 tokens each."""
+    """Draw texts of the language in the given shape, LENGTH + 1 tokens each."""
     thresholds = language().cumsum(dim=-1)[:, :-1]
     draws = torch.rand(LENGTH + 1, *shape, 1, generator=generator)
     tokens = [(draws[0, ..., 0] * VOCAB_SIZE).long()]
@@ -465,7 +465,7 @@ def norm(x):
 
 
 def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
-    """Train one small model per mistake, all at once, and return the curves of each.
+    """Train one small model per mistake, all in parallel, and return the curves of each.
 
     Returns one dict per mistake: `train` and `held_out` losses in nats per token, and the `norm`
     of the gradient, each with one number per ten updates.
@@ -474,7 +474,7 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
     num_runs = len(mistakes)
 
     def if_made(mistake, yes, no):
-        """Choose `yes` in the runs that make a mistake; the first axis of everything is runs."""
+        """Choose `yes` in the runs with this mistake; the first axis of all tensors is runs."""
         is_made = torch.tensor([made == mistake for made in mistakes])
         return torch.where(is_made[:, None, None], torch.as_tensor(yes), torch.as_tensor(no))
 
@@ -539,7 +539,7 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
 
 
 # %% [markdown]
-# Here they are. The dotted lines are what a model needs that knows nothing, one that knows how common each token is, and one that knows the language. On texts that it has never seen, no honest model gets below the last one.
+# Here are the curves. The dotted horizontal lines are the losses of a model that knows nothing, of one that knows how common each token is, and of one that knows the language. On held-out texts, no correct model gets below the last one.
 
 # %%
 chances = language()
@@ -567,34 +567,34 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Now write down how you tell them apart. `verdicts` gets runs by letters. A run is a dict with `train` and `held_out`, the losses in nats per token, and `norm`, the norm of the gradient that the optimizer was given: tensors of ten numbers, one per ten updates. `train` and `norm` are means over the ten updates; dropout is on while training. Return, for each letter, a name from the table.
+# Now write down how you distinguish them. `verdicts` gets a dict of runs, named by letters. A run is a dict with `train` and `held_out`, the losses in nats per token, and `norm`, the norm of the gradient that the optimizer received: tensors of ten numbers, one per ten updates. `train` and `norm` are means over the ten updates; dropout is on in training. Return, for each letter, a name from the table.
 #
-# The runs of the check are trained when the check runs, from other seeds than those above. A mistake may be made by more than one of them. Look for what *must* differ, and not for what happens to: a rule that you can give a reason for will hold for the next seed.
+# The check trains its own runs, from other seeds than the one above. Several of them may have the same mistake. Look for what *must* differ, not for what happens to differ: a rule with a reason will also hold for the next seed.
 #
-# *Before you code:* which mistakes can the training loss alone not show? Which of the nine can a model make and still end below the last dotted line on what is held out? Why does the gradient of a loss that takes a softmax twice begin so short?
+# *Before you code:* which mistakes are invisible in the training loss alone? With which of the nine can the held-out loss still end below the last dotted line? Why is the initial gradient norm so small if the softmax is applied twice?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Dropout in evaluation, for training is the same with and without it; and always the same batch looks like wonderful training until the held-out loss is read. Below the last line end those that are given the answer: targets not shifted, and no mask. Probabilities of twelve tokens all lie between 0 and 1, so the second softmax is nearly uniform whatever the weights say, and two such softmaxes pass little of the gradient on.
+# Dropout in evaluation, because the training is the same with and without it. Always the same batch also looks like wonderful training until you see the held-out loss. The runs that see their targets end below the last line: targets not shifted, and no mask. The probabilities of twelve tokens are all between 0 and 1, so the second softmax is nearly uniform for any weights, and two such softmaxes pass on only a small part of the gradient.
 # </details>
 #
-# <details><summary>Hint: begin with what is beyond doubt</summary>
+# <details><summary>Hint: begin with the certain cases</summary>
 #
-# A norm ten times as long as that of the others, or a tenth of it. Then losses that are impossible. What is left is told apart by the gap between both losses: dropout makes it harder to read what is learned from, and easier what is not.
+# First, a norm ten times as large as that of the others, or a tenth of it. Then impossible losses. The gap between the two losses distinguishes the rest: with dropout only in training, the held-out loss should be below the training loss.
 # </details>
 # <details><summary>Hint: noise</summary>
 #
-# A single number jumps from seed to seed. The mean of the last five jumps less.
+# A single number varies from seed to seed. The mean of the last five varies less.
 # </details>
 # <details><summary>Hint: try it</summary>
 #
-# `train_side_by_side(MISTAKES, seed)` makes as many runs as you like, and you know what is wrong with them.
+# `train_side_by_side(MISTAKES, seed)` trains as many runs as you like, and you know what is wrong with them.
 # </details>
 
 
 # %% exercise="verdicts"
 def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
-    """Say of each run what is wrong with it."""
+    """Return the mistake in each run."""
 
     ### BEGIN SOLUTION
     def verdict(train, held_out, norm):
@@ -622,36 +622,36 @@ def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
 # %% [markdown]
 # {{exercise check_same_attention}}
 #
-# Attention written out keeps all scores in memory. Fast attention goes through the keys block by block and never does. A compiler may fuse, reorder and split. All of them promise the same numbers, up to rounding. Do they keep the promise?
+# Naive attention keeps all scores in memory. Fast attention (FlashAttention) goes through the keys block by block and never stores all scores. A compiler may fuse, reorder and split operations. All of them promise the same numbers, up to rounding. Do they keep the promise?
 #
-# Write the test. `check_same_attention` gets a function `attention(query, key, value, mask)` and raises `AssertionError` if it is not attention. Shapes are `(batch, heads, q_len, d_head)`, `(batch, heads, k_len, d_head)` and `(batch, heads, k_len, d_value)`; the scale is one over the root of `d_head`. `mask` is `None`, or boolean and broadcastable to `(batch, heads, q_len, k_len)`, True where attention is allowed; every query may see at least one key. The functions work in float32, and `torch.autograd` goes through them. At most 256 KiB may be handed over at a time, far more than you need.
+# Write a test. `check_same_attention` gets a function `attention(query, key, value, mask)` and raises `AssertionError` if its results are not those of attention. Shapes are `(batch, heads, q_len, d_head)`, `(batch, heads, k_len, d_head)` and `(batch, heads, k_len, d_value)`; the scale is one over the square root of `d_head`. `mask` is `None`, or boolean and broadcastable to `(batch, heads, q_len, k_len)`, True where attention is allowed; every query can see at least one key. The functions work in float32 and are differentiable by `torch.autograd`. The inputs of one call may have at most 256 KiB, far more than you need.
 #
-# Eight wrong ones are waiting: one ignores the mask; one takes the mask of the first sequence for all; one scales by the width of the values; one reads no more keys than there are queries; one leaves out the last block of four keys if it is not full; one forgets to scale down what it has summed when a larger score comes; one rounds its inputs to bfloat16; and one is right forward and wrong backward. Four right ones must pass. For normal inputs they agree to about $10^{-6}$, the wrong ones differ by $10^{-3}$ and more.
+# Your test must reject eight wrong functions: one ignores the mask; one uses the mask of the first sequence for all; one scales by the width of the values; one reads only as many keys as there are queries; one omits the last block of four keys if it is not full; one does not rescale its running sum when a larger score comes; one rounds its inputs to bfloat16; and one has a correct forward pass and a wrong backward pass. Four correct functions must pass. For normally distributed inputs, the correct ones agree to about $10^{-6}$; the wrong ones differ by $10^{-3}$ or more.
 #
-# *Before you code:* which of the eight would a test notice that uses `torch.randn(2, 3, 8, 4)` for query, key and value, and no mask?
+# *Before you code:* which of the eight would a test detect that uses `torch.randn(2, 3, 8, 4)` for query, key and value, and no mask?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The one that forgets to scale down what it has summed, and the one that rounds to bfloat16 if the tolerance is small. All others agree on such inputs: nothing is masked, all widths are 4, eight keys are two full blocks and as many as the queries, and no gradient was compared.
+# The one that does not rescale its running sum, and, with a small tolerance, the one that rounds to bfloat16. All others agree on such inputs: nothing is masked, all widths are 4, the eight keys are two full blocks and as many as the queries, and no gradient is compared.
 # </details>
 #
 # <details><summary>Hint: what to compare with</summary>
 #
-# Write attention out, or take `F.scaled_dot_product_attention(query, key, value, attn_mask=mask)`.
+# Write attention yourself, or use `F.scaled_dot_product_attention(query, key, value, attn_mask=mask)`.
 # </details>
 # <details><summary>Hint: gradients</summary>
 #
-# Make the three inputs with `requires_grad=True`, weigh the output with random numbers, and compare `torch.autograd.grad((output * slope).sum(), [query, key, value])` of both.
+# Make the three inputs with `requires_grad=True`, weight the output by random numbers, and compare `torch.autograd.grad((output * slope).sum(), [query, key, value])` of both.
 # </details>
 # <details><summary>Hint: sizes</summary>
 #
-# All different, and the number of keys no multiple of four.
+# Use different sizes for everything, and a number of keys that is not a multiple of four.
 # </details>
 
 
 # %% exercise="check_same_attention"
 def check_same_attention(attention) -> None:
-    """Raise AssertionError if a function is not attention, forward and backward.
+    """Raise AssertionError unless a function computes attention, forward and backward.
 
     attention(query, key, value, mask): returns (batch, heads, q_len, d_value).
     """
@@ -680,37 +680,37 @@ def check_same_attention(attention) -> None:
 # %% [markdown]
 # {{exercise byte_pairs}}
 #
-# A model reads tokens, and somebody has to decide what a token is. Characters make texts long, words leave no room for new ones. Byte-pair encoding starts with characters and joins, again and again, the two neighbours that stand together most often. Sennrich et al. 2016 ([section 3.2](https://arxiv.org/abs/1508.07909)) brought it to translation; almost every language model uses a form of it.
+# A model reads tokens, so someone must decide what a token is. Characters make sequences long; a vocabulary of words has no token for a new word. Byte-pair encoding (BPE) starts with characters and repeatedly merges the most frequent pair of neighbours. Sennrich et al. 2016 ([section 3.2](https://arxiv.org/abs/1508.07909)) brought it to translation; almost every language model uses a form of it.
 #
-# Write `byte_pairs`. It gets the words of a text, repeated as often as they occur, and a number of merges:
+# Write `byte_pairs`. It gets the words of a text, each as often as it occurs, and a number of merges:
 #
 # 1. each word is a list of pieces, at first its characters;
-# 2. count all pairs of neighbouring pieces, inside each word. A pair counts **as often as it can be merged**: in `aaa`, the pair `a, a` counts once, because the letter in the middle can be used once. (Many programs count two here, and learn another vocabulary.)
-# 3. take the pair that counts most; of several, the one that comes **first by alphabet**, as Python sorts tuples of strings;
-# 4. join it in all words, wherever it stands, from left to right; go back to 2.
+# 2. count all pairs of neighbouring pieces, inside each word. A pair counts **as often as it can be merged**: in `aaa`, the pair `a, a` counts once, because the middle character can be used only once. (Many programs count two here, and learn a different vocabulary.)
+# 3. take the pair with the largest count; if several have the same count, the one that comes **first in alphabetical order**, as Python sorts tuples of strings;
+# 4. merge every occurrence of it, in all words, from left to right; go back to 2.
 #
-# It ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in their order. `encode` then cuts a new word: it applies every merge to all places of the word, in the order in which they were learned.
+# Learning ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in their order. `encode` then splits a new word into pieces: it applies every merge to the whole word, in the order in which the merges were learned.
 #
-# *Before you code:* which merges do `["aaab", "ab"]` give? Why must `encode` keep the order, and not take the longest piece that fits?
+# *Before you code:* which merges do `["aaab", "ab"]` give? Why must `encode` keep the order, instead of taking the longest piece that fits?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# `(a, b)`, which counts two; then `(a, a)`, which ties with `(a, ab)` and comes first by alphabet; then `(aa, ab)`. A later merge is made of the pieces that earlier ones left, and the longest piece that fits may cut across them: the model would read pieces that it never saw in such places.
+# `(a, b)`, which counts two; then `(a, a)`, which ties with `(a, ab)` and comes first in alphabetical order; then `(aa, ab)`. A later merge consists of pieces that earlier merges have made, and the longest piece that fits may cross their boundaries: the model would get pieces that it never saw in such contexts.
 # </details>
 #
-# <details><summary>Hint: one function serves the other</summary>
+# <details><summary>Hint: use one function in the other</summary>
 #
-# `encode(word, merges)` gives the pieces of a word after the merges so far. And how many pieces fewer there are with one more merge says how often its pair could be merged.
+# `encode(word, merges)` gives the pieces of a word after the merges so far. The number of pieces that disappear with one more merge tells you how often its pair could be merged.
 # </details>
 # <details><summary>Hint: ties</summary>
 #
-# `min(counts, key=lambda pair: (-counts[pair], pair))` looks for the largest count and, among equals, for the smallest pair.
+# `min(counts, key=lambda pair: (-counts[pair], pair))` finds the largest count and, among equal counts, the smallest pair.
 # </details>
 
 
 # %% exercise="byte_pairs"
 def encode(word: str, merges: list[tuple[str, str]]) -> list[str]:
-    """Cut a word into pieces by merges, the first merge first."""
+    """Split a word into pieces by applying the merges in order."""
     ### BEGIN SOLUTION
     pieces = list(word)
     for first, second in merges:
@@ -743,7 +743,7 @@ def byte_pairs(words: list[str], num_merges: int) -> list[tuple[str, str]]:
 # %% [markdown]
 # ## Look at what you built
 #
-# A training run of your own parts: your batches, your AdamW with your schedule and your clipping, on the texts of Python's own documentation. The blocks are those that you built in chapter 4, if you have run `classroom mine`; else they are borrowed. (These cells are not graded.)
+# First, a training run with your own parts: your batches, your AdamW, your schedule and your clipping, on the text of Python's own documentation. The blocks are those that you built in chapter 4 if you have run `classroom mine`; otherwise they come from the course. (These cells are not graded.)
 
 # %%
 import sys
@@ -759,7 +759,7 @@ try:
 except ImportError:
     from groundup.own_parts.parts import TransformerBlock
 
-    print("the blocks are borrowed")
+    print("the blocks come from the course")
 
 text = python_reference().train[:100_000]
 tokenizer = CharacterTokenizer.fit(text)
@@ -786,7 +786,7 @@ class SmallModel(nn.Module):
 
 
 def train_with(update, num_steps, peak=0.01, length=48, batch=12):
-    """Train a model; `update(model, step, lr)` changes it, given its gradients. Yields losses."""
+    """Train a model; `update(model, step, lr)` updates it by its gradients. Yields losses."""
     torch.manual_seed(0)
     model = SmallModel(tokenizer.vocab_size, length, d_model=48)
     generator = torch.Generator().manual_seed(0)
@@ -830,10 +830,10 @@ def torch_update(model, step, lr):
 mine = [loss for loss, _ in train_with(my_update, num_steps=25)]
 torchs = [loss for loss, _ in train_with(torch_update, num_steps=25)]
 off = max(abs(a - b) for a, b in zip(mine, torchs, strict=True))
-print(f"25 updates by your parts and by torch's: the losses differ by {off:.1g} at most")
+print(f"25 updates with your parts and with torch's: the losses differ by {off:.1g} at most")
 
 # %% [markdown]
-# Same model, same batches, two programs: the curves must lie on each other, up to rounding, and that is the strongest test of all the parts at once. Now a longer run, and what it cost.
+# With the same model and the same batches, the two programs must have the same losses, up to rounding. This is the strongest test of all the parts at once. Next, a longer run and its cost.
 
 # %%
 import time
@@ -856,7 +856,7 @@ print(f"{bits_per_byte(nats, targets.numel(), num_bytes):.3f} bits per byte")
 print(f"{tokens_per_second:,.0f} tokens per second, {flops:,} operations per token", end=": ")
 print(f"{mfu(tokens_per_second, flops, 1.0):.1%} of one TFLOP/s")
 plt.figure(figsize=(7, 3))
-plt.plot(losses, label="what is learned from")
+plt.plot(losses, label="training")
 plt.axhline(nats, linestyle="--", color="C1", label="held out, at the end")
 plt.axhline(math.log(tokenizer.vocab_size), linestyle=":", color="gray", label="knows nothing")
 plt.xlabel("updates")
@@ -874,6 +874,6 @@ plt.show()
 #
 # 1. With small random weights all tokens are about equally likely, each has probability 1/V, and its negative logarithm is ln V.
 # 2. Much larger: the model is confidently wrong, so the initial logits are too large (initialisation, a missing norm or scale). Much smaller: it has information that it should not have, or the loss is averaged over the wrong things, such as padding.
-# 3. Nearly 0: a leak (a missing causal mask, targets that are not shifted), or a data set so small that it is memorised; the held-out loss tells the two apart.
+# 3. Nearly 0: a leak (a missing causal mask, targets that are not shifted), or a data set so small that it is memorised; the held-out loss distinguishes the two.
 #
-# **Often seen, and wrong:** “The loss starts high because the model has not learnt anything”, without a number; base 2 and base e mixed; a small first loss taken for good luck.
+# **Often seen, and wrong:** “The loss starts high because the model has not learnt anything”, without a number; base 2 and base e mixed; a small initial loss taken for good luck.

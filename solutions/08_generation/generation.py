@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Generation and inference
 #
-# This notebook goes with chapter 8 of *Attention from the Ground Up*. A trained model gives one thing: scores for the next token. Here you make text of them. You choose tokens by chance and by plan, you keep keys and values so that no token is read twice, count what that takes, read several prompts in one batch, and let a small model do the guessing for a large one. The mistakes of this chapter rarely crash. They write text that is a little worse, or fluent for six tokens and junk from the seventh on.
+# This notebook goes with chapter 8 of *Attention from the Ground Up*. A trained model returns logits for the next token. Here you generate text from them. You sample tokens, and you build a KV cache so that no token is processed twice. The deeper exercises count the memory of a cache, batch several prompts, let a small model draft tokens for a large one (speculative decoding), and search for the most probable sequence (beam search). The mistakes of this chapter rarely crash. They generate text that is a little worse, or fluent for six tokens and junk from the seventh on.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. Positions are counted from 0. A mask is boolean and True where attention is allowed. `bos` is the token that begins a text, `eos` the one that ends it. What is random is handed in as numbers `u` from 0 to below 1, so that the same numbers give the same text.
+# **Conventions.** Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. Positions are counted from 0. A mask is boolean and True where attention is allowed. `bos` is the token that begins a sequence, `eos` the one that ends it. Random numbers `u`, from 0 to below 1, are arguments, so that the same numbers give the same text.
 #
-# **Given.** The first cell defines `turn`, which gives queries and keys their positions, as in chapter 5. The second one loads a model that was trained on the source of Python's standard library; symptoms are shown on it.
+# **Given.** The first cell defines `turn`, which applies rotary embeddings to queries and keys, as in chapter 5. The second one loads a model that was trained on the source code of Python's standard library; the symptoms are shown with it.
 
 # %%
 import math
@@ -20,9 +20,9 @@ from classroom import check
 
 
 def turn(x, positions):
-    """Turn neighbouring features of `x` (..., length, d_head) by angles that grow with `positions`.
+    """Rotate neighbouring features of `x` (..., length, d_head), in proportion to `positions`.
 
-    Shapes: positions (length,), whole numbers; returns the shape of x.
+    Shapes: positions (length,), integers; returns the shape of x.
     """
     speed = 10_000.0 ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
     angle = positions[:, None] * speed
@@ -54,42 +54,42 @@ for text in ("def __init__(self,", "    return"):
         f"{tokenizer.decode([token])!r} {p:.1%}"
         for p, token in zip(best.values, best.indices.tolist(), strict=True)
     ]
-    print(f"{text!r} goes on with", ", ".join(says))
+    print(f"{text!r} is followed by", ", ".join(says))
 
 # %% [markdown]
 # {{exercise next_token}}
 #
-# The logits say how probable each token is. Always taking the best one gives text that repeats itself; drawing from all of them lets a thousand improbable tokens have their turn. In between stand four small functions, each from logits to logits or to tokens. `logits` is `(batch, vocab_size)`, and every row is a text of its own.
+# The logits define how probable each token is. Always taking the most probable one (greedy decoding) gives text that repeats itself; sampling from all of them sometimes gives one of the thousands of improbable tokens. Between these extremes, you combine four small functions, each from logits to logits or to tokens. `logits` is `(batch, vocab_size)`, and every row belongs to a separate sequence.
 #
 # - `with_temperature` divides the logits by the temperature. Below 1 the differences grow, above 1 they shrink.
-# - `top_k` keeps the `k` highest logits of each row and makes the others `-inf`. If tokens tie for the last place, those with the lower ids stay. A `k` beyond the vocabulary keeps everything.
-# - `top_p` keeps the fewest most probable tokens that *together reach* `p`, so the one that crosses the line is the last to stay (Holtzman et al. 2020, [section 3.1](https://arxiv.org/abs/1904.09751)). The others become `-inf`. With `p` = 1 everything stays, the most improbable token too. What ties does not matter here.
-# - `draw` gets one number `u` per row. Lay the probabilities side by side from 0 to 1, in the order of the ids. The token in whose share `u` falls is drawn: the first one at which the sum of the shares exceeds `u`.
+# - `top_k` keeps the `k` highest logits of each row and sets the others to `-inf`. If tokens tie for the last place, those with the lower ids stay. A `k` larger than the vocabulary keeps everything.
+# - `top_p` keeps the smallest number of most probable tokens that *together reach* `p`, so the token that crosses the threshold is the last to stay (nucleus sampling, Holtzman et al. 2020, [section 3.1](https://arxiv.org/abs/1904.09751)). The others become `-inf`. With `p` = 1 everything stays, even the least probable token. Ties may be broken in any way here.
+# - `draw` gets one number `u` per row. Place the probabilities side by side from 0 to 1, in the order of the ids, so that each token has an interval. The token whose interval contains `u` is drawn: the first one at which the cumulative probability exceeds `u`.
 #
-# `next_token` does all of it: temperature, then `top_k`, then `top_p` on what `top_k` left, then the draw. A cut that is None is left out.
+# `next_token` combines them: temperature, then `top_k`, then `top_p` on the remaining tokens, then the draw. If `k` or `p` is None, skip that step.
 #
-# *Before you code:* which of `with_temperature`, `top_k` and `top_p` can change which token is the most probable? What does `next_token` return with `k` = 1, whatever `u` is? And what is left of a batch if one cut is made for all rows together, and one row's logits are all higher than the others'?
+# *Before you code:* which of `with_temperature`, `top_k` and `top_p` can change which token is the most probable? What does `next_token` return with `k` = 1, for any `u`? And what remains of a batch if all rows share one threshold, and one row's logits are all higher than those of the others?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# None of them: an order is kept, and the best token always stays. With `k` = 1 the most probable token comes out, whatever `u` is. One cut for all rows leaves nothing of the rows with the lower logits, and a softmax of nothing is NaN.
+# None of them: they keep the order, and the most probable token always stays. With `k` = 1 the result is the most probable token for any `u`. With one threshold for all rows, every token of the rows with lower logits becomes `-inf`, and the softmax of such a row is NaN.
 # </details>
 #
 # <details><summary>Hint: exactly k, with ties</summary>
 #
-# `logits.argsort(dim=-1, descending=True, stable=True)` orders equals by their ids. What to do with the places `k` and later? `scatter` writes into places that an index tensor names.
+# `logits.argsort(dim=-1, descending=True, stable=True)` orders ties by their ids. The ids from index `k` on must become `-inf`; `scatter` writes to the indices in an index tensor.
 # </details>
 # <details><summary>Hint: the token that crosses</summary>
 #
-# A token stays if those *before* it, in the order of probability, have not reached `p` yet. A sum up to and without a token is `cumsum` minus the token itself.
+# A token stays if those *before* it, in descending order of probability, have not yet reached `p`. The sum of the probabilities before a token is `cumsum` minus its own probability.
 # </details>
 # <details><summary>Hint: p = 1</summary>
 #
-# A sum of probabilities is 1 only up to rounding, and reaches 1 before the last ones are in it. Say what holds for `p` = 1 by itself.
+# A sum of probabilities is 1 only up to rounding and may reach 1 before the last ones are included. Handle `p` = 1 as a separate case.
 # </details>
-# <details><summary>Hint: in which share?</summary>
+# <details><summary>Hint: which interval?</summary>
 #
-# Count the shares that end at `u` or before it: that many tokens come before the one that is drawn. Rounded sums may end a little below 1, and a `u` behind the last of them draws a token that there is not. Divided by the last sum they end at 1 exactly.
+# Count the intervals that end at or below `u`: this is the number of tokens before the one that is drawn. Because of rounding, the last sum may be slightly below 1, and a `u` above it would draw a token that does not exist. Divide the sums by the last one so that they end exactly at 1.
 # </details>
 
 
@@ -137,7 +137,7 @@ def next_token(
     k: int | None = None,
     p: float | None = None,
 ) -> torch.Tensor:
-    """Draw from the tempered logits, cut to k tokens and to the share p. Returns (batch,)."""
+    """Apply temperature, top_k and top_p, then draw. Returns tokens (batch,)."""
     ### BEGIN SOLUTION
     logits = with_temperature(logits, temperature)
     if k is not None:
@@ -151,35 +151,35 @@ def next_token(
 # %% [markdown]
 # {{exercise cached_attention}}
 #
-# To write token 101, a model needs the keys and values of the 100 before it, and those have not changed since they were read. So they are kept, in a **cache**, and each new token brings one key and one value of its own. A prompt is read at once, which is called **prefill**; a long one may be read in chunks; then tokens come one by one. However the text is cut up, the numbers must be *the same* as without a cache. That is what makes a cache easy to test, and what most broken ones fail.
+# To generate token 101, a model needs the keys and values of the 100 tokens before it, and these have not changed since they were computed. They are therefore kept in a **KV cache**, and each new token adds one key and one value. A prompt is processed in one pass, which is called **prefill**; a long one may be processed in chunks; then tokens come one by one. However the text is split, the results must be *the same* as without a cache. This makes a cache easy to test, and most broken caches fail this test.
 #
-# `cached_attention` gets the queries, keys and values of the new tokens, not turned yet, and a cache. It
+# `cached_attention` gets the queries, keys and values of the new tokens, before any rotation, and a cache. It
 #
-# 1. turns the new queries and keys by their *true* positions: the first new token stands behind all that are in the cache;
-# 2. puts the new keys and values behind the old ones;
-# 3. lets each new token attend to everything before it and to itself;
-# 4. returns what was found, and the cache with the new tokens in it.
+# 1. rotates the new queries and keys by their *true* positions: the first new token comes after all tokens in the cache;
+# 2. appends the new keys and values to the old ones;
+# 3. lets each new token attend to all earlier tokens and to itself;
+# 4. returns the output of attention, and the cache with the new tokens in it.
 #
-# What a cache looks like is up to you: a tensor, or a tuple, list or dict of tensors and numbers (no class of your own: when your work is graded, the cache is handed from one process to another). The check hands back what you returned; the first time it is None. Leave the cache that you were given as it is, because somebody may go on from it a second time, with other words.
+# The format of the cache is up to you: a tensor, or a tuple, list or dict of tensors and numbers (not a class of your own, because in grading the cache is passed from one process to another). The check passes back the cache that you returned; in the first call it is None. Do not change the cache that you are given, because another sequence may continue from the same cache.
 #
 # *Before you code:* four tokens are in the cache and three come. What is the shape of the mask, and which of its entries are False? Which of them would `is_causal=True` of PyTorch hide?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# `(3, 7)`, and three entries are False: the first new token does not see the two behind it, the second not the last. `is_causal=True` lines the triangle up with the first key, as if the new tokens stood at the beginning, and would hide 15 entries.
+# `(3, 7)`, and three entries are False: the first new token does not see the two after it, and the second does not see the last. `is_causal=True` aligns the triangle with the first key, as if the new tokens were at the beginning, and would hide 15 entries.
 # </details>
 #
 # <details><summary>Hint: the mask of a later chunk</summary>
 #
-# New token `i` sees the `past` old ones and the new ones up to `i`: a key at place `j` is allowed if `j <= past + i`. `torch.ones(new, past + new).tril(past)` is 1 there.
+# New token `i` sees the `past` old tokens and the new ones up to `i`: the key at index `j` is allowed if `j <= past + i`. `torch.ones(new, past + new).tril(past)` is 1 at these entries.
 # </details>
-# <details><summary>Hint: turned once</summary>
+# <details><summary>Hint: rotate once</summary>
 #
-# A key's position never changes. So keep it turned, or keep it unturned and turn all keys each time from position 0. Not both.
+# The position of a key never changes. Either keep the rotated keys, or keep the original ones and rotate all of them from position 0 each time. Do not do both.
 # </details>
-# <details><summary>Hint: as it was</summary>
+# <details><summary>Hint: an unchanged cache</summary>
 #
-# `torch.cat` makes a new tensor. `append`, `+=` on a list, and writing into a tensor change the old one.
+# `torch.cat` returns a new tensor. `append`, `+=` on a list, and writing into a tensor change the old object.
 # </details>
 
 
@@ -188,8 +188,8 @@ def cached_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     """Let new tokens attend to those in the cache and, causally, to each other.
 
     Shapes: query and key (batch, heads, new, d_head), value (batch, heads, new, d_value), none of
-    them turned; cache is None or what an earlier call returned; returns (found, cache), found
-    (batch, heads, new, d_value).
+    them rotated; cache is None or the result of an earlier call; returns (found, cache), where
+    found is the output, (batch, heads, new, d_value).
     """
     ### BEGIN SOLUTION
     new = query.shape[2]
@@ -208,13 +208,13 @@ def cached_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 # %% [markdown]
 # {{exercise mended_generate}}
 #
-# Below is a loop that writes, with a cache. `read(tokens, positions, cache)` is a model: it gets new tokens `(batch, new)`, the position of each `(batch, new)`, and a cache; it returns the logits after the last one, `(batch, vocab_size)`, and a new cache. The model itself is right. The loop has two bugs, both from published code, where positions were written down for the example at hand ([nlp-tutorial#73](https://github.com/graykode/nlp-tutorial/issues/73), [#22](https://github.com/graykode/nlp-tutorial/issues/22)), and where the offset grew too fast ([tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46)). Look at what it writes.
+# Below is a generation loop with a cache. `read(tokens, positions, cache)` is a model: it gets new tokens `(batch, new)`, the position of each `(batch, new)`, and a cache; it returns the logits after the last token, `(batch, vocab_size)`, and a new cache. The model itself is correct. The loop has two bugs, both from published code: positions that were hard-coded for one example ([nlp-tutorial#73](https://github.com/graykode/nlp-tutorial/issues/73), [#22](https://github.com/graykode/nlp-tutorial/issues/22)), and an offset that grew too fast ([tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46)). Look at what it generates.
 
 
 # %%
 @torch.no_grad()
 def read(tokens, positions, cache=None):
-    """Run the reader on new tokens; its cache is a list of keys and values, one pair per layer."""
+    """Run the model on new tokens; its cache is a list of keys and values, one pair per layer."""
     x, kept = reader.embedding(tokens), []
     for layer, part in enumerate(reader.blocks):
         attention, normed = part.attention, part.attention_norm(x)
@@ -271,24 +271,24 @@ def show_symptoms(generate):
 show_symptoms(published_generate)
 
 # %% [markdown]
-# Write `mended_generate`, of the same form, then run `show_symptoms(mended_generate)` in a cell of your own. The most likely tokens are written, `num_new` of them, and every token is read once.
+# Write `mended_generate` with the same signature, then run `show_symptoms(mended_generate)` in a cell of your own. It generates the `num_new` most likely tokens, one after another, and passes every token to `read` once.
 #
-# *Before you code:* the prompt has 6 tokens. Which position does the first new token stand at, which one the second, and which ones does this loop give them? Why is the first new token always right?
+# *Before you code:* the prompt has 6 tokens. What are the positions of the first and the second new token, and which positions does this loop give them? Why is the first new token always correct?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# At 6 and at 7; this loop gives them 6 and 12. The first new token is chosen from the logits of the prompt alone, whose positions are right.
+# 6 and 7; this loop gives them 6 and 12. The first new token is chosen from the logits of the prompt alone, whose positions are correct.
 # </details>
 #
-# <details><summary>Hint: how far are we?</summary>
+# <details><summary>Hint: the offset</summary>
 #
-# The offset is the number of tokens that were read. How many are read in each round?
+# The offset is the number of tokens in the cache. How many are added in each step?
 # </details>
 
 
 # %% exercise="mended_generate"
 def mended_generate(read, prompt: torch.Tensor, num_new: int) -> torch.Tensor:
-    """Write the most likely tokens, with a cache. Shapes: prompt (batch, length); returns (batch, num_new).
+    """Greedy decoding with a cache. Shapes: prompt (batch, length); returns (batch, num_new).
 
     read(tokens, positions, cache): (batch, new) each; returns logits (batch, vocab_size), a cache.
     """
@@ -311,15 +311,15 @@ def mended_generate(read, prompt: torch.Tensor, num_new: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise cache_bytes}}
 #
-# A cache trades time for memory, and the memory is what limits how many texts a machine can write at once. Two things make it smaller. Heads that *share* keys and values (grouped-query attention, chapter 3) need them once per group. And a **sliding window**, where each token attends to the newest `window` tokens, its own among them, lets the cache forget.
+# A cache saves time and costs memory, and this memory limits how many sequences a machine can generate at once. Two techniques make it smaller. Heads that *share* keys and values (grouped-query attention, chapter 3) store them once per group. With a **sliding window**, each token attends only to the newest `window` tokens, itself included, so the cache can drop older ones.
 #
-# **Count it.** `cache_bytes` returns the bytes of the keys and values that all layers keep of `batch_size` texts of `length` tokens. A number takes `bits` bits; eight bits are a byte. With a window no more than `window` tokens are kept of each text, and fewer while it is shorter.
+# **Size.** `cache_bytes` returns the number of bytes of the keys and values that all layers keep for `batch_size` sequences of `length` tokens. A number takes `bits` bits; eight bits are a byte. With a window, at most `window` tokens of each sequence are kept, and fewer if it is shorter.
 #
-# **Forget.** `sliding_cache` is one layer's cache as a ring of `window` places: the token at position `t` is written into place `t % window`, over the one that stood there (Jiang et al. 2023, [section 2](https://arxiv.org/abs/2310.06825), call it a rolling buffer). Nothing is moved, and the order of places does not matter to attention, as long as it is known who stands where: `positions` says it, with -1 for a place that is still empty. Several tokens may come at once, more than there are places: then the newest of them stay. Return new tensors, and leave the old ones as they are.
+# **Sliding window.** `sliding_cache` is one layer's cache as a ring buffer of `window` slots: the token at position `t` is written to slot `t % window`, over the token that was there (Jiang et al. 2023, [section 2](https://arxiv.org/abs/2310.06825), call it a rolling buffer). Nothing is moved, and attention does not depend on the order of the slots, as long as the position of each token is known: `positions` holds it, with -1 for an empty slot. Several tokens may come at once, even more than there are slots: then only the newest stay. Return new tensors, and do not change the old ones.
 #
-# (The library's own cache keeps one token less than the window: it hands the newest key on without storing it first.)
+# (The library's own cache keeps one token less than the window: it uses the newest key without storing it first.)
 #
-# *Before you code:* 32 layers, 32 heads of width 128, 16 bits per number, one text of 8192 tokens: how many gibibytes? And with 8 heads for keys and values instead of 32?
+# *Before you code:* 32 layers, 32 heads of width 128, 16 bits per number, one sequence of 8192 tokens: how many gibibytes? And with 8 heads for keys and values instead of 32?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -328,11 +328,11 @@ def mended_generate(read, prompt: torch.Tensor, num_new: int) -> torch.Tensor:
 #
 # <details><summary>Hint: factors</summary>
 #
-# Keys *and* values. Of the two numbers of heads only one is about what is stored.
+# Keys *and* values. Only one of the two numbers of heads matters for what is stored.
 # </details>
 # <details><summary>Hint: around the ring</summary>
 #
-# The new tokens stand at `torch.arange(start, start + new)`. Which of them are the last `window`? Their places are those positions modulo `window`, and no two of them are equal then.
+# The positions of the new tokens are `torch.arange(start, start + new)`. Which of them are the last `window`? Their slots are these positions modulo `window`, and no two of them are equal.
 # </details>
 
 
@@ -347,7 +347,7 @@ def cache_bytes(
     bits: int,
     window: int | None = None,
 ) -> int:
-    """Count the bytes of the keys and values of all layers. num_heads counts queries' heads."""
+    """Count the bytes of the keys and values of all layers. num_heads is that of the queries."""
     ### BEGIN SOLUTION
     kept = length if window is None else min(length, window)
     numbers = 2 * num_layers * num_kv_heads * d_head * kept * batch_size
@@ -363,11 +363,11 @@ def sliding_cache(
     value: torch.Tensor,
     start: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Write new tokens into a ring, over the oldest. The first of them stands at position start.
+    """Write new tokens into a ring buffer, over the oldest; the first one has position start.
 
     Shapes: keys and values (batch, kv_heads, window, d_head), positions (window,), the position of
-    the token in each place, -1 where there is none; key and value (batch, kv_heads, new, d_head);
-    returns keys, values and positions, of the shapes that came in.
+    the token in each slot, -1 where there is none; key and value (batch, kv_heads, new, d_head);
+    returns keys, values and positions, with unchanged shapes.
     """
     ### BEGIN SOLUTION
     window, new = keys.shape[2], key.shape[2]
@@ -383,19 +383,19 @@ def sliding_cache(
 # %% [markdown]
 # {{exercise left_padded}}
 #
-# A machine that reads one prompt is mostly waiting for its memory; it could read twenty in nearly the same time. But prompts have different lengths, and a tensor has no ragged edge. When you trained, short sequences were filled up on the right. For writing, the *left* is better: then every prompt ends in the last column, the logits of all of them are in one place, and the next token of each goes into the same new column.
+# A machine that processes one prompt mostly waits for its memory; it could process twenty in nearly the same time. But prompts have different lengths, and a tensor cannot be ragged. In training, short sequences were padded on the right. For generation, padding on the *left* is better: every prompt ends in the last column, so the logits of all prompts are in this column, and the next token of each goes into the same new column.
 #
-# Nothing about a prompt may change because of its neighbours. So two things have to be said to the model besides the tokens. `left_padded` returns
+# The results for a prompt must not depend on the other prompts. The model therefore needs two more inputs besides the tokens. `left_padded` returns
 #
 # - `tokens` `(batch, length)`, as long as the longest prompt, with `pad` in front of the shorter ones;
-# - `positions` `(batch, length)`: 0 for a prompt's first token, wherever it stands, then 1, 2, 3 …; padding gets 0, too, because a position below 0 is in no table;
-# - `mask` `(batch, length, length)`, rows are those who look: a token may see itself and the tokens of its prompt before it. Padding is seen by nobody, but for one thing: a place with padding sees *itself*. Its output is thrown away, yet a row without True would make the softmax 0/0, and a NaN does not stay where it is.
+# - `positions` `(batch, length)`: 0 for a prompt's first token, in whatever column it is, then 1, 2, 3 …; padding gets 0 too, because no table has negative positions;
+# - `mask` `(batch, length, length)`, where rows are queries: a token can see itself and the earlier tokens of its prompt. No token sees padding, with one exception: a padding position sees *itself*. Its output is discarded, but a row without True would make the softmax 0/0, and NaN spreads.
 #
-# `pad` is only a number. It may also occur as a token *inside* a prompt, as where a tokenizer has no token of its own for padding and `eos` is taken for it.
+# `pad` is only a number. It may also occur as a token *inside* a prompt, for example if a tokenizer has no padding token and uses `eos` instead.
 #
-# Then `next_logits` asks `model(tokens, positions, mask)`, which returns `(batch, length, vocab_size)`, once, and returns the logits of the token after each prompt, `(batch, vocab_size)`.
+# `next_logits` calls `model(tokens, positions, mask)`, which returns `(batch, length, vocab_size)`, once, and returns the logits of the token after each prompt, `(batch, vocab_size)`.
 #
-# *Before you code:* a layer multiplies the value of a padding place by the weight 0. If that value is NaN, what is the product?
+# *Before you code:* a layer multiplies the value of a padding position by the weight 0. If this value is NaN, what is the product?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -404,11 +404,11 @@ def sliding_cache(
 #
 # <details><summary>Hint: what is padding?</summary>
 #
-# Column `i` of a prompt of `n` tokens is padding if `i < length - n`. That needs lengths, not tokens.
+# Column `i` of a prompt of `n` tokens is padding if `i < length - n`. This requires lengths, not tokens.
 # </details>
 # <details><summary>Hint: the mask from three others</summary>
 #
-# Causal, and the key is a real token; or it is the diagonal. `is_real[:, None, :]` is `(batch, 1, length)`.
+# An entry is True if it is causal and the key is a real token, or if it is on the diagonal. `is_real[:, None, :]` is `(batch, 1, length)`.
 # </details>
 
 
@@ -416,7 +416,7 @@ def sliding_cache(
 def left_padded(
     prompts: list[torch.Tensor], pad: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Put prompts of different lengths into one batch, flush right.
+    """Put prompts of different lengths into one batch, padded on the left.
 
     Shapes: each prompt (its length,), at least one token; returns tokens (batch, length),
     positions (batch, length) and a boolean mask (batch, length, length).
@@ -445,34 +445,34 @@ def next_logits(model, prompts: list[torch.Tensor], pad: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise check_cache}}
 #
-# Caches are broken often, and the symptom is text that is a little worse, or junk after a while ([x-transformers#219](https://github.com/lucidrains/x-transformers/issues/219) shows both kinds of text side by side). Chapter 6 had a test that cut a prompt in two. Two pieces are not enough: some bugs need a third, some a long text, some a piece of more than one token behind the first.
+# Bugs in caches are common, and the symptom is text that is a little worse, or junk after a while ([x-transformers#219](https://github.com/lucidrains/x-transformers/issues/219) shows both kinds of text side by side). Chapter 6 had a test that split a prompt in two. Two pieces are not enough: some bugs need a third, some a long text, some a later piece of more than one token.
 #
-# Write the test for a whole cache. `check_cache` gets `step(tokens, cache)`. `tokens` is `(new,)`, at least one, numbers from 0 to 10; `cache` is None at the beginning of a text, later what the call before returned. It returns `(logits, cache)`, with logits `(new, 11)`: those of *all* new tokens. A call with the whole text and None uses no cache, so it is right by definition. The test raises `AssertionError` if anything else gives other logits, anywhere.
+# Write a test for a complete cache. `check_cache` gets `step(tokens, cache)`. `tokens` is `(new,)`, at least one token, from 0 to 10; `cache` is None at the beginning of a text, later the cache that the previous call returned. `step` returns `(logits, cache)`, with logits `(new, 11)` for *all* new tokens. A call with the whole text and None uses no cache, so it is correct by definition. The test raises `AssertionError` if any other way to process the text gives different logits at any position.
 #
-# And a cache is a value: two texts may go on from the same one, and must not notice each other.
+# A cache is also a value: two texts may continue from the same cache and must not affect each other.
 #
-# Ten steps are broken: positions that begin again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are turned again, a mask in the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the chunk before, one of five tokens, and one that is hidden inside the model. Right ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not.
+# Your test must reject ten broken steps: positions that start again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are rotated again, a mask aligned at the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the previous chunk, one that keeps five tokens, and one that is hidden inside the model. Correct ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not.
 #
-# *Before you code:* for each of the ten, which is the shortest series of chunks in which it shows? Which one does not show in the logits of the last token of a chunk?
+# *Before you code:* for each of the ten, what is the shortest series of chunks that reveals it? Which one is invisible in the logits of the last token of a chunk?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Seven show with two chunks, if these are long enough. The offset that grows by the prompt and the cache of one chunk need a third, and the hidden cache needs two continuations of one prompt. Tokens that see ahead do not show in the last token of a chunk: nothing is ahead of it.
+# Two chunks reveal seven of them, if these chunks are long enough. The offset that grows by the prompt and the cache of one chunk need a third, and the hidden cache needs two continuations of one prompt. Tokens that see ahead are invisible in the last token of a chunk: nothing is ahead of it.
 # </details>
 #
 # <details><summary>Hint: several chunkings</summary>
 #
-# `text.split([3, 1, 4, 2])` cuts a text into chunks of these sizes. `torch.cat` puts logits together again.
+# `text.split([3, 1, 4, 2])` splits a text into chunks of these sizes. `torch.cat` concatenates the logits again.
 # </details>
 # <details><summary>Hint: the hidden cache</summary>
 #
-# Read a prompt. Go on from its cache with some tokens, then from the same cache with others.
+# Process a prompt. Continue from its cache with some tokens, then from the same cache with others.
 # </details>
 
 
 # %% exercise="check_cache"
 def check_cache(step) -> None:
-    """Raise AssertionError if reading in chunks gives other logits than reading at once.
+    """Raise AssertionError if the logits of a text depend on how it is split into chunks.
 
     step(tokens, cache): tokens (new,); returns logits (new, 11) and a cache.
     """
@@ -496,30 +496,30 @@ def check_cache(step) -> None:
 # %% [markdown]
 # {{exercise speculative}}
 #
-# A large model takes as long for one token as for five, if it is given all five at once: then it is not computing that costs, but reading its weights. So let a small model *draft* some tokens, and let the large one, the *target*, say in one go what it thinks of each. Most of them are easy and accepted, and the text comes out with exactly the distribution that the target would have given it alone. Not about the same: the same (Leviathan et al. 2023, [section 2.3 and appendix A.1](https://arxiv.org/abs/2211.17192)).
+# A large model takes about as long for five tokens in one pass as for one, because the time goes into reading its weights, not into computing. In speculative decoding, a small model therefore *drafts* some tokens, and the large one, the *target*, evaluates all of them in one forward pass. Most of them are easy and accepted, and the text has exactly the distribution that the target alone would give. It is not approximately the same: it is the same (Leviathan et al. 2023, [section 2.3 and appendix A.1](https://arxiv.org/abs/2211.17192)).
 #
-# Say that token $x$ was drafted, with probability $q(x)$, and the target gives it $p(x)$.
+# Suppose that token $x$ was drafted with probability $q(x)$, and the target gives it probability $p(x)$.
 #
-# - It is accepted with probability $\min(1, p(x)/q(x))$: here, if the number `accept` that was drawn for it is *below* $p(x)/q(x)$.
-# - The first one that is not accepted is replaced, and whatever was drafted behind it is forgotten. The replacement is drawn from what the target has *more* of than the draft: $\max(0, p - q)$, divided by its sum.
-# - If all are accepted, one more token is drawn from the target's last row: it is there anyway.
+# - It is accepted with probability $\min(1, p(x)/q(x))$: here, if its random number in `accept` is *below* $p(x)/q(x)$.
+# - The first token that is rejected is replaced, and all drafted tokens after it are discarded. The replacement is drawn from the residual distribution, where the target gives *more* probability than the draft: $\max(0, p - q)$, divided by its sum.
+# - If all are accepted, one more token is drawn from the target's last row, which has already been computed.
 #
-# Drawing works as in `draw`: with the number `u`, the first token at which the sum of the shares exceeds `u`.
+# Drawing works as in `draw`: with the number `u`, the first token at which the cumulative probability exceeds `u`.
 #
-# *Before you code:* what happens if both models agree completely? Draft says 0.7 and 0.3 of two tokens, target 0.4 and 0.6. How often does token 0 come out?
+# *Before you code:* what happens if both models agree completely? With two tokens, the draft gives 0.7 and 0.3, the target 0.4 and 0.6. How often is token 0 the result?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Every draft is accepted, and one more token is drawn. Token 0 comes out with probability $0.7 \cdot 0.4/0.7 = 0.4$: as often as the target alone would draw it.
+# Every drafted token is accepted, and one more token is drawn. The result is token 0 with probability $0.7 \cdot 0.4/0.7 = 0.4$: as often as the target alone would draw it.
 # </details>
 #
-# <details><summary>Hint: that last question</summary>
+# <details><summary>Hint: the last question</summary>
 #
-# Token 0 comes out only if it was drafted (0.7) and accepted (0.4/0.7). When it is rejected, all that is left to draw is token 1.
+# The result is token 0 only if it was drafted (0.7) and accepted (0.4/0.7). If it is rejected, only token 1 can be drawn.
 # </details>
 # <details><summary>Hint: the rows</summary>
 #
-# Row `i` of `target` is about the place where `drafted[i]` stands. It has one row more than `draft`.
+# Row `i` of `target` is the prediction at the position of `drafted[i]`. `target` has one row more than `draft`.
 # </details>
 
 
@@ -531,11 +531,11 @@ def speculative(
     accept: torch.Tensor,
     u: float,
 ) -> list[int]:
-    """Return the tokens to write: those accepted, and one that is drawn.
+    """Return the new tokens: those accepted, and one that is drawn.
 
-    Shapes: target (num_drafted + 1, vocab_size) and draft (num_drafted, vocab_size),
-    probabilities; drafted (num_drafted,), tokens; accept (num_drafted,), from 0 to below 1; u from
-    0 to below 1 is for the one draw.
+    Shapes: target (num_drafted + 1, vocab_size) and draft (num_drafted, vocab_size), probabilities;
+    drafted (num_drafted,), tokens; accept (num_drafted,), from 0 to below 1; u, from 0 to below 1,
+    is for the single draw.
     """
     ### BEGIN SOLUTION
     tokens, left = [], target[-1]
@@ -552,32 +552,32 @@ def speculative(
 # %% [markdown]
 # {{exercise beam_search}}
 #
-# Taking the most likely token each time need not give the most likely text: a good word may lead into a bad sentence. **Beam search** keeps several beginnings alive, and if it keeps all of them it finds the best text there is.
+# Taking the most likely token each time need not give the most likely sequence: a good word may lead to a bad sentence. **Beam search** keeps several prefixes alive, and if it keeps all of them, it finds the most likely sequence.
 #
-# You get `next_log_probs`, a function of tokens `(rows, length)` that begin with `bos`. It returns `(rows, vocab_size)`: the log-probabilities of the token after each row. The probability of an answer is a product, so its logarithm is a sum. Do this, at most `max_len` times:
+# You get `next_log_probs`, a function of tokens `(rows, length)` that begin with `bos`. It returns `(rows, vocab_size)`: the log-probabilities of the token after each row. The probability of a sequence is a product, so its logarithm is a sum. Repeat these steps at most `max_len` times:
 #
-# 1. Extend every beginning that is alive by every token. (The first time that is only the empty one.)
+# 1. Extend every alive prefix by every token. (The first time there is only the empty prefix.)
 # 2. Of *all* these candidates together, keep the `num_beams` with the highest sums.
-# 3. Those of them that end with `eos` are finished and set aside; they are not extended any more. The others are alive.
+# 3. Those of them that end with `eos` are finished and set aside; they are no longer extended. The others are alive.
 #
-# Stop early if none is alive. Those still alive at the end count as answers too. The **score** of an answer is its sum divided by `length ** alpha`, where `length` counts what was written: with `eos`, without `bos`. Return the answer with the best score, as a list of tokens without `bos`, and the score.
+# Stop early if none is alive. Prefixes that are still alive at the end are results too. The **score** of a result is its sum divided by `length ** alpha`, where `length` is the number of generated tokens: with `eos`, without `bos`. Return the result with the best score, as a list of tokens without `bos`, and the score.
 #
-# Why divide? Every token costs something, so the sum prefers short answers. With `alpha` 0 nothing is divided, with 1 it is the mean per token. (Others divide by other powers; Wu et al. 2016, [section 7](https://arxiv.org/abs/1609.08144), take `((5 + length) / 6) ** alpha`, and so does this course's library.)
+# Why divide? Every token makes the sum smaller, so the sum favours short sequences. With `alpha` 0 the score is the sum; with 1 it is the mean per token. (Other length penalties exist; Wu et al. 2016, [section 7](https://arxiv.org/abs/1609.08144), use `((5 + length) / 6) ** alpha`, and so does this course's library.)
 #
-# *Before you code:* what does the search do with one beam? How many candidates are there in the second round, with 2 beams and 5 tokens? Why does it not matter in step 2 whether scores or sums are compared?
+# *Before you code:* what does the search do with one beam? How many candidates are there in the second step, with 2 beams and 5 tokens? Why does it not matter in step 2 whether scores or sums are compared?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# It takes the most likely token each time. Ten, if neither beam has ended. All candidates of a round are equally long, so dividing by a power of the length does not change their order.
+# It takes the most likely token each time. Ten, if neither beam has ended. All candidates of a step have the same length, so dividing by a power of the length does not change their order.
 # </details>
 #
-# <details><summary>Hint: what to keep of a candidate</summary>
+# <details><summary>Hint: what to store for a candidate</summary>
 #
-# Its tokens and its sum. A list of pairs and `sorted(..., key=..., reverse=True)` will do.
+# Its tokens and its sum. A list of pairs and `sorted(..., key=..., reverse=True)` are enough.
 # </details>
-# <details><summary>Hint: one call for all beginnings</summary>
+# <details><summary>Hint: one call for all prefixes</summary>
 #
-# All beginnings that are alive have the same length, so they fit into one tensor: one row each, `bos` in front.
+# All alive prefixes have the same length, so they fit into one tensor: one row each, with `bos` in front.
 # </details>
 
 
@@ -585,7 +585,7 @@ def speculative(
 def beam_search(
     next_log_probs, bos: int, eos: int, num_beams: int, max_len: int, alpha: float = 0.0
 ) -> tuple[list[int], float]:
-    """Return the best answer that was found, and its score.
+    """Return the sequence with the best score, and its score.
 
     next_log_probs(tokens): tokens (rows, length), each row begins with bos; returns
     (rows, vocab_size).
@@ -611,7 +611,7 @@ def beam_search(
 # %% [markdown]
 # ## Look at what you built
 #
-# First, your functions generate. `cached_attention` computes in each layer of the trained model, `next_token` chooses. If you have made your own library with `classroom mine`, the model that is called as a whole below is computed with your pieces from earlier chapters. (These cells are not graded.)
+# First, your functions generate text. `cached_attention` runs in each layer of the trained model, and `next_token` chooses the tokens. If you have made your own library with `classroom mine`, the rest of the model below is computed with your parts from earlier chapters. (These cells are not graded.)
 
 # %%
 import sys
@@ -623,7 +623,7 @@ try:
     import mine
 
     model = rebuilt(reader, mine)
-    print(f"a model that computes by your own library, {len(mine.YOURS)} names in it are yours")
+    print(f"this model is computed with your own library, {len(mine.YOURS)} names in it are yours")
 except ImportError:
     model = reader
     print("the course's own model: `classroom mine` makes a library of your notebooks")
@@ -631,7 +631,7 @@ except ImportError:
 
 @torch.no_grad()
 def read_with_yours(tokens, caches):
-    """Read new tokens; return the logits after each, and a cache for each layer."""
+    """Process new tokens; return the logits after each, and a cache for each layer."""
     x, kept = model.embedding(tokens), []
     for part, cache in zip(model.blocks, caches, strict=True):
         attention, normed = part.attention, part.attention_norm(x)
@@ -667,7 +667,7 @@ for settings in (
     print(write(start, 80, torch.Generator().manual_seed(8), **settings))
 
 # %% [markdown]
-# With `k` = 1 it repeats itself; at a high temperature it falls apart. Next, what your other functions make of the same model: a batch of prompts with padding on the left, and beams, which look for the best line to go on with. Mind what the best sum is with many beams, and what the mean per token likes. Neither is good writing: the most probable text need not be the best one.
+# With `k` = 1 the text repeats itself; at a high temperature it falls apart. Next, use your other functions with the same model: a batch of prompts with padding on the left, and beam search for the next line. Notice which line has the best sum with many beams, and which one the mean per token favours. Neither is good text: the most probable text need not be the best one.
 
 # %%
 texts = ["import ", "for index, item in ", "if x is not None:\n        return "]
@@ -687,7 +687,7 @@ ends = [i for i in range(reader.config.vocab_size) if "\n" in tokenizer.decode([
 
 @torch.no_grad()
 def log_probs_of_a_line(tokens):
-    """Tokens begin with the last one of the prompt; whatever holds a line break is one end."""
+    """Tokens begin with the last one of the prompt; all tokens with a line break count as eos."""
     context = prompt[:, :-1].expand(len(tokens), -1)
     log_p = model(torch.cat((context, tokens), dim=1))[:, -1].log_softmax(dim=-1)
     log_p[:, ends[0]] = log_p[:, ends].logsumexp(dim=-1)
@@ -703,7 +703,7 @@ for num_beams in (1, 4, 16):
         print(f"{num_beams:3} beams, alpha {alpha}: {score:6.2f}  {tokenizer.decode(line)!r}")
 
 # %% [markdown]
-# Then speculative decoding. The draft is as cheap as can be: which token followed which in a text that the model reads first. Where it has a guess, it is surprisingly often good enough. Left: how many tokens one call of the model gives, with 1 to 6 tokens drafted. Right: what a cache takes, by your count: a model of 32 layers and 32 heads of width 128, 16 bits per number, with keys and values for every head, for groups of four heads, for all heads together, and with a window of 4096 tokens.
+# Then, speculative decoding. The draft model is very cheap: it counts which token followed which in the prompt's source. Its predictions are accepted surprisingly often. Left: how many tokens one call of the model gives, with 1 to 6 drafted tokens. Right: the memory of a cache, by your function, for a model of 32 layers and 32 heads of width 128, 16 bits per number: with keys and values for every head, for groups of four heads, for all heads together, and with a window of 4096 tokens.
 
 # %%
 import inspect
@@ -749,27 +749,27 @@ for label, num_kv_heads, window in (
 ):
     sizes = [cache_bytes(32, 32, num_kv_heads, 128, n, 1, 16, window) / 2**30 for n in lengths]
     right.plot(lengths, sizes, label=label)
-right.set(xlabel="tokens", ylabel="gibibytes per text", yscale="log")
+right.set(xlabel="tokens", ylabel="gibibytes per sequence", yscale="log")
 right.legend()
 figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Last, the mended loop on the prompts from above, and your test on the model, with your cache in it.
+# Last, run the fixed loop on the prompts from above, and your test on the model with your cache.
 
 # %%
 show_symptoms(mended_generate)
-model = model.double()  # so that rounding is far below what the test forgives
+model = model.double()  # so that rounding is far below the tolerance of the test
 
 
 def step(tokens, caches):
-    """Read tokens as `check_cache` hands them over; of the logits, the first eleven."""
+    """Process tokens for `check_cache`; return only the first eleven logits."""
     logits, caches = read_with_yours(tokens[None], caches or [None] * len(model.blocks))
     return logits[0, :, :11], caches
 
 
 check_cache(step)
-print("your test finds nothing wrong with your cache in the trained model")
+print("your test accepts your cache in the trained model")
 
 # %% [markdown]
 # {{question what_a_cache_keeps}}

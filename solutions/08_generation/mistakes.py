@@ -47,19 +47,20 @@ class NextToken(Correct, exercise="next_token"):
 
 
 TemperatureMultiplied = NextToken.but("logits / temperature", "logits * temperature")
-"""The logits are multiplied by the temperature, so a low one flattens; divide by it."""
+"""The logits are multiplied by the temperature, so a low one flattens the distribution; divide by
+it."""
 
 TemperatureOnProbabilities = NextToken.but(
     "logits / temperature", "logits.softmax(dim=1) / temperature"
 )
-"""`with_temperature` takes a softmax and divides the probabilities; it divides logits and returns
+"""`with_temperature` applies a softmax and divides the probabilities; divide the logits, and return
 logits."""
 
 TemperatureAfterTheCuts = NextToken.but("logits = with_temperature(logits, temperature)", "").but(
     "return draw(logits, u)", "return draw(with_temperature(logits, temperature), u)"
 )
-"""`next_token` applies the temperature last, so the share p is one of other probabilities; the
-temperature comes first, then the cuts."""
+"""`next_token` applies the temperature last, so `top_p` uses other probabilities; the temperature
+comes first, then `top_k` and `top_p`."""
 
 ShareCutBeforeK = NextToken.but(
     "if k is not None:…\n    logits = top_p(logits, …",
@@ -68,23 +69,23 @@ ShareCutBeforeK = NextToken.but(
     "if k is not None:\n"
     "    logits = top_k(logits, k)",
 )
-"""`next_token` cuts to the share p before it cuts to k tokens; k comes first, and p is a share of
-what k left."""
+"""`next_token` applies `top_p` before `top_k`; `top_k` comes first, and `top_p` uses the
+probabilities of the remaining tokens."""
 
 TiesAllKept = NextToken.but(
     "rank = …\nreturn …",
     "least = logits.topk(min(k, logits.shape[1]), dim=1).values[:, -1:]\n"
     "return torch.where(logits < least, -math.inf, logits)",
 )
-"""`top_k` keeps everything that is as high as place k, so ties let more than k tokens through; of
-those that tie the lower ids stay."""
+"""`top_k` keeps every logit that equals the k-th highest, so with ties more than k tokens stay;
+among ties, keep the lower ids."""
 
 HigherIdsKept = NextToken.but(
     "argsort(dim=1, descending=True, stable=True).argsort(dim=1)",
     "flip(1).argsort(dim=1, descending=True, stable=True).argsort(dim=1).flip(1)",
 )
-"""Of tokens that tie for the last place `top_k` keeps those with the higher ids; the lower ones
-stay."""
+"""Among tokens that tie for the last place, `top_k` keeps those with the higher ids; keep the lower
+ones."""
 
 KBeyondTheVocabulary = NextToken.but(
     "rank = …\nreturn …",
@@ -92,61 +93,61 @@ KBeyondTheVocabulary = NextToken.but(
     "order = logits.argsort(dim=1, descending=True, stable=True)[:, : kept.shape[1]]\n"
     "return torch.full_like(logits, -math.inf).scatter(1, order, kept)",
 )
-"""`top_k` asks for more places than there are tokens; a k beyond the vocabulary keeps
-everything."""
+"""`top_k` selects more tokens than there are; a k larger than the vocabulary keeps everything."""
 
 OneCutForTheBatch = NextToken.but(
     "rank = …", "least = logits[0].sort(descending=True).values[min(k, logits.shape[1]) - 1]"
 ).but("torch.where(rank < k, logits, -math.inf)", "logits.masked_fill(logits < least, -math.inf)")
-"""`top_k` takes the k-th logit of the first row as the cut for all rows; each row has its own."""
+"""`top_k` uses the k-th logit of the first row as the threshold for all rows; each row has its
+own."""
 
 CutToZero = NextToken.but("logits, -math.inf", "logits, 0.0")
-"""What `top_k` cuts gets the logit 0, which is a probability like any other; only minus infinity
-rules a token out."""
+"""Removed tokens get the logit 0 from `top_k`, which gives them some probability; only minus
+infinity excludes a token."""
 
 LogitsChangedInPlace = NextToken.but(
     "return torch.where(rank …", "logits[rank >= k] = -math.inf\nreturn logits"
 )
-"""`top_k` writes into the logits that it was given, and the caller's are lost; make new ones."""
+"""`top_k` changes the given logits in place; return new ones."""
 
 CrossingTokenCut = NextToken.but("cumsum(share, dim=1) - share >= p", "cumsum(share, dim=1) > p")
-"""`top_p` cuts the token that crosses p, so what stays does not reach it; it is the last one to
-stay."""
+"""`top_p` removes the token that crosses p, so the remaining ones do not reach p; this token is the
+last one to stay."""
 
 SharesInOrderOfIds = NextToken.but(
     "ordered, order = …\nreturn …",
     "share = F.softmax(logits, dim=1)\n"
     "return logits.masked_fill(share.cumsum(dim=1) - share >= p, -math.inf)",
 )
-"""`top_p` adds the probabilities up in the order of the ids; sort them first, the most probable
-ones stay."""
+"""`top_p` adds up the probabilities in the order of the ids; sort them first, in descending
+order."""
 
 LeftInTheSortedOrder = NextToken.but(
     "torch.empty_like(logits).scatter(1, order, ordered)", "ordered"
 )
-"""`top_p` returns the logits in the order of their probability; put each back into the place of its
+"""`top_p` returns the logits in the order of their probability; put each back at the index of its
 token."""
 
 FullShareCuts = NextToken.but("if p == 1:\n    return logits", "")
-"""With p = 1 `top_p` cuts what is lost in rounding; then everything stays."""
+"""With p = 1, `top_p` removes tokens because of rounding; everything must stay."""
 
 ProbabilitiesReturned = NextToken.but("(1, order, ordered)", "(1, order, ordered).softmax(dim=1)")
-"""`top_p` returns probabilities; it turns logits into logits, so that steps can follow each
-other."""
+"""`top_p` returns probabilities; return logits, so that the steps can be combined."""
 
 AlwaysTheBest = NextToken.but("edges = …\nreturn …", "return logits.argmax(dim=1)")
-"""`draw` always takes the most probable token, whatever u is; u decides."""
+"""`draw` always takes the most probable token; use u to choose it."""
 
 OneTokenTooEarly = NextToken.but(
     "torch.searchsorted(edges, u[:, None], right=True)",
     "(torch.searchsorted(edges, u[:, None], right=True) - 1).clamp(min=0)",
 )
-"""`draw` returns the token before the one in whose share u falls: count the shares that end at u or
-before it, that is the id."""
+"""`draw` returns the token before the one whose interval contains u: the id is the number of
+intervals that end at or below u."""
 
 EdgeOfTheTokenBefore = NextToken.but("right=True", "right=False")
-"""`draw` gives a u on an edge to the token before it; a share begins at its lower edge. With u = 0
-a first token comes out that has no share at all: count the shares that end at u, too (`<=`)."""
+"""If u is on a boundary, `draw` returns the token before it, but an interval includes its lower
+boundary. With u = 0, the first token is drawn even if its probability is 0: count the intervals
+that end at u, too (`<=`)."""
 
 BestTokenFirst = NextToken.but(
     "edges = …\nreturn …",
@@ -154,13 +155,13 @@ BestTokenFirst = NextToken.but(
     "place = torch.searchsorted(share.cumsum(dim=1), u[:, None], right=True)\n"
     "return order.gather(1, place).squeeze(1)",
 )
-"""`draw` lays the shares out from the most probable token on; they lie in the order of the ids, or
-other tokens belong to the same numbers."""
+"""`draw` orders the intervals by probability; order them by id, or the same u gives other
+tokens."""
 
 EveryTokenAlike = NextToken.but(
     "logits.softmax", "torch.where(logits > -math.inf, 0.0, logits).softmax"
 )
-"""`draw` gives every token that is left the same share; its share is its probability."""
+"""`draw` gives every remaining token the same probability; use the softmax of the logits."""
 
 
 # 8.2 ---------------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class Cached(Correct, exercise="cached_attention"):
 
 
 NoMask = Cached.but("allowed = …\nweights = …", "weights = scores.softmax(dim=-1)")
-"""New tokens see the new tokens behind them; mask them, even though old tokens are all in the
+"""New tokens see the new tokens after them; mask these, even though all old tokens are in the
 past."""
 
 MaskForThePromptOnly = Cached.but(
@@ -187,37 +188,36 @@ MaskForThePromptOnly = Cached.but(
     "allowed = torch.arange(keys.shape[2]) <= positions[:, None]\n"
     "allowed = allowed | torch.tensor(past > 0)",
 )
-"""Only the first chunk is masked, so tokens of a later chunk see those behind them; a later chunk
+"""Only the first chunk is masked, so tokens of a later chunk see those after them; a later chunk
 needs a mask as well."""
 
 MaskInTheWrongCorner = Cached.but("positions[:, None]", "torch.arange(new)[:, None]")
-"""The mask is laid out as if the first new token were the first of the text, so new tokens see the
-oldest keys only; shift it by the number of tokens in the cache."""
+"""The mask is built as if the first new token were the first of the text, so new tokens see only
+the oldest keys; shift it by the number of tokens in the cache."""
 
 ScaleForgotten = Cached.but("(2, 3) / math.sqrt(query.shape[-1])", "(2, 3)")
-"""The scores are not divided by the root of `d_head`; that is how attention computes them, with a
-cache and without."""
+"""The scores are not divided by the square root of `d_head`; a cache does not change the scale."""
 
 OwnTokenHidden = Cached.but(
     "(keys.shape[2]) <= positions[:, None]", "(keys.shape[2]) < positions[:, None].clamp(min=1)"
 )
-"""A new token does not see itself; its own key is one that it may attend to."""
+"""A new token does not see itself; it must also attend to its own key."""
 
 PositionsBeginAgain = Cached.but("past + torch", "torch").but(
     "positions[:, None]", "past + positions[:, None]"
 )
-"""Every chunk is turned as if it began at position 0; its first token stands behind those in the
+"""Every chunk is rotated as if it began at position 0; its first token comes after those in the
 cache."""
 
 QueriesBeginAgain = Cached.but("query, positions", "query, torch.arange(new)")
-"""The queries are turned as if the chunk began at position 0, the keys by their true positions;
-both stand behind what is in the cache."""
+"""The queries are rotated as if the chunk began at position 0, the keys by their true positions;
+both come after the tokens in the cache."""
 
 OffsetCountsTheNewTokens = Cached.but(
     "query, key = …", "query, key = (turn(x, positions + new) for x in (query, key))"
 )
 """The offset counts the new tokens too, so chunks of different lengths get wrong distances; the
-first new token's position is the number of tokens in the cache."""
+position of the first new token is the number of tokens in the cache."""
 
 OffsetCountsChunks = (
     Cached.but(
@@ -230,54 +230,54 @@ OffsetCountsChunks = (
     )
     .but("keys, values", "keys, values, chunks + 1")
 )
-"""The offset grows by one for each chunk; it grows by the number of its tokens."""
+"""The offset grows by one for each chunk; it must grow by the number of its tokens."""
 
 KeysTurnedAgain = Cached.but("query, key = …", "query, key = turn(query, positions), key").but(
     "keys = …", "keys = turn(torch.cat([old_keys, key], dim=2), torch.arange(past + new))"
 )
-"""Keys are kept turned, and turned again whenever they are read; turn each once, or keep them
-unturned."""
+"""Cached keys are already rotated and are rotated again in each call; rotate each once, or cache
+them without rotation."""
 
 NewKeysTurnedOnly = Cached.but(
     "query, key = turn(query, positions), turn(key, positions)",
     "query, unturned = turn(query, positions), torch.cat([old_keys, key], dim=2)\n"
     "key = turn(key, positions)",
 ).but("keys, values", "unturned, values")
-"""Keys are kept unturned, and only the new ones are turned before they are used; all of them need
-their position."""
+"""Keys are cached without rotation, and only the new ones are rotated before use; rotate all of
+them."""
 
 NothingTurned = Cached.but("turn(query, positions), turn(key, positions)", "query, key")
-"""Queries and keys are used without positions; turn both by their true positions."""
+"""Queries and keys are used without positions; rotate both by their true positions."""
 
 ValuesTurnedToo = Cached.but("old_values, value", "old_values, turn(value, positions)")
-"""The values are turned as well; positions belong to queries and keys only."""
+"""The values are rotated as well; rotate only queries and keys."""
 
 CacheOverwritten = Cached.but("keys, values", "keys[:, :, past:], values[:, :, past:]")
-"""The cache that is returned holds the new tokens only; it holds the old ones too."""
+"""The returned cache contains only the new tokens; it must contain the old ones too."""
 
 CacheNeverRead = Cached.but(
     "scores.masked_fill(~allowed, -math.inf)",
     "scores[..., past:].masked_fill(~allowed[:, past:], -math.inf)",
 ).but("weights @ values", "weights @ value")
-"""The cache grows, but the new tokens attend to each other only; they attend to the cached ones as
-well."""
+"""The cache grows, but the new tokens attend only to each other; they must attend to the cached
+ones as well."""
 
 NewTokensInFront = Cached.but("old_keys, key", "key, old_keys").but(
     "old_values, value", "value, old_values"
 )
-"""New keys and values are put in front of the old ones, where the mask takes them for the oldest;
-they belong behind."""
+"""New keys and values are put before the old ones, where the mask treats them as the oldest; append
+them."""
 
 ValuesInFront = Cached.but("old_values, value", "value, old_values")
-"""New keys are put behind the old ones and new values in front, so that keys and values of
-different tokens belong together; put both behind."""
+"""New keys are put after the old ones and new values before them, so keys are paired with values of
+other tokens; append both."""
 
 BatchMatesMixed = Cached.but(
     "old_keys, old_values = (key[:, :, :0], value[:, :, :0]) if cache is None else cache",
     "old_keys, old_values = (key[:, :, :0], value[:, :, :0]) if cache is None else cache\n"
     "old_keys, old_values = (old[:1].expand_as(old) for old in (old_keys, old_values))",
 )
-"""All texts of the batch go on from the first one's cache; each has its own."""
+"""All sequences of the batch continue from the cache of the first one; each has its own."""
 
 CacheChangedInPlace = Cached.but(
     "old_keys, old_values = (key[:, :, :0], value[:, :, :0]) if cache is None else cache",
@@ -287,8 +287,8 @@ CacheChangedInPlace = Cached.but(
     "return weights @ values, (keys, values)",
     'cache["keys"].append(key)\ncache["values"].append(value)\nreturn weights @ values, cache',
 )
-"""New keys and values go into a cache that another text may go on from as well, and that one sees
-them; leave the old cache as it is and make a new one."""
+"""The given cache is changed in place, so another text that continues from it sees the new tokens;
+leave the old cache unchanged and return a new one."""
 
 
 # 8.4 ---------------------------------------------------------------------------------------------
@@ -312,40 +312,41 @@ class CacheBytes(Correct, exercise="cache_bytes"):
 
 
 QueryHeadsCounted = CacheBytes.but("* num_kv_heads", "* num_heads")
-"""`cache_bytes` counts the heads of the queries; only the heads of keys and values are kept."""
+"""`cache_bytes` uses the number of query heads; only the heads of keys and values are stored."""
 
 KeysOnly = CacheBytes.but("2 * num_layers", "num_layers")
-"""`cache_bytes` counts the keys and forgets the values: twice as many numbers."""
+"""`cache_bytes` counts the keys but not the values: there are twice as many numbers."""
 
 WholeBytesPerNumber = CacheBytes.but("one_token * bits // 8", "one_token * (bits // 8)")
-"""`cache_bytes` takes a number of 4 bits for 0 bytes: multiply first, divide by 8 last."""
+"""`cache_bytes` counts a number of 4 bits as 0 bytes: multiply first, divide by 8 last."""
 
 BitsForBytes = CacheBytes.but("bits // 8", "bits")
-"""`cache_bytes` returns bits; eight of them are a byte."""
+"""`cache_bytes` returns bits; divide by 8."""
 
 FourBytesAlways = CacheBytes.but("bits // 8", "4")
-"""`cache_bytes` takes every number for one of 32 bits; `bits` says how many they have."""
+"""`cache_bytes` counts 32 bits for every number; use `bits`."""
 
 LayersForgotten = CacheBytes.but("num_layers * num_kv_heads", "num_kv_heads")
-"""`cache_bytes` counts one layer; every layer has keys and values of its own."""
+"""`cache_bytes` counts one layer; every layer has its own keys and values."""
 
 BatchForgotten = CacheBytes.but(
     "tokens = …", "tokens = length if window is None else min(window, length)"
 )
-"""`cache_bytes` counts one text; each text of the batch has keys and values of its own."""
+"""`cache_bytes` counts one sequence; each sequence of the batch has its own keys and values."""
 
 WindowIgnored = CacheBytes.but("(length if window is None else min(window, length))", "length")
-"""`cache_bytes` counts all tokens although there is a window; no more than `window` are kept."""
+"""`cache_bytes` counts all tokens although there is a window; at most `window` are kept."""
 
 WindowAlwaysFull = CacheBytes.but("min(window, length)", "window")
-"""`cache_bytes` counts the whole window for a text that does not fill it; fewer tokens take
-less."""
+"""`cache_bytes` counts the whole window for a sequence that does not fill it; count only the tokens
+that exist."""
 
 OwnTokenNotCounted = CacheBytes.but("window,", "window - 1,")
-"""`cache_bytes` counts one token too few: the ring holds `window` tokens, the newest among them."""
+"""`cache_bytes` counts one token too few: the ring buffer holds `window` tokens, including the
+newest."""
 
 ChunkBeginsAtTheFirstPlace = CacheBytes.but("(start + i)", "i")
-"""`sliding_cache` writes every chunk from the first place on; the place of a token is its position
+"""`sliding_cache` writes every chunk from the first slot on; the slot of a token is its position
 modulo the window."""
 
 EverythingMoved = CacheBytes.but(
@@ -353,33 +354,34 @@ EverythingMoved = CacheBytes.but(
     "place = window - 1\n"
     "keys, values, positions = keys.roll(-1, 2), values.roll(-1, 2), positions.roll(-1)",
 )
-"""`sliding_cache` moves all tokens up and writes at the end; in a ring nothing moves, the token at
-position t goes to place t % window."""
+"""`sliding_cache` moves all tokens and writes at the end; in a ring buffer nothing moves: the token
+at position t goes to slot t % window."""
 
 NewestOverwritten = CacheBytes.but("(start + i) % window", "min(start + i, window - 1)")
-"""When the ring is full, `sliding_cache` keeps writing into the last place, over the newest token;
-the oldest has to go."""
+"""When the ring buffer is full, `sliding_cache` keeps writing to the last slot, over the newest
+token; overwrite the oldest."""
 
 RingOneShort = CacheBytes.but("(start + i) % window", "(start + i) % (window - 1)")
-"""`sliding_cache` goes round after `window` - 1 places, so the last one stays empty; all places are
-used."""
+"""`sliding_cache` starts again after `window` - 1 slots, so the last one stays empty; use all
+slots."""
 
 BeginningOfThePromptKept = CacheBytes.but("key.shape[2]", "min(key.shape[2], window)")
-"""Of a prompt longer than the ring `sliding_cache` keeps the beginning; the newest tokens stay."""
+"""If a prompt is longer than the ring buffer, `sliding_cache` keeps its beginning; keep the newest
+tokens."""
 
 PlacesForPositions = CacheBytes.but("[place] = start + i", "[place] = place")
-"""`positions` says which place it is, not which token stands there; write the token's position in
-the text."""
+"""`positions` contains the indices of the slots; it must contain each token's position in the
+text."""
 
 PositionsOfTheChunk = CacheBytes.but("[place] = start + i", "[place] = i")
-"""`positions` counts from the beginning of the chunk; write the token's position in the text."""
+"""`positions` counts from the beginning of the chunk; it must contain each token's position in the
+text."""
 
 ValuesNotWritten = CacheBytes.but("values[:, :, place] = value[:, :, i]", "")
-"""`sliding_cache` writes the keys and leaves the old values in their places; both belong to the new
-token."""
+"""`sliding_cache` writes the keys but leaves the old values in their slots; write both."""
 
 RingChangedInPlace = CacheBytes.but("keys, values, positions = …", "")
-"""`sliding_cache` writes into the tensors that it was given; return new ones."""
+"""`sliding_cache` changes the given tensors in place; return new ones."""
 
 
 # 8.8 ---------------------------------------------------------------------------------------------
@@ -403,7 +405,7 @@ class Beams(Correct, exercise="beam_search"):
 
 
 AlwaysOneBeam = Beams.but("longer[:num_beams]", "longer[:1]")
-"""Only the best candidate of each round goes on, whatever `num_beams` says: that is greedy."""
+"""Only the best candidate of each step is kept, for any `num_beams`: this is greedy decoding."""
 
 OneCandidatePerBeam = Beams.but(
     "longer += [(total + gain, [*tokens, token]) for token, gain in enumerate(row)]",
@@ -411,20 +413,20 @@ OneCandidatePerBeam = Beams.but(
     "own = own[: num_beams if not tokens else 1]\n"
     "longer += [(total + gain, [*tokens, token]) for gain, token in own]",
 )
-"""Each beginning goes on with its own best tokens, so poor beginnings stay alive; the best of all
-candidates together go on."""
+"""Each prefix is extended by its own best tokens, so poor prefixes stay alive; keep the best of all
+candidates together."""
 
 FinishedAnswersGoOn = Beams.but("done += …\nbeams = …", "beams = longer")
-"""An answer that has ended is extended by more tokens; set it aside with its sum."""
+"""A finished sequence is extended by more tokens; set it aside with its sum."""
 
 FinishedAnswersLost = Beams.but("done + beams", "beams or done")
-"""Answers that have ended are dropped, and only those that never end are compared; keep both."""
+"""Finished sequences are dropped, and only unfinished ones are compared; compare both."""
 
 UnfinishedAnswersLost = Beams.but("done + beams", "done or beams")
-"""What has no `eos` after `max_len` tokens is dropped; it counts as an answer too."""
+"""Sequences without `eos` after `max_len` tokens are dropped; they are results too."""
 
 FirstEndWins = Beams.but("not beams", "done or not beams").but("done + beams", "done or beams")
-"""The search stops at the first answer that ends; a better one may still be alive."""
+"""The search stops at the first finished sequence; a better one may still be alive."""
 
 PlacesFilledAgain = Beams.but(
     """
@@ -437,15 +439,15 @@ PlacesFilledAgain = Beams.but(
     "done += [pair for pair in longer[:num_beams] if pair[1][-1] == eos]\n"
     "beams = [pair for pair in longer if pair[1][-1] != eos][:num_beams]",
 )
-"""The place of an answer that has ended goes to the next best beginning; it stays empty in that
-round, so that `num_beams` candidates are kept, ended ones among them."""
+"""Finished sequences are replaced by the next best prefixes in the same step; keep exactly
+`num_beams` candidates, including the finished ones."""
 
 AnEndTakesABeam = Beams.but("longer[:num_beams]", "longer[: num_beams - len(done)]")
-"""Each answer that has ended leaves a beam less for all later rounds; every round keeps `num_beams`
+"""Each finished sequence leaves one beam less for all later steps; every step keeps `num_beams`
 candidates."""
 
 StopsAtEnoughEnds = Beams.but("not beams", "not beams or len(done) >= num_beams")
-"""The search stops when `num_beams` answers have ended; a better one may still be alive."""
+"""The search stops when `num_beams` sequences have ended; a better one may still be alive."""
 
 ProbabilitiesAdded = Beams.but(
     "longer += [(total + gain, [*tokens, token]) for token, gain in enumerate(row)]",
@@ -453,7 +455,7 @@ ProbabilitiesAdded = Beams.but(
     "    (total + math.exp(gain), [*tokens, token]) for token, gain in enumerate(row)\n"
     "]",
 )
-"""Probabilities are added up; they are multiplied, so it is their logarithms that are added."""
+"""Probabilities are added up; add up their logarithms, because probabilities are multiplied."""
 
 LogarithmsMultiplied = Beams.but(
     "longer += [(total + gain, [*tokens, token]) for token, gain in enumerate(row)]",
@@ -462,22 +464,23 @@ LogarithmsMultiplied = Beams.but(
     "    for token, gain in enumerate(row)\n"
     "]",
 )
-"""Logarithms are multiplied; the logarithm of a product is a sum."""
+"""Log-probabilities are multiplied; add them up."""
 
 BestSumReturned = Beams.but(
     "scores = …\nreturn tokens, score",
     "total, tokens = max(done + beams)\nreturn tokens, total / len(tokens) ** alpha",
 )
-"""The answer with the best sum is returned, and only its score is divided by the length; compare
-what is divided."""
+"""The sequence with the best sum is returned, and only its score is divided by the length; compare
+the divided scores."""
 
 ScoreNotDivided = Beams.but("score,", "_,").but(
     "tokens, score", "tokens, next(total for total, own in done + beams if own == tokens)"
 )
-"""The right answer is chosen, but its sum is returned; the score is divided by the length, too."""
+"""The correct sequence is chosen, but its sum is returned; return the score divided by the power of
+the length."""
 
 BosCounted = Beams.but("len(tokens)", "(1 + len(tokens))")
-"""The length counts `bos`, which was not written; count the tokens that were."""
+"""The length includes `bos`; count only the generated tokens."""
 
 EosNotCounted = Beams.but(
     "scores = [(total / len(tokens) ** alpha, tokens) for total, tokens in done + beams]",
@@ -486,16 +489,17 @@ EosNotCounted = Beams.but(
     "    for total, tokens in done + beams\n"
     "]",
 )
-"""The length does not count `eos`; it was written, and it has cost something."""
+"""The length does not include `eos`; it is a generated token, and its log-probability is in the
+sum."""
 
 DividedByTheLongest = Beams.but("len(tokens) ** alpha", "max_len**alpha")
-"""Sums are divided by `max_len`, the same for all answers; divide each by its own length."""
+"""Sums are divided by `max_len`, the same for all sequences; divide each by its own length."""
 
 BeginningDecides = Beams.but(
     "longer[:num_beams]", "longer[: num_beams if len(longer[0][1]) > 1 else 1]"
 )
-"""The answer is taken from the beginning that was best after the first token; a poor first token
-may lead to the best answer."""
+"""The result is taken from the best prefix after the first token; a poor first token may lead to
+the best sequence."""
 
 
 # 8.5 ---------------------------------------------------------------------------------------------
@@ -522,35 +526,35 @@ RightPadded = (
     .but("is_real[row, length - len(prompt) :]", "is_real[row, : len(prompt)]")
     .but("(is_real.cumsum(dim=1) - 1).clamp(min=0)", "(is_real.cumsum(dim=1) - 1) * is_real")
 )
-"""The padding stands on the right, so the last column is padding for the shorter prompts; it
-belongs on the left."""
+"""The padding is on the right, so the last column is padding for the shorter prompts; pad on the
+left."""
 
 PositionsCountPadding = LeftPadded.but(
     "positions = …", "positions = torch.arange(length).expand(len(prompts), -1)"
 )
-"""Positions are counted from the first column, padding included, so a prompt's meaning depends on
-its neighbours; its first token is 0."""
+"""Positions are counted from the first column, padding included, so the results depend on the other
+prompts; the first token of each prompt has position 0."""
 
 PositionsBelowZero = LeftPadded.but(
     "positions = (is_real.cumsum(dim=1) - 1).clamp(min=0)",
     "positions = torch.stack([torch.arange(length) - length + len(p) for p in prompts])",
 )
-"""Padding gets positions below 0, which no table has; it gets 0."""
+"""Padding gets negative positions, which no table has; use 0."""
 
 PositionsFromOne = LeftPadded.but("positions = …", "positions = is_real.cumsum(dim=1)")
-"""A prompt's first token has position 1; it is 0, as when the prompt is alone."""
+"""A prompt's first token has position 1; it should be 0, as without padding."""
 
 PaddingSeen = LeftPadded.but(
     "mask = (places[:, …", "mask = (places[:, None] >= places).expand(len(prompts), -1, -1)"
 )
-"""Tokens attend to the padding before them; only a place with padding sees itself."""
+"""Tokens attend to the padding before them; only a padding position may see itself."""
 
 MaskUpsideDown = LeftPadded.but("positions, mask", "positions, ~mask")
-"""The mask is True where attention is forbidden; True is where it is allowed."""
+"""The mask is True where attention is not allowed; True means allowed."""
 
 EmptyRows = LeftPadded.but("mask = mask | (places[:, None] == places)", "")
-"""A place with padding sees nothing at all, the softmax of its row is NaN, and spreads; let it see
-itself."""
+"""A padding position sees nothing at all, so the softmax of its row is NaN, which spreads; let it
+see itself."""
 
 PaddingDoesNotLook = LeftPadded.but("is_real[:, None, :]", "is_real[:, :, None]")
 """The mask hides rows of padding, not columns: real tokens still see it; hide the keys."""
@@ -558,31 +562,31 @@ PaddingDoesNotLook = LeftPadded.but("is_real[:, None, :]", "is_real[:, :, None]"
 FutureSeen = LeftPadded.but(
     "mask = (places[:, …", "mask = is_real[:, None, :].expand(-1, length, -1)"
 )
-"""The mask hides padding only, and tokens see those behind them; it is causal as well."""
+"""The mask hides only padding, so tokens see later ones; it must also be causal."""
 
 PaddingByItsNumber = LeftPadded.but(
     "positions = …", "is_real = tokens != pad\npositions = (is_real.cumsum(dim=1) - 1).clamp(min=0)"
 )
-"""Whatever has the number `pad` is taken for padding, also inside a prompt; how many tokens are
-missing is known from the lengths."""
+"""Every token with the number `pad` is treated as padding, even inside a prompt; use the lengths of
+the prompts."""
 
 HiddenByItsNumber = LeftPadded.but("is_real[:, None, :]", "(tokens != pad)[:, None, :]")
-"""The mask hides whatever has the number `pad`, also inside a prompt; how many tokens are missing is
-known from the lengths."""
+"""The mask hides every token with the number `pad`, even inside a prompt; use the lengths of the
+prompts."""
 
 CutToTheShortest = LeftPadded.but(
     "length = max(map(len, prompts))",
     "length = min(map(len, prompts))\nprompts = [prompt[-length:] for prompt in prompts]",
 )
-"""All prompts are cut to the length of the shortest; fill the shorter ones up instead."""
+"""All prompts are truncated to the length of the shortest; pad the shorter ones instead."""
 
 ColumnOfRightPadding = LeftPadded.but(
     "return model(*left_padded(prompts, pad))[:, -1]",
     "lengths = torch.tensor([len(prompt) for prompt in prompts])\n"
     "return model(*left_padded(prompts, pad))[torch.arange(len(prompts)), lengths - 1]",
 )
-"""`next_logits` looks where each prompt would end if the padding were on the right; on the left all
-prompts end in the last column."""
+"""`next_logits` reads the column in which each prompt would end with padding on the right; with
+padding on the left, all prompts end in the last column."""
 
 
 # 8.7 ---------------------------------------------------------------------------------------------
@@ -602,60 +606,57 @@ class Speculative(Correct, exercise="speculative"):
 
 
 RatioUpsideDown = Speculative.but("target[i, token] / draft", "draft[i, token] / target")
-"""A token is accepted with the probability draft over target; target over draft."""
+"""A token is accepted with the probability draft / target; use target / draft."""
 
 AcceptedByTheTarget = Speculative.but("[i, token] / draft[i, token]", "[i, token]")
-"""A token is accepted with the probability that the target gives it; what counts is target over
-draft."""
+"""A token is accepted with its target probability; use target / draft."""
 
 DrawnFromTheWholeTarget = Speculative.but("F.relu(target[i] - draft[i])", "target[i]")
-"""The replacement is drawn from the target as it is, so tokens that the draft likes come too often;
-draw from what the target has more of."""
+"""The replacement is drawn from the target itself, so tokens that the draft favours are too
+frequent; draw from max(0, target - draft), divided by its sum."""
 
 DifferenceWithoutSign = Speculative.but("more = …", "more = (target[i] - draft[i]).abs()")
-"""The replacement is drawn from the size of the difference, whichever way it goes; only where the
-target has more than the draft."""
+"""The replacement is drawn from the absolute difference; use only the part where the target is
+larger than the draft."""
 
 RestThroughASoftmax = Speculative.but("more / more.sum()", "more.softmax(dim=0)")
-"""What the target has more of goes through a softmax, which gives every token a share; divide it by
-its sum."""
+"""The residual goes through a softmax, which gives every token some probability; divide it by its
+sum."""
 
 DifferenceTheWrongWay = Speculative.but("target[i] - draft", "draft[i] - target")
-"""The replacement is drawn from what the draft has more of; it is the target that must get more."""
+"""The replacement is drawn from max(0, draft - target); exchange the two."""
 
 RestNotNormalised = Speculative.but(
     "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
     "edges = torch.cumsum(more, dim=0)\n"
     "return [*written, int((u >= edges).sum().clamp(max=len(edges) - 1))]",
 )
-"""What the target has more of is not divided by its sum, and u is compared with shares that do not
-reach 1; divide."""
+"""The residual is not divided by its sum, so its cumulative sum does not reach 1; divide it."""
 
 GoesOnAfterARejection = Speculative.but(
     "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
     "edges = torch.cumsum(more / more.sum(), dim=0)\nwritten.append(int((u >= edges).sum()))",
 )
-"""After a rejected token the next ones are still looked at, though they were drafted behind it; the
-replacement ends the round."""
+"""After a rejected token, later ones are still considered, although they were drafted after it; the
+replacement must be the last token."""
 
 NoTokenForARejectedOne = Speculative.but("more = …\nreturn …", "return written")
-"""A rejected token ends the round and nothing is drawn in its place; draw one."""
+"""A rejected token is not replaced; draw one token in its place."""
 
 NoTokenAfterTheLast = Speculative.but(
     "edges = torch.cumsum(target[len(drafted)], …\nreturn …", "return written"
 )
-"""When all are accepted nothing more is drawn, though the target's last row is there; draw one more
-token from it."""
+"""If all are accepted, no further token is drawn; draw one more from the target's last row."""
 
 LastDrawFromTheDraft = Speculative.but("target[len(drafted)]", "draft[-1]")
-"""The token after the last is drawn from the draft's last row; it comes from the target's."""
+"""The extra token is drawn from the draft's last row; draw it from the target's."""
 
 LastRowForEveryDraw = Speculative.but("F.relu(target[i] - draft[i])", "target[-1]")
-"""The replacement is drawn from the target's last row, which is about another place; take the row
-of the rejected token."""
+"""The replacement is drawn from the target's last row, which belongs to another position; use the
+row of the rejected token."""
 
 NextRowOfTheTarget = Speculative.but("target[i", "target[i + 1", times=2)
-"""The target's rows are read one place too far; row i is about the token `drafted[i]`."""
+"""The target's rows are shifted by one; row i is the prediction for `drafted[i]`."""
 
 
 # 8.6 ---------------------------------------------------------------------------------------------
@@ -677,16 +678,17 @@ class CheckCache(Correct, exercise="check_cache"):
 
 
 TwoChunksOnly = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1, 7], [3, 5], [6, 2])")
-"""The test cuts the text in two; some bugs show from the third chunk on."""
+"""The test splits the text in two; some bugs appear only from the third chunk on."""
 
 OneByOneOnly = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1] * 8, [4] + [1] * 4)")
-"""After a prompt the test reads token by token only; a later chunk may have several tokens, and
+"""After the prompt, the test reads only single tokens; a later chunk may have several tokens, and
 then its mask matters."""
 
 LastLogitsOnly = CheckCache.but(
     "logits, at_once[start : start + size]", "logits[-1], at_once[start + size - 1]"
 )
-"""The test compares the logits of each chunk's last token; a look ahead shows in the others."""
+"""The test compares the logits of each chunk's last token; tokens that see ahead change only the
+others."""
 
 ShortText = CheckCache.but(
     "text = …\nagain, _ = …",
@@ -705,32 +707,33 @@ ShortText = CheckCache.but(
     again, _ = step(text[3:], prompt)
     """,
 )
-"""The text is so short that a small cache holds all of it; a longer one shows what is forgotten."""
+"""The text is so short that a small cache holds all of it; use a longer one."""
 
 NoBranches = CheckCache.but("_, prompt = …\nassert …", "")
-"""The test never goes on from one cache twice, so it does not notice a cache that texts share."""
+"""The test never continues from one cache twice, so it does not detect a cache that is shared
+between texts."""
 
 BestTokensOnly = CheckCache.but(
     "allclose(logits, at_once[start : start + size].to(logits), atol=1e-4)",
     "equal(logits.argmax(1), at_once[start : start + size].argmax(1))",
 )
-"""The test compares the most likely tokens, which survive most bugs; compare all logits."""
+"""The test compares the most likely tokens, which most bugs do not change; compare all logits."""
 
 NoRounding = CheckCache.but(
     "allclose(logits, at_once[start : start + size].to(logits), atol=1e-4)",
     "equal(logits, at_once[start : start + size].to(logits))",
 ).but("allclose(first, again, atol=1e-4)", "equal(first, again)")
-"""The test allows no rounding, and so condemns a right cache that computes in float32; differences
-below 1e-5 are no mistake."""
+"""The test does not allow for rounding, so it rejects a correct cache that computes in float32;
+differences below 1e-5 are rounding."""
 
 ShapesOnly = CheckCache.but(
     "assert torch.allclose(logits, …", "assert logits.shape == at_once[start : start + size].shape"
 ).but("assert torch.allclose(first, …", "assert first.shape == again.shape")
-"""The test looks at shapes only, which are right in nearly all broken caches; compare numbers."""
+"""The test compares only shapes, which are correct in nearly all broken caches; compare numbers."""
 
 EqualChunks = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1] * 8, [2] * 4, [4, 4])")
-"""All chunks of the test are equally long, and an offset that grows by the first one's length fits
-them; try chunks of different lengths."""
+"""All chunks of the test have the same length, so an offset that grows by the length of the first
+one passes; try chunks of different lengths."""
 
 
 # 8.3 ---------------------------------------------------------------------------------------------
@@ -747,7 +750,7 @@ class Mended(Correct, exercise="mended_generate"):
 
 
 OffsetGrowsByThePrompt = Mended.but("seen += tokens", "seen += prompt")
-"""The offset still grows by the length of the prompt in every round; it grows by the number of
+"""The offset still grows by the length of the prompt in every step; it must grow by the number of
 tokens that were read."""
 
 PositionsOfTheExample = Mended.but(
@@ -756,39 +759,37 @@ PositionsOfTheExample = Mended.but(
     "    len(tokens), 1\n"
     ")",
 )
-"""The positions are still those of the example, a prompt of six tokens; make them from the number
-of tokens."""
+"""The positions are still hard-coded for a prompt of six tokens; compute them from the number of
+tokens."""
 
 OffsetStandsStill = Mended.but("seen += tokens", "seen = prompt")
-"""All new tokens get the position behind the prompt; each stands one further than the one
-before."""
+"""All new tokens get the first position after the prompt; each should have the next position."""
 
 OffsetFromZero = Mended.but("seen += tokens.shape[1]", "seen = len(written)")
-"""New tokens get positions from 0 on, as if the prompt were not there; they stand behind it."""
+"""New tokens get positions from 0 on, as if there were no prompt; they come after it."""
 
 OffsetOneTooFar = Mended.but("seen += tokens.shape[1]", "seen += tokens.shape[1] + (seen == 0)")
-"""The first new token stands one place too far; behind a prompt of n tokens, at the positions 0 to
-n - 1, comes position n."""
+"""The position of the first new token is one too large; a prompt of n tokens has positions 0 to n -
+1, so the next one is n."""
 
 EverythingReadAgain = Mended.but(
     "positions = …\nseen += tokens.shape[1]",
     "positions = torch.arange(tokens.shape[1]).repeat(len(tokens), 1)\n"
     "logits, _ = read(tokens, positions, cache)",
 ).but("written[-1].unsqueeze(1)", "torch.cat([tokens, written[-1].unsqueeze(1)], dim=1)")
-"""The whole text is read again for each token, without the cache; with it each token is read
-once."""
+"""The whole text is read again for each token, without the cache; read each token once."""
 
 TextReadTwice = Mended.but("seen + torch", "torch").but(
     "written[-1].unsqueeze(1)", "torch.cat([tokens, written[-1].unsqueeze(1)], dim=1)"
 )
-"""The whole text is handed over again although the cache holds it already; hand over the newest
+"""The whole text is passed again although the cache already contains it; pass only the newest
 token."""
 
 CacheThrownAway = Mended.but("cache = read", "_ = read")
-"""The cache that `read` returns is not handed back, so a new token knows nothing of the text before
-it."""
+"""The cache that `read` returns is not passed back, so a new token does not see the earlier
+text."""
 
 PromptReturned = Mended.but(
     "stack(written, dim=1)", "cat([prompt, torch.stack(written, dim=1)], dim=1)"
 )
-"""The prompt is returned in front of the new tokens; return the new ones only."""
+"""The prompt is returned before the new tokens; return only the new ones."""

@@ -52,16 +52,16 @@ def wrong_weights(weights, vocab_size, max_len):
         if name not in weights:
             return f"weights should be a dict of {', '.join(PARTS)}; {name} is missing"
     if more := set(weights) - set(PARTS):
-        return f"weights should be a dict of {', '.join(PARTS)}; {min(more)} is one too many"
+        return f"weights should be a dict of {', '.join(PARTS)}; {min(more)} is not one of them"
     for name, weight in weights.items():
         axis = name.startswith("output")
         if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
-            return f"{name} should be a matrix, it is {describe(weight)}"
+            return f"{name} should be a matrix; it is {describe(weight)}"
         if weight.shape[axis] != d_model:
             axes = "(d_head, d_model)" if axis else "(d_model, d_head)"
             return f"{name} has shape {tuple(weight.shape)}, expected {axes}, d_model={d_model}"
         if not weight.is_floating_point() or not weight.isfinite().all():
-            return f"{name} must hold finite numbers, of dtype float64"
+            return f"{name} must contain finite floating-point numbers"
     for left, right in (("query1", "key1"), ("query2", "key2")):
         if weights[left].shape != weights[right].shape:
             return f"{left} and {right} must have one d_head, got {widths(weights, left, right)}"
@@ -177,19 +177,19 @@ def judge_induction(tokens, noted, answer):
     sequence = tokens[row, : place + 1].tolist()
     shown = str(sequence) if len(sequence) <= 30 else f"{sequence[:5]} … {sequence[-5:]}"
     return (
-        f"{len(wrong)} of {len(places)} guesses are wrong. After {shown.replace('] … [', ', …, ')} "
-        f"the model says {said}, but the first {sequence[-1]} was followed by {right}. On average, "
-        f"layer 1 gives {noted[0]:.2f} of its attention to the place before, and layer 2 "
-        f"{noted[1]:.2f} to the place that followed the first time"
+        f"{len(wrong)} of {len(places)} predictions are wrong. After {shown.replace('] … [', ', …, ')} "
+        f"the model predicts {said}, but the first {sequence[-1]} was followed by {right}. On average, "
+        f"layer 1 gives {noted[0]:.2f} of its attention to the previous position, and layer 2 "
+        f"{noted[1]:.2f} to the position that followed the first time"
     )
 
 
 @exercise(
     "induction_weights",
     number="9.1",
-    title="An induction head, by hand",
-    asks="Return the eight matrices of two layers, of which the first notes the token before and "
-    "the second copies what followed the last time.",
+    title="An induction head, written by hand",
+    asks="Return the eight matrices of two layers: the first records the previous token, and the "
+    "second copies what followed the last time.",
     difficulty=4,
     importance=5,
     minutes=45,
@@ -313,16 +313,16 @@ def both_ways(case):
 
 def judge_gain(answer):
     there, back = answer
-    return differs("loss of a model that is better off without the part", back, -there)
+    return differs("loss of a model that is better without the part", back, -there)
 
 
 @exercise(
     "look_inside",
     number="9.2",
-    title="Instruments to look inside",
+    title="Induction score, logit lens and ablation",
     may_cut=("bits_lost", "logit_lens"),
-    asks="Write induction_score, logit_lens, without_head and bits_lost: where heads look, what is "
-    "known at each depth, and what is missed without a head.",
+    asks="Write induction_score, logit_lens, without_head and bits_lost: where heads attend, "
+    "what each depth predicts, and what the ablation of a head costs.",
     difficulty=3,
     importance=4,
     minutes=35,
@@ -485,7 +485,7 @@ def steps_request(config, weights, tokens, lengths):
         for piece in tokens.split(lengths, dim=1):
             answer = subject.call("step", config, weights, piece, cache)
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-                return f"`step` should return (logits, cache), it returned {describe(answer)}"
+                return f"`step` should return (logits, cache); it returned {describe(answer)}"
             logits.append(answer[0])
             cache = answer[1]
         return logits
@@ -518,14 +518,14 @@ def twins(case):
 
 def judge_twins(answer):
     if not isinstance(answer, torch.Tensor) or answer.dim() != 3:
-        return f"logits should be (batch, length, vocab_size), it is {describe(answer)}"
+        return f"logits should be (batch, length, vocab_size); the result is {describe(answer)}"
     if answer.isnan().any():
-        return "logits hold NaN: is there a token that sees nothing, not even itself?"
+        return "the logits contain NaN: is there a token that sees nothing, not even itself?"
     change = (answer[0] - answer[1]).abs().amax(dim=-1)
     if (change[:-1] < 1e-9).all():
         return None
     noticed = (change[:-1] >= 1e-9).nonzero().flatten().tolist()
-    return f"the last of {len(change)} tokens is changed, and the logits at {noticed} notice"
+    return f"the last of {len(change)} tokens is changed, and the logits at {noticed} change"
 
 
 @functools.cache
@@ -563,8 +563,8 @@ def is_of_the_family(config):
     "language_model",
     number="9.3",
     title="Your own transformer",
-    asks="Write `step`, which reads the next tokens and returns (logits, cache), and "
-    "`language_model`, which reads all tokens at once and returns their logits.",
+    asks="Write `step`, which processes the next tokens and returns (logits, cache), and "
+    "`language_model`, which processes all tokens at once and returns their logits.",
     difficulty=4,
     importance=5,
     minutes=90,
@@ -618,7 +618,7 @@ class TestLanguageModel:
 
         def judge(answer):
             if not isinstance(answer, torch.Tensor) or answer.shape != expected.shape:
-                return f"logits should be {tuple(expected.shape)}, it is {describe(answer)}"
+                return f"logits should be {tuple(expected.shape)}; the result is {describe(answer)}"
             return differs(f"logits of {whose} trained model", answer, expected, tolerance=1e-5)
 
         requests = [asks_for_logits(config, weights, tokens)]
@@ -684,14 +684,14 @@ def json_of(data, name, most):
     expect(len(data) <= most, f"{name} may have {most:,} bytes, it has {len(data):,}")
 
     def refuse(constant):
-        raise ValueError(f"{constant} is no number")
+        raise ValueError(f"{constant} is not a number")
 
     try:
         record = json.loads(data.decode("utf-8"), parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise CheckFailed(f"{name} must be JSON in UTF-8: {why[:100]}") from None
-    expect(isinstance(record, dict), f"{name} must hold named fields")
+    expect(isinstance(record, dict), f"{name} must contain named fields")
     return record
 
 
@@ -707,18 +707,18 @@ def config_of(record):
         size, least = fields.get(name), SMALLEST.get(name, 1)
         expect(
             type(size) is int and least <= size <= most,
-            f"{name} must be a whole number from {least} to {most:,}, got {str(size)[:40]}",
+            f"{name} must be an integer from {least} to {most:,}, got {str(size)[:40]}",
         )
     for name in ("num_kv_heads", "window"):
         size = fields.get(name)
         expect(
             size is None or type(size) is int,
-            f"{name} must be a whole number or null, got {str(size)[:40]}",
+            f"{name} must be an integer or null, got {str(size)[:40]}",
         )
     try:
         return presets.from_dict(DecoderOnlyConfig, fields)
     except (ValueError, TypeError) as error:
-        raise CheckFailed(f"config.json describes no model: {str(error)[:200]}") from None
+        raise CheckFailed(f"config.json does not describe a model: {str(error)[:200]}") from None
 
 
 def weights_of(data, shapes, case):
@@ -737,7 +737,7 @@ def weights_of(data, shapes, case):
         weights = from_bytes(data)
     except (SafetensorError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise CheckFailed(
-            f"model.safetensors is no whole safetensors file: {str(error)[:100]}"
+            f"model.safetensors is not a complete safetensors file: {str(error)[:100]}"
         ) from None
     for name in sorted(shapes.keys() ^ weights.keys()):
         what = "lacks" if name in shapes else "has an unknown"
@@ -758,7 +758,7 @@ def weights_of(data, shapes, case):
         is_float = weights[name].dtype is torch.float32
         expect(is_float, f"{name} must be float32, it is {weights[name].dtype}")
         if not weights[name].isfinite().all():
-            fail_as(case, "NotANumber", f"{name} in model.safetensors holds NaN or infinity")
+            fail_as(case, "NotANumber", f"{name} in model.safetensors contains NaN or infinity")
     return weights
 
 
@@ -856,7 +856,7 @@ def read_model(config_data, data, key, case):
     try:
         built()(torch.zeros(1, min(8, config.max_len), dtype=torch.long))
     except Exception as error:  # a choice that the library does not know, or does not combine
-        raise CheckFailed(f"config.json describes no model: {str(error)[:200]}") from None
+        raise CheckFailed(f"config.json does not describe a model: {str(error)[:200]}") from None
     return HandedIn(built(), built().double(), tokenizer, key)
 
 
@@ -951,9 +951,9 @@ def agrees(claim, measured):
 @exercise(
     "capstone",
     number="9.4",
-    title="Your own model",
-    asks="Train a model within the budget, put config.json and model.safetensors beside the "
-    "notebook, and return its `parameters` and its `bits_per_byte` on the passage.",
+    title="Capstone: your own model",
+    asks="Train a model within the budget, put config.json and model.safetensors in the folder "
+    "of the notebook, and return its `parameters` and its `bits_per_byte` on the passage.",
     difficulty=4,
     importance=5,
     minutes=90,
@@ -973,7 +973,7 @@ class TestCapstone:
         number = sum(weight.numel() for weight in model.parameters())
         if claim == number:
             return
-        problem = f"the model has {number:,} parameters, the report says {claim:,}"
+        problem = f"the model has {number:,} parameters; the report says {claim:,}"
         table = model.unembedding.weight.numel()
         if model.config.tie_embeddings and claim == number + table:
             fail_as(case, "TableCountedTwice", problem)
@@ -986,9 +986,7 @@ class TestCapstone:
         if agrees(claim, bits_without(own)):
             return
         bits, num_bytes, num_tokens = total_bits(own.model, own.tokenizer, held_out()[:PASSAGE])
-        problem = (
-            f"the report says {claim:.4g} bits per byte, the passage takes {bits / num_bytes:.4f}"
-        )
+        problem = f"the report says {claim:.4g} bits per byte; on the passage, the model has {bits / num_bytes:.4f}"
         units = {
             "NatsPerByte": bits * math.log(2) / num_bytes,
             "BitsPerToken": bits / num_tokens,
@@ -1050,13 +1048,13 @@ def prediction_of(subject, case):
         number = record[name]
         expect(
             type(number) is int and 0 <= number < most,
-            f"{name} in prediction.json must be a whole number from 0 to {most - 1}",
+            f"{name} in prediction.json must be an integer from 0 to {most - 1}",
         )
     if said.weights != own.key[1]:
         fail_as(
             case,
             "PredictionForOtherWeights",
-            "prediction.json is about other weights than those that are handed in",
+            "prediction.json is about other weights than the submitted ones",
         )
     return own, said
 
@@ -1068,7 +1066,7 @@ def interval_of(said, case):
         "low and high in prediction.json must be bits per byte, as numbers",
     )
     if said.low > said.high:
-        fail_as(case, "IntervalUpsideDown", f"no number lies between {said.low} and {said.high}")
+        fail_as(case, "IntervalUpsideDown", f"no number is between {said.low} and {said.high}")
     if said.high - said.low > WIDEST:
         fail_as(
             case,
@@ -1114,7 +1112,7 @@ def judge_missed(whole, costs, answer):
     layer, head = divmod(int(costs.argmax()), costs.shape[1])
     if (answer[0], answer[1]) != (layer, head):
         return (
-            f"the head missed most is layer {layer}, head {head}, which costs "
+            f"the most important head is layer {layer}, head {head}, which costs "
             f"{costs.max():.3f} bits per byte; `most_missed` returned {answer[0]}, {answer[1]}"
         )
     return differs("its cost", answer[2], costs.max())
@@ -1123,9 +1121,9 @@ def judge_missed(whole, costs, answer):
 @exercise(
     "ablation",
     number="9.5",
-    title="A prediction, and what came of it",
-    asks="Write `most_missed`, seal a prediction about your own model, and return as `cost` what "
-    "the predicted head really costs.",
+    title="A prediction about your model, and its test",
+    asks="Write `most_missed`, seal a prediction about your own model, and return as `cost` the "
+    "measured cost of the predicted head.",
     difficulty=3,
     importance=4,
     minutes=40,
@@ -1164,7 +1162,7 @@ class TestAblation:
         whole, without = bits_without(own), bits_without(own, [(said.layer, said.head)])
         if agrees(claim, without - whole):
             return
-        problem = f"the report says that the head costs {claim:.4g} bits per byte, it costs "
+        problem = f"the report says that the head costs {claim:.4g} bits per byte; it costs "
         problem += f"{without - whole:.4f}"
         if agrees(claim, without):
             fail_as(case, "WhatIsNeededWithoutIt", problem)
@@ -1179,14 +1177,14 @@ class TestAblation:
         low, high = interval_of(said, case)
         config = own.model.config
         heads = [(i, h) for i in range(config.num_layers) for h in range(config.num_heads)]
-        expect(len(heads) <= 64, "a model of more than 64 heads takes too long to take apart")
+        expect(len(heads) <= 64, "a model of more than 64 heads takes too long to analyse")
         worst = max(heads, key=lambda head: bits_without(own, [head]))
         if worst != (said.layer, said.head):
             fail_as(
                 case,
                 "AnotherHeadIsMissedMore",
                 f"you predicted layer {said.layer}, head {said.head}; layer {worst[0]}, head "
-                f"{worst[1]} is missed more",
+                f"{worst[1]} costs more",
             )
         cost = bits_without(own, [worst]) - bits_without(own)
         expect(

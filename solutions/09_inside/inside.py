@@ -1,13 +1,13 @@
 # %% [markdown]
-# # Inside a transformer, and the capstone
+# # Inside a transformer, and your own
 #
-# This notebook goes with chapter 9 of *Attention from the Ground Up*. First you build a small transformer that nobody has trained: you write down its weights. Then you look into one that was trained, and find the same machine in it. Then you put your own transformer together, train a model of your own, hand it in, and take it apart.
+# This notebook goes with chapter 9 of *Attention from the Ground Up*. First you build a small transformer without training: you write down its weights. Then you look inside a trained one and find the same mechanism in it. In the deeper exercises you assemble your own transformer, train a model of your own, submit it, and analyse it.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check tells you what it saw, what it expected, and, if it recognises the mistake, which one you made. It draws new numbers for every test, so there is no answer to hard-code. Points count test by test: half an exercise earns half its points. When your work is graded, the same checks may run with other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, since what you write is going to be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
-# **Conventions.** Row vectors: a map multiplies from the right, `x @ w`. `nn.Linear`, and so every saved model, keeps its matrix as `(d_out, d_in)`: `F.linear(x, weight, bias)` multiplies with it. Attention weights are `(batch, heads, q_len, k_len)`. Layers, heads and places count from 0.
+# **Conventions.** Vectors are rows: a weight matrix multiplies from the right, `x @ w`. `nn.Linear`, and therefore every saved model, stores its matrix as `(d_out, d_in)`: `F.linear(x, weight, bias)` uses this layout. Attention weights are `(batch, heads, q_len, k_len)`. Layers, heads and positions are counted from 0.
 #
-# **Files.** The last two exercises are about a model that you train. Three files are handed in beside this notebook: `config.json`, `model.safetensors` and `prediction.json`.
+# **Files.** The last two exercises are about a model that you train. You submit three files with this notebook: `config.json`, `model.safetensors` and `prediction.json`.
 
 # %%
 import hashlib
@@ -23,15 +23,15 @@ from classroom import check
 
 
 def attention_only(tokens, weights, vocab_size, max_len):
-    """Run two layers of attention, one head each, and nothing else: no norm, no feed-forward.
+    """Run two attention layers with one head each, without norms or feed-forward networks.
 
-    A token's vector has four parts, side by side: `token` (vocab_size wide) says which token it
-    is, one-hot; `place` (max_len) says where it stands, one-hot; `before` and `guess` (vocab_size
-    each) begin as zeros. What is in `guess` at the end are the logits.
+    A token's vector is the concatenation of four parts: `token` (vocab_size wide) is the token,
+    one-hot; `place` (max_len) is its position, one-hot; `before` and `guess` (vocab_size each) are
+    initially zero. The final values of `guess` are the logits.
 
-    Shapes: tokens (batch, length); query1, key1, value1, query2, key2, value2 in weights
-    (d_model, d_head), output1, output2 (d_head, d_model), with d_model = 3 * vocab_size + max_len
-    and any d_head; returns logits (batch, length, vocab_size) and one map (batch, length, length)
+    Shapes: tokens (batch, length); query1, key1, value1, query2, key2, value2 in weights (d_model,
+    d_head), output1, output2 (d_head, d_model), with d_model = 3 * vocab_size + max_len and any
+    d_head; returns logits (batch, length, vocab_size) and one attention map (batch, length, length)
     per layer.
     """
     token = F.one_hot(tokens, vocab_size).double()
@@ -50,16 +50,16 @@ def attention_only(tokens, weights, vocab_size, max_len):
 # %% [markdown]
 # {{exercise induction_weights}}
 #
-# A text says `… cat si…`, and the model has seen `cat sat` before. What comes next? The simplest answer needs no grammar: *what came after this the last time*. A head that answers so is called an **induction head** ([Olsson et al. 2022](https://transformer-circuits.pub/2022/in-context-learning-and-induction-heads/index.html)). One layer cannot do it, because a place would have to be found by what stands *before* it, and no vector knows that. Two layers can:
+# A text contains `cat sat`, and later `cat` again. What comes next? The simplest prediction needs no grammar: *what came after this token the last time*. A head that predicts in this way is called an **induction head** ([Olsson et al. 2022](https://transformer-circuits.pub/2022/in-context-learning-and-induction-heads/index.html)). One layer cannot do it: the head would have to find a position by the token *before* it, and no vector contains this token. Two layers can:
 #
-# 1. the head of layer 1 looks at the place before, and notes in `before` which token it found there;
-# 2. the head of layer 2 asks: where does `before` hold the token that I am? It copies the token of that place into `guess`.
+# 1. the head of layer 1 attends to the previous position, and writes the token at that position into `before`;
+# 2. the head of layer 2 attends to the position where `before` equals the current token. It copies the token at that position into `guess`.
 #
-# You write the weights of both layers. Nothing is trained, and most entries are 0. The model is `attention_only` above; read it first. Its vectors are one-hot, so a matrix of weights is a wiring plan: row `i` says where feature `i` goes. Note the division by the root of `d_head`, and that a softmax of small scores spreads over everything: the weights decide how sharp it is.
+# You write the weights of both layers. Nothing is trained, and most entries are 0. The model is `attention_only` above; read it first. Its vectors are one-hot, so a weight matrix is a wiring diagram: row `i` specifies where feature `i` goes. Note the division by the square root of `d_head`, and that the softmax of small scores is nearly uniform: the size of your weights determines how sharp it is.
 #
-# Every sequence begins with token 0, which never comes again: place 0 has nothing before it, and whatever it finds there must do no harm. Your model is asked wherever a token stands for the *second* time, and must name what followed the first time. It must be right every time, for other alphabets and lengths than those shown here, up to several hundred tokens.
+# Every sequence begins with token 0, which does not occur again: position 0 has no previous position, and whatever it attends to must do no harm. Your model is evaluated wherever a token occurs for the *second* time, and must predict the token that followed the first time. Its predictions must all be correct, also for other vocabularies and lengths than those shown here, up to several hundred tokens.
 #
-# *Before you code:* place 5 asks with the one-hot vector of 5, and is to find place 4. What must the key of place 4 be? And with a score of 1 for the right place and 0 for 199 others, how much of the attention does the right one get?
+# *Before you code:* the query at position 5 is the one-hot vector of 5, and it should find position 4. What must the key at position 4 be? And with a score of 1 for the correct position and 0 for 199 others, what attention weight does the correct one get?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -68,24 +68,24 @@ def attention_only(tokens, weights, vocab_size, max_len):
 #
 # <details><summary>Hint: a matrix by parts</summary>
 #
-# `w = torch.zeros(d_model, d_head)`, then `w[place] = ...` with `place = slice(vocab_size, vocab_size + max_len)` fills the rows of one part.
+# `w = torch.zeros(d_model, d_head)`, then `w[place] = ...` with `place = slice(vocab_size, vocab_size + max_len)` sets the rows of one part.
 # </details>
-# <details><summary>Hint: one step to the left</summary>
+# <details><summary>Hint: the previous position</summary>
 #
-# `torch.diag(torch.ones(n - 1), 1)` is the identity with its ones moved one column to the right: feature `i` goes to `i + 1`.
+# `torch.diag(torch.ones(n - 1), 1)` is the identity with its ones shifted one column to the right: feature `i` goes to `i + 1`.
 # </details>
 # <details><summary>Hint: sharp</summary>
 #
-# A softmax has no largest score that is too large. A hundred, after the division, is sharp enough for any text.
+# No score is too large for this softmax. A score of one hundred, after the division, is sharp enough for any text.
 # </details>
 
 
 # %% exercise="induction_weights"
 def induction_weights(vocab_size: int, max_len: int) -> dict[str, torch.Tensor]:
-    """Write down the weights of two layers that repeat what followed the last time.
+    """Return the weights of two layers that predict what followed the last time.
 
     Returns query1, key1, value1, output1, query2, key2, value2 and output2 for `attention_only`,
-    of whatever d_head you choose, in float32 or float64.
+    for a d_head of your choice, in float32 or float64.
     """
     ### BEGIN SOLUTION
     d_model = 3 * vocab_size + max_len
@@ -115,7 +115,7 @@ def induction_weights(vocab_size: int, max_len: int) -> dict[str, torch.Tensor]:
 
 
 # %% [markdown]
-# Where do your two heads look? Below, a text of ten letters, said twice. Layer 1 should show one line under the diagonal; layer 2, in the second half, a line that points to the place *after* the same letter. (This cell is not graded.)
+# Where do your two heads look? The cell below shows their attention on a sequence of ten tokens, repeated once. Layer 1 should show a line just below the diagonal; layer 2, in the second half, a line at the position *after* the same token. (This cell is not graded.)
 
 # %%
 letters = torch.randperm(10, generator=torch.Generator().manual_seed(9)) + 1
@@ -126,42 +126,42 @@ for axis, found, title in zip(axes, maps, ("layer 1", "layer 2"), strict=True):
     axis.imshow(found[0], cmap="Blues", vmin=0, vmax=1)
     axis.set_title(title)
     axis.set_xlabel("attends to")
-axes[0].set_ylabel("place")
+axes[0].set_ylabel("position")
 plt.show()
 right = logits[0, 11:-1].argmax(dim=-1) == said_twice[0, 12:]
-print(f"{int(right.sum())} of {len(right)} guesses in the second half are right")
+print(f"{int(right.sum())} of {len(right)} predictions in the second half are correct")
 
 # %% [markdown]
 # {{exercise look_inside}}
 #
-# Nobody wrote down the weights of a trained model. Three instruments tell what its parts do. Write them for arrays, so that they fit any model.
+# The weights of a trained model are not written by hand, so you need instruments that show what its parts do. Write three of them as functions of tensors, so that they work for any model.
 #
-# **`induction_score`.** Let a model read a passage of random tokens twice. In the second half, at place `t`, an induction head looks at what came *after* this token in the first half. How much attention goes there, on average over the second half and the batch? One number per head, from 0 to 1.
+# **`induction_score`.** The input is a passage of random tokens, repeated once. In the second half, at position `t`, an induction head attends to the token that came *after* this token in the first half. The score is its attention weight there, averaged over the second half and the batch: one number per head, from 0 to 1.
 #
-# **`logit_lens`.** The residual stream at every depth has the width of the last one. Read it as the last one is read: final norm, table, softmax over the vocabulary. At the last depth these are the model's own probabilities; before, what it would say if it ended there. The norm here is a LayerNorm with $\varepsilon = 10^{-5}$.
+# **`logit_lens`.** The residual stream has the same width at every depth. Decode it at each depth in the same way as after the last block: final norm, unembedding, softmax over the vocabulary. At the last depth, the result is the model's own probabilities; at earlier depths, it is the prediction if the model ended there. The norm here is a LayerNorm with $\varepsilon = 10^{-5}$.
 #
-# **`without_head`** and **`bits_lost`.** What a head is *for* is not seen in its map. Take it away and see what is missed. The heads' results stand side by side, one map `weight` joins them. Without head `h`, its features are zero on their way into that map, and nothing else changes: the bias belongs to no head. What is missed is the difference in cross-entropy between the model without and the model with the head, here in **bits** per token.
+# **`without_head`** and **`bits_lost`.** An attention map does not show what a head is *for*. Ablate the head and measure the effect. The outputs of the heads are concatenated, and the output projection `weight` mixes them. Without head `h`, its features are zero at the input of this projection, and nothing else changes: the bias belongs to no head. The effect is the cross-entropy of the model without the head minus that of the model with it, here in **bits** per token.
 #
-# *Before you code:* a passage of 4 tokens is said twice, so places run from 0 to 7. At place 6, which place does an induction head look at? Which one would show that it only looks for the same token?
+# *Before you code:* a passage of 4 tokens is repeated once, so positions run from 0 to 7. At position 6, which position does an induction head attend to? Which one would show that it only looks for the same token?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# At place 3, which comes after the same token in the first half. Place 2 would show that the head looks for the same token only.
+# Position 3, which comes after the same token in the first half. Position 2 would show that the head only looks for the same token.
 # </details>
 #
 # <details><summary>Hint: which diagonal</summary>
 #
-# Place `t` of the second half looks at `t - half + 1`. `attention.diagonal(offset, -2, -1)` collects `attention[..., i, i + offset]`; a negative offset lies below the main diagonal. Does it begin in the second half? Count: the line has `half + 1` entries.
+# Position `t` of the second half attends to `t - half + 1`. `attention.diagonal(offset, -2, -1)` collects `attention[..., i, i + offset]`; a negative offset is below the main diagonal. Does the diagonal begin in the second half? Count: it has `half + 1` entries.
 # </details>
 # <details><summary>Hint: nats and bits</summary>
 #
-# `F.cross_entropy` speaks in nats. A bit is `math.log(2)` nats.
+# `F.cross_entropy` is in nats. A bit is `math.log(2)` nats.
 # </details>
 
 
 # %% exercise="look_inside"
 def induction_score(attention: torch.Tensor) -> torch.Tensor:
-    """Say how much each head looks at what followed the last time, in a passage said twice.
+    """Return each head's mean attention to what followed the last time, in a repeated passage.
 
     Shapes: attention (batch, heads, length, length) with length = 2 * half; returns (heads,).
     """
@@ -175,7 +175,7 @@ def induction_score(attention: torch.Tensor) -> torch.Tensor:
 def logit_lens(
     streams: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor, unembedding: torch.Tensor
 ) -> torch.Tensor:
-    """Give, for every depth, the probabilities of the next token as if the model ended there.
+    """Return, for every depth, the probabilities of the next token if the model ended there.
 
     Shapes: streams (depths, batch, length, d_model), gain and bias of the final norm (d_model,),
     unembedding (vocab_size, d_model); returns (depths, batch, length, vocab_size).
@@ -189,11 +189,11 @@ def logit_lens(
 def without_head(
     mixed: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, head: int
 ) -> torch.Tensor:
-    """Give what attention adds to the stream if one head is taken away.
+    """Return the output of attention, after the output projection, without one head.
 
-    Shapes: mixed (batch, heads, length, d_head), what each head found; weight (d_model, d_model)
-    and bias (d_model,) of the map that joins them, as nn.Linear keeps them; returns (batch,
-    length, d_model).
+    Shapes: mixed (batch, heads, length, d_head), the output of each head; weight (d_model, d_model)
+    and bias (d_model,) of the output projection, as nn.Linear stores them; returns (batch, length,
+    d_model).
     """
     ### BEGIN SOLUTION
     kept = mixed.clone()
@@ -203,10 +203,10 @@ def without_head(
 
 
 def bits_lost(logits: torch.Tensor, ablated: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Say how many bits per token a model needs more without the part that was taken away.
+    """Return the increase of a model's loss, in bits per token, when a part is ablated.
 
     Shapes: logits and ablated, with and without it, (batch, length, vocab_size); targets (batch,
-    length); returns a single number, negative if the model is better off without.
+    length); returns a single number, negative if the model is better without the part.
     """
     ### BEGIN SOLUTION
     with_it = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -216,9 +216,9 @@ def bits_lost(logits: torch.Tensor, ablated: torch.Tensor, targets: torch.Tensor
 
 
 # %% [markdown]
-# ### In a model that was trained
+# ### In a trained model
 #
-# `reader` learned to continue Python. Nobody told it to look back. Below, your `induction_score` for all its heads; then the lens on a line of Python; then what the whole model misses without each head, on text and on random tokens said twice. Before you run the last cell, write down which head you expect to be missed most, and on which of the two texts. (These cells are not graded.)
+# `reader` was trained to predict Python code; nothing told it to look back. The cells below show your `induction_score` for all its heads, then the logit lens on a line of Python, then the effect of ablating each head, on real text and on repeated random tokens. Before you run the last cell, write down which head you expect to matter most, and on which of the two texts. (These cells are not graded.)
 
 # %%
 from groundup.looking import probes
@@ -239,7 +239,7 @@ streams = probes.residual_streams(reader, line)
 norm, table = reader.final_norm, reader.unembedding.weight
 with torch.no_grad():
     guesses = logit_lens(streams, norm.gain, norm.bias, table)
-print(f"{'read':>10} | best guess for what comes next, by depth")
+print(f"{'token':>10} | most probable next token, by depth")
 for i, token in enumerate(line[0].tolist()):
     best = [repr(tokenizer.decode([int(row[0, i].argmax())])) for row in guesses]
     print(f"{tokenizer.decode([token])!r:>10} | {' '.join(f'{guess:>10}' for guess in best)}")
@@ -250,7 +250,7 @@ text = torch.tensor(page[: 6 * 200]).view(6, 200)
 
 @torch.no_grad()
 def lost(tokens, layer, head, start):
-    """Bits per token that are lost without a head, on what comes after place `start`."""
+    """Return the increase in bits per token without a head, after position `start`."""
     whole = reader(tokens)
     with probes.without_heads(reader, [(layer, head)]):
         ablated = reader(tokens)
@@ -258,7 +258,7 @@ def lost(tokens, layer, head, start):
     return bits_lost(whole[:, after], ablated[:, after], tokens[:, start + 1 :])
 
 
-print(f"{'':16} Python   said twice   (bits per token)")
+print(f"{'':16} Python     repeated   (bits per token)")
 for layer in range(reader.config.num_layers):
     for head in range(reader.config.num_heads):
         costs = lost(text, layer, head, 0), lost(passages, layer, head, 40)
@@ -270,27 +270,27 @@ for layer in range(reader.config.num_layers):
 # %% [markdown]
 # {{exercise language_model}}
 #
-# Now the whole thing: your own transformer, as one function of a configuration, weights and tokens. If you have worked through the chapters before, you have all its parts. `classroom mine` in a terminal collects them from your notebooks into the package `mine`; open its files and copy what you need into the cell below (the grader sees this notebook only, so an `import mine` will not do).
+# Now write a complete model: your own transformer, as one function of a configuration, weights and tokens. If you have worked through the earlier chapters, you have all its parts. `classroom mine` in a terminal collects them from your notebooks into the package `mine`; open its files and copy what you need into the cell below (the grader sees only this notebook, so `import mine` is not enough).
 #
-# The weights come as they lie in `model.safetensors`, by name, and `config` is the dict `config.json` has under `config`. Not all of the library's models are asked for, but this family:
+# The weights are a dict by name, as in `model.safetensors`, and `config` is the dict under `config` in `config.json`. You need not support all of the library's models, only this family:
 #
-# | in `config` | what it says |
+# | in `config` | meaning |
 # |---|---|
 # | `d_model`, `num_layers`, `num_heads` | sizes; `d_head = d_model // num_heads` |
 # | `num_kv_heads` | key and value heads, `None` for `num_heads`; query head `h` uses key head `h * num_kv_heads // num_heads` |
-# | `positions` | `"learned"`: add row `p` of `embedding.positions.table.weight` to the token at place `p`; `"rotary"`: turn queries and keys, features `2i` and `2i + 1` of a head by the angle `p / rotary_base ** (2i / d_head)` |
+# | `positions` | `"learned"`: add row `p` of `embedding.positions.table.weight` to the token at position `p`; `"rotary"`: rotate queries and keys, features `2i` and `2i + 1` of a head by the angle `p / rotary_base ** (2i / d_head)` |
 # | `norm`, `norm_eps` | `"layer"`: LayerNorm with `gain` and `bias`; `"rms"`: RMSNorm with `gain` |
 # | `activation` | `"gelu"`: `down(gelu(up(x)))`; `"swiglu"`: `down(silu(gate(x)) * up(x))` |
 #
-# All are pre-norm with a final norm, and the table of tokens is tied: it gives the logits, too. Block `i` has `blocks.i.attention_norm`, `blocks.i.attention.query`, `.key`, `.value`, `.output`, `blocks.i.feed_forward_norm`, `blocks.i.feed_forward.up`, `.down` and perhaps `.gate`; a linear map has a `.weight` and, where the weights hold one, a `.bias`. The rest is `embedding.tokens.weight` and `final_norm`. The presets `tiny` and `llama` of `groundup train` make such models.
+# All are pre-norm with a final norm, and their weights are tied: the embedding matrix also gives the logits. Block `i` has `blocks.i.attention_norm`, `blocks.i.attention.query`, `.key`, `.value`, `.output`, `blocks.i.feed_forward_norm`, `blocks.i.feed_forward.up`, `.down` and, for SwiGLU, `.gate`; each linear layer has a `.weight` and, if the dict contains it, a `.bias`. The other names are `embedding.tokens.weight` and `final_norm`. The presets `tiny` and `llama` of `groundup train` make such models.
 #
-# Write two functions. `step` reads *the next* tokens: `cache` is `None` at first, then what your last `step` returned. It may be of any form, made of tensors, lists, tuples, dicts and numbers. `language_model` reads all tokens at once. However a text is cut into steps, its logits must stay the same.
+# Write two functions. `step` processes *the next* tokens: `cache` is `None` at first, then the cache that your previous `step` returned. It may have any format, made of tensors, lists, tuples, dicts and numbers. `language_model` processes all tokens at once. However a text is split into steps, its logits must stay the same.
 #
-# *Before you code:* five tokens have been read, two more come. What shape has the mask? At which places do the two stand? Are the keys in your cache turned already?
+# *Before you code:* five tokens have been processed, and two more come. What is the shape of the mask? What are the positions of the two tokens? Are the keys in your cache already rotated?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# `(2, 7)`. At 5 and 6. That is for you to choose: keys may be kept turned, once and for all, since a key's place never changes, or unturned and be turned at each step. Not both.
+# `(2, 7)`. 5 and 6. The last one is your choice: you can cache rotated keys, since the position of a key never changes, or cache the original keys and rotate all of them at each step. Do not do both.
 # </details>
 #
 # <details><summary>Hint: one function is enough</summary>
@@ -299,20 +299,20 @@ for layer in range(reader.config.num_layers):
 # </details>
 # <details><summary>Hint: the mask of a step</summary>
 #
-# Token `i` of the new ones stands at place `start + i` and sees every key up to that place: `torch.ones(q_len, k_len, dtype=torch.bool).tril(k_len - q_len)`.
+# New token `i` has position `start + i` and sees every key up to this position: `torch.ones(q_len, k_len, dtype=torch.bool).tril(k_len - q_len)`.
 # </details>
 # <details><summary>Hint: where to look when logits differ</summary>
 #
-# The checks begin with learned positions, LayerNorm and GELU, and go on to rotary positions, RMSNorm and a gate. Which of them fail tells where the mistake is. A step that fails while the whole is right has its places, its mask or its cache wrong.
+# The checks begin with learned positions, LayerNorm and GELU, and continue with rotary embeddings, RMSNorm and a gate. The first one that fails shows where the mistake is. If `language_model` is correct but `step` fails, the mistake is in its positions, its mask or its cache.
 # </details>
 
 
 # %% exercise="language_model"
 def step(config: dict, weights: dict[str, torch.Tensor], tokens: torch.Tensor, cache=None):
-    """Read the next tokens: return their logits and what to remember.
+    """Process the next tokens; return their logits and a cache.
 
-    Shapes: tokens (batch, length), those that came since the last step; returns logits (batch,
-    length, vocab_size), and a cache of any form.
+    Shapes: tokens (batch, length), those after the last step; returns logits (batch, length,
+    vocab_size), and a cache of any format.
     """
     ### BEGIN SOLUTION
     heads = config["num_heads"]
@@ -375,7 +375,7 @@ def step(config: dict, weights: dict[str, torch.Tensor], tokens: torch.Tensor, c
 
 
 def language_model(config: dict, weights: dict[str, torch.Tensor], tokens: torch.Tensor):
-    """Give the logits of the token after each position.
+    """Return the logits of the token after each position.
 
     Shapes: tokens (batch, length); returns (batch, length, vocab_size).
     """
@@ -385,7 +385,7 @@ def language_model(config: dict, weights: dict[str, torch.Tensor], tokens: torch
 
 
 # %% [markdown]
-# Your transformer with trained weights: it writes Python, one token per step, with your cache. (This cell is not graded.)
+# Your transformer with trained weights: it generates Python code, one token per step, with your cache. (This cell is not graded.)
 
 # %%
 from dataclasses import asdict
@@ -403,42 +403,42 @@ print(tokenizer.decode(written))
 # %% [markdown]
 # {{exercise capstone}}
 #
-# Train a model of your own on `python-reference`, the reference manual of Python as every Python carries it. The last tenth of the text is held out. The budget:
+# Train a model of your own on `python-reference`, the reference manual that comes with every Python installation. The last tenth of the text is held out. The budget:
 #
 # | | at most |
 # |---|---|
-# | parameters | 1 000 000, a tied table counted once |
+# | parameters | 1 000 000, with tied weights counted once |
 # | `model.safetensors` | 4 MiB, float32 |
 # | `config.json` | 256 KiB |
-# | tokens | 2 048 in the vocabulary, 512 read at once |
+# | tokens | 2 048 in the vocabulary, 512 in the context |
 # | layers, `d_model`, `d_ff` | 16, 512, 2 048 |
 #
-# Any of the library's tokenizers and decoder-only models will do. In a terminal, in this folder:
+# You may use any of the library's tokenizers and decoder-only models. In a terminal, in this folder, run
 #
 # ```
 # groundup train --data python-reference --out capstone
 # ```
 #
-# is a beginning that takes a few minutes of one core. `groundup train --help` lists what can be chosen: the tokenizer and its size, the preset, steps, batch size, context, optimizer, learning rate and schedule. `--library mine` lets your own parts compute. One run that changes two things tells you nothing about either, and a run of a tenth of the steps tells which of two choices learns faster. When you are content, copy `config.json` and `model.safetensors` from `capstone` to the folder of this notebook.
+# as a start; it takes a few minutes on one core. `groundup train --help` lists the options: the tokenizer and its size, the preset, steps, batch size, context, optimizer, learning rate and schedule. `--library mine` computes with your own parts. Change one thing at a time: a run with two changes tells you nothing about either. A run with a tenth of the steps shows which of two choices learns faster. When you are satisfied, copy `config.json` and `model.safetensors` from `capstone` to the folder of this notebook.
 #
-# **How it is graded.** Not by what you report: the two files are read, never run, outside your notebook. Sizes are checked first. Then bits per byte are measured on passages of the held-out part which are drawn when it is graded, and compared with a 5-gram model with Kneser-Ney smoothing on the same passages. It must be beaten; more points wait at 99 % and at 98 % of its bits. Learning from the held-out part would be noticed by nobody but you, and would make the number worthless. The honest way is to look at it once.
+# **How it is graded.** The grade does not depend on the numbers that you report: the two files are read, never run, outside your notebook. Sizes are checked first. Then bits per byte are measured on passages of the held-out part, drawn at grading time, and compared with a 5-gram model with Kneser-Ney smoothing on the same passages. Your model must beat it; there are more points at 99 % and at 98 % of its bits. If you train on the held-out part, only you will know, but your number will be worthless. Evaluate on it once, at the end.
 #
-# Last, report what you have: `capstone()` returns the number of parameters, and the bits per byte on `passage`, the first 3000 characters of the held-out part, as the cell below measures them.
+# Last, report your results: `capstone()` returns the number of parameters, and the bits per byte on `passage`, the first 3000 characters of the held-out part, as the cell below measures them.
 #
-# *Before you code:* your model predicts bytes, a friend's predicts pieces of four bytes. Whose loss per token is larger? Whose bits per byte? Which of the two may be compared?
+# *Before you code:* your model predicts bytes, a friend's predicts pieces of four bytes. Whose loss per token is larger? Whose bits per byte? Which of the two numbers can be compared?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Your friend's loss per token is probably larger, because a piece says as much as four bytes. Which of you needs more bits per byte, only measuring tells, and that is the number which may be compared.
+# Your friend's loss per token is probably larger, because a piece carries as much information as four bytes. Only a measurement shows whose bits per byte are larger, and this is the number that can be compared.
 # </details>
 #
 # <details><summary>Hint: what helps most</summary>
 #
-# The text is short: about 336 000 characters to learn from. What a model sees in 128 tokens depends on the tokenizer. How many passes over the text does your run make, and is the loss on the held-out part still falling?
+# The training text is short: about 336 000 characters. How much text 128 tokens contain depends on the tokenizer. How many passes over the text does your run make, and is the loss on the held-out part still falling?
 # </details>
 # <details><summary>Hint: too many parameters?</summary>
 #
-# Where do they go? A table of 1 024 rows of 128 is 131 072 parameters, twice as many if it is not tied. `groundup.looking.accounting.parameters(config)` counts by part.
+# Which parts have the most? An embedding matrix of 1 024 rows of 128 has 131 072 parameters, and twice as many without weight tying. `groundup.looking.accounting.parameters(config)` counts them by part.
 # </details>
 
 # %%
@@ -450,7 +450,7 @@ passage = python_reference().validation[:3000]
 
 @torch.no_grad()
 def bits_per_byte(model, tokenizer, text):
-    """Measure how many bits a model needs per byte of a text, but for its first token."""
+    """Measure a model's bits per byte on a text, without its first token."""
     ids = tokenizer.encode(text)
     nats = 0.0
     for batch in covering_windows(torch.tensor(ids), batch_size=32, length=model.config.max_len):
@@ -461,7 +461,7 @@ def bits_per_byte(model, tokenizer, text):
 
 
 def my_model():
-    """Load what lies beside this notebook."""
+    """Load the model in the folder of this notebook."""
     from groundup.files.checkpoint import load
 
     found = load(Path.cwd())
@@ -473,12 +473,12 @@ if Path("model.safetensors").exists():
     print("parameters", sum(p.numel() for p in my_transformer.parameters()))
     print("bits per byte", round(bits_per_byte(my_transformer, my_tokenizer, passage), 4))
 else:
-    print("no model.safetensors beside this notebook yet")
+    print("there is no model.safetensors in the folder of this notebook yet")
 
 
 # %% exercise="capstone"
 def capstone() -> dict[str, float]:
-    """Report about the model that is handed in: `parameters`, and `bits_per_byte` on `passage`."""
+    """Report `parameters` of the submitted model, and its `bits_per_byte` on `passage`."""
     ### BEGIN SOLUTION
     return {"parameters": 660608, "bits_per_byte": 1.8921}
     ### END SOLUTION
@@ -487,33 +487,33 @@ def capstone() -> dict[str, float]:
 # %% [markdown]
 # {{exercise ablation}}
 #
-# One head of your model is missed more than any other. Which? It is easy to have known it all along, so you write it down first, and seal it:
+# One head of your model matters more than any other. Which one? Afterwards it is easy to say that you knew it, so you write your prediction down first, and seal it:
 #
-# 1. Look at your model with whatever you like, except for taking heads away: its maps, its induction scores.
-# 2. Predict: which head is missed most on `passage`, and how many bits per byte does its removal cost? The cost is an interval, not wider than 0.5 bits per byte. A good interval is one that you would bet nine to one on.
-# 3. `seal` writes the prediction into `prediction.json`, with the SHA-256 of your weights: it holds for these weights and no others. Train on, and you predict anew.
+# 1. Examine your model by any method except ablation: its attention maps, its induction scores.
+# 2. Predict which head matters most on `passage`, and how many bits per byte its ablation costs. Give the cost as an interval, at most 0.5 bits per byte wide. A good interval is one on which you would bet nine to one.
+# 3. `seal` writes the prediction to `prediction.json`, with the SHA-256 of your weights: it is valid only for these weights. If you continue training, you must predict again.
 # 4. Then measure. Being wrong costs one point of ten. Measuring wrongly costs more.
 #
-# Write `most_missed`. It gets `bits_without(heads)`, a function that takes a list of `(layer, head)` pairs and returns the bits per byte of the model without them; for an empty list, of the whole model. It returns the layer and the head that is missed most, and what its removal costs. Heads are taken away one at a time. Some models are better off without a head: then its cost is negative.
+# Write `most_missed`. It gets `bits_without(heads)`, a function that takes a list of `(layer, head)` pairs and returns the bits per byte of the model without them; for an empty list, of the whole model. `most_missed` returns the layer and the number of the head whose ablation costs most, and this cost. Ablate one head at a time. Some models are better without a head; its cost is then negative.
 #
-# Then run the cell below the check with your own model, and report in `ablation` what you measured: `cost`, in bits per byte on `passage`, of the head that you *predicted*.
+# Then run the cell below the check with your own model, and report your measurement in `ablation`: the `cost`, in bits per byte on `passage`, of the head that you *predicted*.
 #
-# *Before you code:* two heads do the same job, and either can do it alone. What does each cost? What do both cost together?
+# *Before you code:* two heads do the same job, and each can do it alone. What does the ablation of each one cost? What does ablating both together cost?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Each alone costs next to nothing, because the other one does the job. Both together cost all that the job is worth.
+# Each alone costs almost nothing, because the other one does the job. Both together cost the full value of the job.
 # </details>
 #
 # <details><summary>Hint: how often is the model measured?</summary>
 #
-# Once whole, and once for each head.
+# Once as a whole, and once for each head.
 # </details>
 
 
 # %%
 def seal(layer, head, low, high):
-    """Write down, before measuring, which head is missed most and between what its cost lies."""
+    """Record, before measuring, which head matters most and an interval for its cost."""
     digest = hashlib.sha256(Path("model.safetensors").read_bytes()).hexdigest()
     prediction = {"weights": digest, "layer": layer, "head": head, "low": low, "high": high}
     Path("prediction.json").write_text(json.dumps(prediction, indent=2) + "\n", encoding="utf-8")
@@ -524,7 +524,7 @@ def seal(layer, head, low, high):
 
 # %% exercise="ablation"
 def most_missed(bits_without, num_layers: int, num_heads: int) -> tuple[int, int, float]:
-    """Find the head that is missed most: return its layer, its number and what it costs."""
+    """Return the layer, the number and the cost of the head whose ablation costs most."""
     ### BEGIN SOLUTION
     whole = bits_without([])
     heads = [(layer, head) for layer in range(num_layers) for head in range(num_heads)]
@@ -535,7 +535,7 @@ def most_missed(bits_without, num_layers: int, num_heads: int) -> tuple[int, int
 
 
 def ablation() -> dict[str, float]:
-    """Report the `cost` of removing the predicted head, in bits per byte on `passage`."""
+    """Report the `cost` of ablating the predicted head, in bits per byte on `passage`."""
     ### BEGIN SOLUTION
     return {"cost": 0.1612}
     ### END SOLUTION
@@ -544,7 +544,7 @@ def ablation() -> dict[str, float]:
 # %% [markdown]
 # ## Look at what you built
 #
-# Your model, measured and taken apart by your own functions. Then it writes. (These cells are not graded.)
+# First, your functions measure your model and ablate its heads. Then it generates text. (These cells are not graded.)
 
 # %%
 if Path("model.safetensors").exists():
@@ -555,7 +555,7 @@ if Path("model.safetensors").exists():
 
     layers, heads = my_transformer.config.num_layers, my_transformer.config.num_heads
     layer, head, cost = most_missed(bits_without, layers, heads)
-    print(f"missed most: layer {layer}, head {head}, {cost:.4f} bits per byte")
+    print(f"largest cost: layer {layer}, head {head}, {cost:.4f} bits per byte")
     if Path("prediction.json").exists():
         said = json.loads(Path("prediction.json").read_text(encoding="utf-8"))
         measured = bits_without([(said["layer"], said["head"])]) - bits_without([])

@@ -112,43 +112,45 @@ class Induction(Correct, exercise="induction_weights"):
 LooksAtItself = Induction.but("onward = stay.roll(1, dims=1)\nonward[-1] = 0", "").but(
     '"place", onward', '"place", stay'
 )
-"""Layer 1 looks at its own place, so that it notes each token at itself; the place before is to
-answer, so its key has to be one place further on."""
+"""Layer 1 attends to its own position, so it records each token at itself; it should attend to the
+previous position, so the key of a position must match the query of the next one."""
 
 LooksAtTheNextPlace = Induction.but("1, dims", "-1, dims").but("onward[-1]", "onward[0]")
-"""Layer 1 asks for the place behind, which a causal head never sees; ask for the place before."""
+"""The query of layer 1 matches the next position, which a causal head never sees; match the
+previous position."""
 
 LooksTwoBack = Induction.but("1, dims", "2, dims").but("onward[-1]", "onward[-2:]")
-"""Layer 1 looks two places back; the key of a place is what the very next one asks for."""
+"""Layer 1 attends two positions back; the key of a position must match the query of the next
+one."""
 
 MatchesTheTokenItself = Induction.but('("before", same),', '("token", same),')
-"""Layer 2 compares with the token of a place instead of with what layer 1 noted there, so it finds
-the same token, and not what came after it."""
+"""The keys of layer 2 come from `token` instead of `before`, so it finds the same token instead of
+the one after it."""
 
 AsksForTheTokenBefore = Induction.but('"token", 200', '"before", 200').but(
     '("before", same),', '("token", same),'
 )
-"""Layer 2 asks with what layer 1 noted and compares with the tokens, which finds the place before
-it again; it is to ask with its token and to compare with the notes."""
+"""The queries of layer 2 come from `before` and its keys from `token`, which finds the previous
+position again; take queries from `token` and keys from `before`."""
 
 TooSoft = Induction.but("200.0 * max_len**0.5 * stay", "stay").but(
     "200.0 * vocab_size**0.5 * same", "same"
 )
-"""The scores are so small that the softmax spreads over everything; multiply the queries by a large
+"""The scores are so small that the softmax is nearly uniform; multiply the queries by a large
 number."""
 
 OneLayerTooSoft = Induction.but('"token", 200', '"token", 3')
-"""The scores of layer 2 are so small that many wrong places outvote the right one; make them as
-large as those of layer 1."""
+"""The scores of layer 2 are so small that many wrong positions together outweigh the correct one;
+make them as large as those of layer 1."""
 
 CopiesTheMatchedToken = Induction.but('"value2": wiring("token"', '"value2": wiring("before"')
-"""Layer 2 copies the token that it compared with, which is the one that asks; the token of the
-place itself is what came next."""
+"""Layer 2 copies `before`, which equals the current token; copy `token`, which is what came
+next."""
 
 CopiesThePlace = Induction.but(
     '"value2": …', '"value2": wiring("place", torch.eye(max_len, vocab_size, dtype=torch.float64)),'
 )
-"""Layer 2 copies where the place is instead of which token stands there."""
+"""Layer 2 copies `place`, the position; copy `token`."""
 
 
 class Inside(Correct, exercise="look_inside"):
@@ -172,16 +174,15 @@ class Inside(Correct, exercise="look_inside"):
 
 
 SameTokenScore = Inside.but("half + 1", "half")
-"""The score measures how much a head looks at the same token of the first half; what followed it
-stands one place further on."""
+"""The score measures attention to the same token of the first half; the token that followed is one
+position later."""
 
 OneTooFar = Inside.but("half + 1", "half + 2")
-"""The score looks two places behind the same token; the one that followed it is one place
-behind."""
+"""The score uses the position two after the same token; use the one directly after it."""
 
 FirstHalfCounted = Inside.but("half,", "half - 1,")
-"""The end of the first half is averaged in, where nothing has come before; begin at the first place
-of the second half."""
+"""The average includes the end of the first half, where nothing is repeated yet; begin at the first
+position of the second half."""
 
 AveragedOverAllPlaces = Inside.but(
     "return attention[..., places, places - half + 1].mean(dim=(0, 2))",
@@ -190,63 +191,61 @@ AveragedOverAllPlaces = Inside.but(
     "    / attention[:, 0, :, 0].numel()\n"
     ")",
 )
-"""The sum is divided by all places of the sequence; only those of the second half are asked."""
+"""The sum is divided by the number of all positions; divide by those of the second half."""
 
 QueriesAndKeysExchanged = Inside.but("places, places - half + 1", "places - half + 1, places")
-"""Rows and columns are exchanged: the row is the place that looks, the column the one it looks
-at."""
+"""Rows and columns are exchanged: rows are queries, columns are keys."""
 
 HeadsAveraged = Inside.but("mean(dim=(0, 2))", "mean()")
-"""The heads are averaged into one number; every head gets its own."""
+"""The heads are averaged into one number; return one number per head."""
 
 LensWithoutNorm = Inside.but(
     "read = …\nreturn …", "return F.linear(streams, unembedding).softmax(dim=-1)"
 )
-"""The lens leaves the final norm out; the table has learned to read what comes out of that norm."""
+"""The lens omits the final norm; the unembedding was trained on the output of this norm."""
 
 LensWithoutGainAndBias = Inside.but("shape, gain, bias", "shape")
-"""The lens normalises without the norm's gain and bias, which belong to it."""
+"""The lens normalises without the gain and bias of the norm; apply both."""
 
 LensWithoutEpsilon = Inside.but(
     "read = F.layer_norm(streams, gain.shape, gain, bias)",
     "centred = streams - streams.mean(dim=-1, keepdim=True)\n"
     "read = centred / centred.square().mean(dim=-1, keepdim=True).sqrt() * gain + bias",
 )
-"""The lens divides by the bare spread; the norm adds 1e-5 to the variance before the root, which is
-felt where the stream is small."""
+"""The lens divides by the standard deviation without epsilon; the norm adds 1e-5 to the variance
+before the square root, which matters where the stream is small."""
 
 VarianceOfASample = Inside.but(
     "read = F.layer_norm(streams, gain.shape, gain, bias)",
     "mean, variance = streams.mean(dim=-1, keepdim=True), streams.var(dim=-1, keepdim=True)\n"
     "read = (streams - mean) / (variance + 1e-5).sqrt() * gain + bias",
 )
-"""The variance is divided by one less than the number of features, as `var` and `std` do unless
-they are told `correction=0`; the norm divides by the number of features."""
+"""The variance is divided by one less than the number of features, as `var` and `std` do by
+default; the norm divides by the number of features (`correction=0`)."""
 
 UntransposedTable = Inside.but("F.linear(read, unembedding)", "(read @ unembedding)")
-"""The table is multiplied as it is, which fits only if there are as many tokens as features; the
-score of a token is a dot product with its row."""
+"""The unembedding matrix is not transposed, which works only if there are as many tokens as
+features; the logit of a token is a dot product with its row."""
 
 SoftmaxOverPlaces = Inside.but("dim=-1", "dim=-2")
-"""The softmax runs over the places of the text; it belongs to the vocabulary, the last axis."""
+"""The softmax runs over the positions; apply it over the vocabulary, the last axis."""
 
 LogitsLeft = Inside.but("(read, unembedding).softmax(dim=-1)", "(read, unembedding)")
-"""The lens returns logits; probabilities are asked for."""
+"""The lens returns logits; return probabilities."""
 
 OthersScaledUp = Inside.but(
     "is_kept[:, None, None]", "is_kept[:, None, None] * mixed.shape[1] / (mixed.shape[1] - 1)"
 )
-"""The heads that are left are scaled up, as dropout would; a head that is taken away leaves the
-others as they are."""
+"""The other heads are scaled up, as in dropout; ablating a head must not change them."""
 
 HeadHalved = Inside.but("is_kept[:, None, None]", "(0.5 + 0.5 * is_kept[:, None, None])")
-"""The head is made weaker instead of taken away; its features have to be 0."""
+"""The head is weakened instead of ablated; its features must be 0."""
 
 BiasTakenAwayToo = Inside.but("T + bias", "T")
-"""The bias is taken away with the head; it belongs to no head and stays."""
+"""The bias is removed with the head; it belongs to no head and stays."""
 
 OnlyThisHead = Inside.but("(mixed.shape[1]) != head", "(mixed.shape[1]) == head")
-"""This head is kept and the others are taken away; it is the other way round."""
+"""This head is kept and the others are ablated; do the opposite."""
 
 ZeroedBehindTheMap = Inside.but(
     "is_kept = …\nreturn …",
@@ -255,8 +254,8 @@ ZeroedBehindTheMap = Inside.but(
     "output[..., head * width : (head + 1) * width] = 0\n"
     "return output",
 )
-"""Features are set to zero behind the map that joins the heads, where each belongs to all heads; a
-head has features of its own only on the way into it."""
+"""Features are set to zero after the output projection, where all heads are mixed; a head has its
+own features only at the input of this projection."""
 
 RowsOfTheMap = Inside.but(
     "is_kept = …\nreturn …",
@@ -265,31 +264,31 @@ RowsOfTheMap = Inside.but(
     "kept[head * width : (head + 1) * width] = 0\n"
     "return F.linear(mixed.transpose(1, 2).flatten(2), kept, bias)",
 )
-"""Rows of `weight` are set to zero, which belong to what comes out of the map; a head's features go
-into it, so they meet its columns."""
+"""Rows of `weight` are set to zero, which are the outputs of the projection; a head's features are
+inputs, so they belong to columns."""
 
 HeadsMergedWrongly = Inside.but(
     "transpose(1, 2).flatten(2)", "reshape(len(kept), kept.shape[2], -1)"
 )
-"""The heads are flattened before they stand side by side, so that places and features are mixed;
-bring the heads behind the places first."""
+"""The heads are flattened without a transpose, which mixes positions and features; move the heads
+after the positions first."""
 
 ChangedInPlace = Inside.but(
     "is_kept = …\nreturn …",
     "mixed[:, head] = 0\nreturn mixed.transpose(1, 2).flatten(2) @ weight.T + bias",
 )
-"""The head is set to zero in what was handed over, so that the next head is measured without it,
-too; work on a copy."""
+"""The head is set to zero in place, so the next head is measured without it, too; work on a
+copy."""
 
 LostInNats = Inside.but("(losses[1] - losses[0]) / math.log(2)", "losses[1] - losses[0]")
-"""The loss is in nats; a bit is ln 2 nats."""
+"""The loss is in nats; divide by ln 2."""
 
 GainInsteadOfLoss = Inside.but("[1] - losses[0]", "[0] - losses[1]")
-"""The sign is the other way round: what the model needs more without the head is positive."""
+"""The sign is inverted: an increase of the loss without the head is positive."""
 
 NeverNegative = Inside.but(") / math.log(", ").abs() / math.log(")
-"""The size of the difference is returned without its sign; a model may be better off without a
-part, and then the number is negative."""
+"""The absolute difference is returned; a model may be better without a part, and then the number is
+negative."""
 
 SummedOverTokens = Inside.but("transpose(1, 2), targets", 'mT, targets, reduction="sum"')
 """The losses are summed over the tokens; bits per token are their mean."""
@@ -362,23 +361,23 @@ class Model(Correct, exercise="language_model"):
 
 
 NoMask = Model.but("later = …\nscores = …", "")
-"""Every token sees the tokens behind it; a token sees itself and what came before."""
+"""Every token sees later tokens; a token must see only itself and earlier ones."""
 
 BaseOfThePaper = Model.but('config["rotary_base"] **', "10_000.0 **")
-"""The base of the rotary positions is 10,000, whatever `config["rotary_base"]` says."""
+"""The base of the rotary embeddings is fixed at 10,000; use `config["rotary_base"]`."""
 
 NotEvenItself = Model.but("past + 1", "past")
-"""A token does not see itself, and the first one sees nothing, whose softmax is NaN; a token sees
-all up to itself."""
+"""A token does not see itself, so the first one sees nothing, and its softmax is NaN; each token
+must also see itself."""
 
 NoFinalNorm = Model.but('norm("final_norm", x)', "x")
-"""The logits are read off without the final norm."""
+"""The final norm is missing before the logits."""
 
 NormAfterTheSum = Model.but(
     "x = x + attend(block, …", 'x = norm(f"{block}.attention_norm", x + attend(block, x))'
 ).but("x = x + think(block, …", 'x = norm(f"{block}.feed_forward_norm", x + think(block, x))')
-"""The norms stand behind the sums; in a pre-norm model they stand in front of attention and
-feed-forward, and the stream is left alone."""
+"""The norms come after the residual connections; in a pre-norm model, they come before attention
+and feed-forward, and the stream is not normalised."""
 
 ResidualFromTheNorm = Model.but(
     "x = x + attend(block, …\nx = …",
@@ -387,54 +386,54 @@ ResidualFromTheNorm = Model.but(
     'x = norm(f"{block}.feed_forward_norm", x)\n'
     "x = x + think(block, x)",
 )
-"""What attention and feed-forward find is added to the normalised tokens; it is added to the stream
-as it was before the norm."""
+"""The outputs of attention and feed-forward are added to the normalised stream; add them to the
+stream before the norm."""
 
 ValuesTurnedToo = Model.but(
     "key = rotate(query), rotate(key)", "key, value = rotate(query), rotate(key), rotate(value)"
 )
-"""The values are turned by their places as well; only queries and keys are."""
+"""The values are rotated as well; rotate only queries and keys."""
 
 PairsInHalves = Model.but("unflatten(-1, (-1, 2)).unbind(-1)", "chunk(2, dim=-1)").but(
     "stack((first, second), dim=-1).flatten(-2)", "cat((first, second), dim=-1)"
 )
-"""Feature i is turned with feature i + d_head / 2; here the pairs are neighbours, 2i and 2i + 1."""
+"""Feature i is paired with feature i + d_head / 2; here the pairs are neighbours, 2i and 2i + 1."""
 
 ScaledByDModel = Model.but("d_head**0", "x.shape[-1] ** 0")
-"""The scores are divided by the root of d_model; it is the root of d_head, the width that is summed
-over."""
+"""The scores are divided by the square root of d_model; use the square root of d_head, the width of
+a query."""
 
 NotScaled = Model.but("mT / d_head**0.5", "mT")
-"""The scores are not divided by the root of d_head."""
+"""The scores are not divided by the square root of d_head."""
 
 HeadsCutByView = Model.but(
     "unflatten(-1, (-1, d_head)).transpose(1, 2)", "view(len(x), -1, length, d_head)"
 )
-"""The features are cut into heads by a view that mixes places with features; give each token its
-heads first, then bring the heads in front of the places."""
+"""The features are split into heads by a view that mixes positions with features; split the
+features of each token first, then move the heads before the positions."""
 
 GeluByTanh = Model.but("gelu(up)", 'gelu(up, approximate="tanh")')
-"""The GELU is the approximation by tanh; this family has the exact one."""
+"""The GELU is the tanh approximation; this family uses the exact one."""
 
 EpsilonOfItsOwn = Model.but('config["norm_eps"]', "1e-5", times=2)
-"""The norms add an epsilon of their own; the configuration says which."""
+"""The epsilon of the norms is hard-coded; use `config["norm_eps"]`."""
 
 GateAndUpExchanged = Model.but(
     '(apply(f"{block}.feed_forward.gate", x)) * up', '(up) * apply(f"{block}.feed_forward.gate", x)'
 )
-"""The SiLU is applied to `up`; it belongs to `gate`."""
+"""The SiLU is applied to `up`; apply it to `gate`."""
 
 HeadsSharedInTurns = Model.but("repeat_interleave(shared, dim=1)", "repeat(1, shared, 1, 1)")
-"""Query heads take the key heads in turns, 0 1 0 1; neighbours share one, 0 0 1 1."""
+"""Query heads use the key heads in the order 0 1 0 1; neighbours must share one, 0 0 1 1."""
 
 PlacesBeginAgain = Model.but("(past + torch.arange(x.shape[2]))", "torch.arange(x.shape[2])").but(
     '["embedding.positions.table.weight"][past : past + length]',
     '["embedding.positions.table.weight"][:length]',
 )
-"""Every step counts its places from 0; its first token stands behind all that are in the cache."""
+"""Every step counts its positions from 0; its first token comes after all tokens in the cache."""
 
 MaskOfTheStepInTheWrongCorner = Model.but("past + 1", "1")
-"""The mask of a step begins at the first key, so that new tokens see only the oldest; shift it by
+"""The mask of a step begins at the first key, so new tokens see only the oldest keys; shift it by
 the number of tokens in the cache."""
 
 NewestStepRemembered = (
@@ -447,10 +446,10 @@ NewestStepRemembered = (
     )
     .but("past + length}", "length}")
 )
-"""The cache holds the keys and values of the last step only; append them to those before."""
+"""The cache contains only the keys and values of the last step; append them to the earlier ones."""
 
 BiasesForgotten = Model.but("x = …\nreturn x + …", 'return x @ weights[name + ".weight"].T')
-"""The linear maps leave their biases out where the weights hold some."""
+"""The biases of the linear layers are ignored; add them if the weights contain them."""
 
 
 class Capstone(Correct, exercise="capstone"): ...
@@ -460,33 +459,33 @@ ModelOfTheCourse = Capstone.but(files=of_the_course)
 """The weights come with the course; train your own."""
 
 TableCountedTwice = Capstone.but('660608, "bits_per_byte"', '726144, "bits_per_byte"')
-"""The tied table is counted twice; it is one tensor that is used twice."""
+"""The tied matrix is counted twice; it is one tensor that is used twice."""
 
 NatsPerByte = Capstone.but("return …", 'return {"parameters": 660608, "bits_per_byte": 1.3115}')
-"""The number is in nats; a bit is ln 2 nats."""
+"""The number is in nats; divide by ln 2."""
 
 BitsPerToken = Capstone.but("return …", 'return {"parameters": 660608, "bits_per_byte": 4.1965}')
-"""The bits are divided by the number of tokens; per byte, models with any tokenizer can be
-compared."""
+"""The bits are divided by the number of tokens; divide by the number of bytes, so that models with
+any tokenizer can be compared."""
 
 NatsPerToken = Capstone.but("return …", 'return {"parameters": 660608, "bits_per_byte": 2.9088}')
 """The number is the loss in nats per token; bits per byte can be compared between tokenizers."""
 
 NotANumber = Capstone.but(files=with_not_a_number)
-"""The weights hold NaN or infinity; look at the loss of the run, and hand in a model from before it
-broke."""
+"""The weights contain NaN or infinity; look at the loss of the run, and submit a model from before
+it diverged."""
 
 ConfigurationOfAnotherModel = Capstone.but(files=with_another_configuration)
-"""The configuration is that of another run; copy config.json and model.safetensors from one
+"""The configuration is that of another run; copy config.json and model.safetensors from the same
 folder."""
 
 PickleInDisguise = Capstone.but(files=pickled)
-"""The weights were saved by torch.save, which writes a pickle; reading one can run any code, so
-none is read."""
+"""The weights were saved by torch.save, which writes a pickle; loading a pickle can run any code,
+so it is rejected."""
 
 TextLostInTokens = Capstone.but(files=with_unknown_characters)
-"""The tokenizer maps what it does not know to one token; bits per byte count only if the text can
-be read again."""
+"""The tokenizer maps all unknown characters to one token; bits per byte are meaningful only if the
+text can be decoded again."""
 
 
 class Ablation(Correct, exercise="ablation"):
@@ -505,15 +504,15 @@ class Ablation(Correct, exercise="ablation"):
 
 
 LeastMissed = Ablation.but("cost > best", "cost < best")
-"""The head with the smallest cost is returned; the one that is missed most has the largest."""
+"""The head with the smallest cost is returned; return the one with the largest."""
 
 LargestChange = Ablation.but("cost > best[2]", "abs(cost) > abs(best[2])")
-"""The head whose removal changes most is returned, also if the model is better off without it; what
-is missed is a cost above 0."""
+"""The head with the largest absolute change is returned, even if the model is better without it;
+return the one with the largest cost."""
 
 OnlyCostsAboveZero = Ablation.but("best = None", "best = 0, 0, 0.0").but("best is None or ", "")
-"""The search starts at a cost of 0, so nothing is found where the model is better off without each
-head: start with the first head."""
+"""The search starts at a cost of 0, so nothing is found if the model is better without each head:
+start with the first head."""
 
 AllOtherHeads = Ablation.but(
     "bits_without([(layer, head)])",
@@ -526,56 +525,52 @@ AllOtherHeads = Ablation.but(
     "    ]\n"
     ")",
 )
-"""All heads but one are taken away; take away one, and leave all others."""
+"""All heads but one are ablated; ablate one, and keep all others."""
 
 HeadsStayAway = Ablation.but("best = None", "best, gone, before = None, [], whole").but(
     "cost = bits_without([(layer, head)]) - whole",
     "gone.append((layer, head))\nnow = bits_without(gone)\ncost, before = now - before, now",
 )
-"""The heads that were taken away before stay away, so the later ones are missed in a model that is
-broken already: take one away at a time, from the whole model."""
+"""The earlier heads stay ablated, so the later ones are measured in a model that is already
+damaged: ablate one at a time, in the whole model."""
 
 LastHeadForgotten = Ablation.but("(num_heads)", "(num_heads - 1)")
-"""The last head of each layer is never taken away."""
+"""The last head of each layer is never ablated."""
 
 WholeModelNotSubtracted = Ablation.but("whole = bits_without([])", "").but(
     "([(layer, head)]) - whole", "([(layer, head)])"
 )
-"""What the model needs without the head is returned as its cost; subtract what the whole model
-needs."""
+"""The bits without the head are returned as its cost; subtract the bits of the whole model."""
 
 HeadsTakenAwayTogether = Ablation.but("best = None", "best, gone = None, []").but(
     "cost = …", "gone.append((layer, head))\ncost = bits_without(gone) - whole"
 )
-"""Heads that were taken away stay away, so that each is measured without those before it; take away
-one at a time."""
+"""Heads stay ablated, so each is measured without those before it; ablate one at a time."""
 
 WholeLayers = Ablation.but("(layer, head)", "(layer, h) for h in range(num_heads)")
-"""A whole layer is taken away at once; take away one head at a time."""
+"""A whole layer is ablated at once; ablate one head at a time."""
 
 LayerAndHeadExchanged = Ablation.but("layer, head,", "head, layer,")
 """Layer and head are returned in the wrong order; the layer comes first."""
 
 WhatIsNeededWithoutIt = Ablation.but('{"cost": 0.1612}', '{"cost": 2.0533}')
-"""The report says what the model needs without the head; the cost is how much more that is than
-with it."""
+"""The report gives the bits without the head; the cost is the difference from the bits of the whole
+model."""
 
 CostWithTheWrongSign = Ablation.but('{"cost": 0.1612}', '{"cost": -0.1612}')
-"""The report has the sign the other way round: what the model needs more without the head is
-positive."""
+"""The sign in the report is inverted: an increase without the head is positive."""
 
 PredictionForOtherWeights = Ablation.but(files=predicted_for_other_weights)
-"""The prediction was sealed for other weights; predict anew after training."""
+"""The prediction was sealed for other weights; predict again after training."""
 
 IntervalUpsideDown = Ablation.but(files=predicted_upside_down)
 """`low` is above `high`; the interval goes from low to high."""
 
 IntervalThatSaysNothing = Ablation.but(files=predicted_anything)
-"""The interval is so wide that nothing could have contradicted it; it may have half a bit per
-byte."""
+"""The interval is so wide that nothing could contradict it; it may be at most half a bit per byte
+wide."""
 
 AnotherHeadIsMissedMore = Ablation.but(
     '{"cost": 0.1612}', '{"cost": 0.1059}', files=predicted_another_head
 )
-"""Another head is missed more than the one that was predicted; that was a prediction, and it costs
-one point."""
+"""Another head costs more than the predicted one; a wrong prediction costs one point."""

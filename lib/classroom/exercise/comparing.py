@@ -159,7 +159,7 @@ def _reduced(seen: Tensor, expected: Tensor) -> str:
     if seen.numel() == expected.numel() and seen.dim() != expected.dim():
         is_same = close(seen.flatten(), expected.flatten())
         is_stretched = seen.squeeze().shape != expected.squeeze().shape
-        return ": the numbers are right, in another shape" if is_same and is_stretched else ""
+        return ": the numbers are correct, in another shape" if is_same and is_stretched else ""
     for axis in range(expected.dim()):
         made = {
             "summed": expected.sum(axis),
@@ -169,10 +169,10 @@ def _reduced(seen: Tensor, expected: Tensor) -> str:
         }
         for said, wrong in made.items():
             if seen.shape == wrong.shape and close(seen, wrong):
-                return f": the numbers are right, but {said} along axis {axis}"
+                return f": the numbers are correct, but {said} along axis {axis}"
     for said, wrong in {"summed": expected.sum(), "averaged": expected.mean()}.items():
         if not seen.dim() and close(seen, wrong):
-            return f": the numbers are right, but {said} over everything"
+            return f": the numbers are correct, but {said} over everything"
     return ""
 
 
@@ -188,7 +188,7 @@ def _shapes_apart(seen: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
         return ": the axes stand in another order"
     names = axes if len(axes) == expected.dim() else [str(n) for n in range(expected.dim())]
     if not seen.dim():
-        return f": one number, and one for each {' and '.join(names)} is asked for"
+        return f": one number, but expected one for each {' and '.join(names)}"
     if seen.dim() + 1 == expected.dim():
         for n, axis in enumerate(names):
             if seen.shape == expected.shape[:n] + expected.shape[n + 1 :]:
@@ -300,13 +300,14 @@ def _relation(
         ),
         f"every entry is {number(shift)} more than what is expected": seen - shift,
         **{
-            f"in reverse order along axis {n}, it is right": seen.flip(n) for n in range(seen.dim())
+            f"in reverse order along axis {n}, it is correct": seen.flip(n)
+            for n in range(seen.dim())
         },
-        "with its last two axes exchanged, it is right": seen.mT if seen.dim() > 1 else seen,
+        "with its last two axes exchanged, it is correct": seen.mT if seen.dim() > 1 else seen,
         **{f"{relation} what is expected": undo(seen) for relation, undo in _UNDONE.items()},
-        "a softmax along the last axis makes it right": seen.softmax(-1),
-        "the logarithm of its softmax is right": seen.log_softmax(-1),
-        "divided by its sum along the last axis, it is right": seen / seen.sum(-1, keepdim=True),
+        "a softmax along the last axis makes it correct": seen.softmax(-1),
+        "the logarithm of its softmax is correct": seen.log_softmax(-1),
+        "divided by its sum along the last axis, it is correct": seen / seen.sum(-1, keepdim=True),
     }
     for said, right in mended.items():
         if right.shape == expected.shape and close(right, expected, tolerance):
@@ -336,7 +337,7 @@ _MADE: dict[str, Callable[[Tensor], Tensor]] = {
     "the logarithm of the softmax": lambda right: right.log_softmax(-1),
     "the positive part (all below 0 is cut off)": torch.relu,
     "the absolute value": torch.abs,
-    "the nearest whole number": torch.round,
+    "the nearest integer": torch.round,
     "the running sum along the last axis": lambda right: right.cumsum(-1),
     "the part scaled to length 1 along the last axis": lambda right: (
         right / right.norm(dim=-1, keepdim=True)
@@ -376,8 +377,8 @@ def _in_sizes(factor: Tensor, sizes: Mapping[str, int] | None) -> str:
     for name, size in (sizes or {}).items():
         if size > 1:
             powers[name], powers[f"1 / {name}"] = size, 1 / size
-            powers[f"the root of {name}"] = size**0.5
-            powers[f"1 / the root of {name}"] = size**-0.5
+            powers[f"the square root of {name}"] = size**0.5
+            powers[f"1 / the square root of {name}"] = size**-0.5
     alike = [said for said, p in powers.items() if close(factor, torch.tensor(p).double())]
     return f" ({', or '.join(alike)} is as much)" if alike else ""
 
@@ -390,7 +391,7 @@ def _moved(seen: Tensor, expected: Tensor, tolerance: float | None) -> str:
             continue
         for said, here, there in (("late", 1, 0), ("early", 0, 1)):
             if close(seen.narrow(axis, here, size), expected.narrow(axis, there, size), tolerance):
-                return f"; everything stands one place too {said} along axis {axis}"
+                return f"; everything is one position too {said} along axis {axis}"
     return ""
 
 
@@ -404,10 +405,10 @@ def _by_row(seen: Tensor, expected: Tensor) -> str:
         largest = expected.abs().argmax(axis, keepdim=True)
         factor = seen.gather(axis, largest) / expected.gather(axis, largest)
         if close(seen / factor, expected):
-            return f"; it is right but for a factor for each line along axis {axis}"
+            return f"; it is correct up to a factor for each line along axis {axis}"
         shift = (seen - expected).mean(axis, keepdim=True)
         if close(seen - shift, expected):
-            return f"; it is right but for a summand for each line along axis {axis}"
+            return f"; it is correct up to a summand for each line along axis {axis}"
     return ""
 
 
@@ -487,9 +488,9 @@ def _flags_apart(seen: Tensor, expected: Tensor) -> str:
     if bool((seen != expected).all()):
         return "; True and False are exchanged"
     if seen.dim() > 1 and seen.shape[-1] == seen.shape[-2] and bool((seen.mT == expected).all()):
-        return "; with its last two axes exchanged, it is right"
+        return "; with its last two axes exchanged, it is correct"
     many, few = int((seen > expected).sum()), int((seen < expected).sum())
-    places = f"{many} times True where False is right, {few} times False where True is right"
+    places = f"{many} times True instead of False, {few} times False instead of True"
     return f"; {places}"
 
 
@@ -503,8 +504,8 @@ def _place(off: Tensor, axes: Sequence[str]) -> str:
         at = wrong.nonzero().flatten().tolist()
         right = (~wrong).nonzero().flatten().tolist()
         if len(right) <= len(at):
-            return f"; along {along}, all is right at {_listed(right)} alone"
-        return f"; along {along}, all that is wrong lies at {_listed(at)}"
+            return f"; along {along}, only the entries at {_listed(right)} are correct"
+        return f"; along {along}, only the entries at {_listed(at)} are wrong"
     return ""
 
 

@@ -503,16 +503,17 @@ def expect_test_judges(
         return
     if description in changing:
         problem += (
-            ". Your test changes its mind: called again, it says the opposite of the same one. "
-            "Draw its numbers from a torch.Generator with a seed, and leave room for rounding"
+            ". Your test is not deterministic: called again on the same function, it gives the "
+            "opposite result. Draw its numbers from a torch.Generator with a seed, and leave "
+            "room for rounding"
         )
     elif verdicts[description] is None:
         with contextlib.suppress(StudentError):
             seen = subject.call(name, subject.lend(lent[description]))
             if seen is not None:
                 raise CheckFailed(
-                    f"{problem}. It returned {describe(seen)}, which nobody reads: `assert` what "
-                    "has to hold, so that your test raises AssertionError"
+                    f"{problem}. It returned {describe(seen)}, which is ignored: `assert` what "
+                    "must hold, so that your test raises AssertionError"
                 )
     alike = []
     for mistake in case.mistakes:
@@ -602,7 +603,7 @@ def _influence(
         index, key = place
         said = f"`{key}`" if key else f"`{labels[index]}`"
         if should[place] and does.get(place) is False:
-            return f"; whatever {said} holds, it stays the same: is {said} used?"
+            return f"; it does not depend on {said}: is {said} used?"
         if does.get(place) and not should[place]:
             return f"; it changes with {said}, and should not"
     return ""
@@ -644,12 +645,12 @@ def _expect_any_sizes(
     if problem := problem_of(subject.call, earlier, *earlier):
         sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
         raise CheckFailed(
-            f"`{name}` is right for some sizes, and not for {sizes}. Does it count on one of them, "
-            f"or keep something from an earlier call? There, {problem}"
+            f"`{name}` is correct for some sizes, but not for {sizes}. Does it rely on one of "
+            f"them, or keep something from an earlier call? There, {problem}"
         )
     if problem := problem_of(subject.call_after, args, earlier, args):
         raise CheckFailed(
-            f"`{name}` is right when it is called once, and wrong after a call with inputs of "
+            f"`{name}` is correct in its first call, but wrong after a call with inputs of "
             f"other sizes: it keeps something from one call to the next. Then, {problem}"
         )
 

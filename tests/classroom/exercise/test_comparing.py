@@ -26,7 +26,7 @@ def test_the_furthest_place_is_shown():
     seen[1, 2, 4], seen[0, 1, 3] = -0.75, 0.5
     assert differs("output", seen, expected) == (
         "output: wrong in 2 of 30 entries; furthest at [1, 2, 4]: seen -0.75, expected 0"
-        "; along axis 1, all is right at 0 alone"
+        "; along axis 1, only the entries at 0 are correct"
     )
 
 
@@ -104,20 +104,20 @@ WEIGHTS = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.25, 0.35, 0.4]], dt
         (-WEIGHTS, "every sign is the wrong one"),
         (WEIGHTS / 4, "every entry is 0.25 times what is expected"),
         (WEIGHTS + 3, "every entry is 3 more than what is expected"),
-        (WEIGHTS.flip(0), "in reverse order along axis 0, it is right"),
-        (WEIGHTS.flip(1), "in reverse order along axis 1, it is right"),
-        (WEIGHTS.mT, "with its last two axes exchanged, it is right"),
+        (WEIGHTS.flip(0), "in reverse order along axis 0, it is correct"),
+        (WEIGHTS.flip(1), "in reverse order along axis 1, it is correct"),
+        (WEIGHTS.mT, "with its last two axes exchanged, it is correct"),
         (WEIGHTS.roll(1, 0).mT, "it sums to 1 along axis 0, and should along the last one"),
         (WEIGHTS.square() / 2, "along the last axis it should sum to 1, and sums to 0.1725"),
         (WEIGHTS.square(), "it is the square of what is expected"),
         (WEIGHTS.sqrt(), "it is the square root of what is expected"),
         (WEIGHTS.log(), "it is the logarithm of what is expected"),
-        (WEIGHTS.log() + 3, "a softmax along the last axis makes it right"),
+        (WEIGHTS.log() + 3, "a softmax along the last axis makes it correct"),
         (1 - WEIGHTS, "it is 1 minus what is expected"),
         (1 / WEIGHTS, "it is 1 divided by what is expected"),
-        (WEIGHTS * f64(2, 3, 7)[:, None], "divided by its sum along the last axis, it is right"),
-        (WEIGHTS.roll(1, 0), "everything stands one place too late along axis 0"),
-        (WEIGHTS.roll(-1, 0), "everything stands one place too early along axis 0"),
+        (WEIGHTS * f64(2, 3, 7)[:, None], "divided by its sum along the last axis, it is correct"),
+        (WEIGHTS.roll(1, 0), "everything is one position too late along axis 0"),
+        (WEIGHTS.roll(-1, 0), "everything is one position too early along axis 0"),
     ],
 )
 def test_wrong_numbers_say_what_would_make_them_right_if_it_is_simple(seen, said):
@@ -253,7 +253,7 @@ def test_a_mask_of_numbers_is_no_mask():
         ((5, 2), "the axes stand in another order"),
         ((2,), "there is no axis for width (was it summed or averaged away, or indexed?)"),
         ((5,), "there is no axis for batch (was it summed or averaged away, or indexed?)"),
-        ((), "one number, and one for each batch and width is asked for"),
+        ((), "one number, but expected one for each batch and width"),
         ((2, 6), "one too many along width"),
         ((1, 5), "one too few along batch"),
     ],
@@ -281,7 +281,7 @@ def test_a_factor_that_is_a_size_is_told_as_one():
     expected = f64(0.1, 0.7, 3, -2)
     for factor, said in {
         4: "d_head is as much",
-        0.5: "1 / the root of d_head is as much",
+        0.5: "1 / the square root of d_head is as much",
         1 / 7: "1 / batch is as much",
     }.items():
         for seen, right in ((factor * expected, expected), (factor * 0.3, 0.3)):
@@ -289,7 +289,7 @@ def test_a_factor_that_is_a_size_is_told_as_one():
             assert told.endswith(f"({said})")
     assert "as much" not in differs("output", 5 * expected, expected, sizes={"batch": 7})
     told = differs("output", expected / 2, expected, sizes={"d_head": 4, "batch": 2})
-    assert told.endswith("(1 / the root of d_head, or 1 / batch is as much)")
+    assert told.endswith("(1 / the square root of d_head, or 1 / batch is as much)")
 
 
 def test_a_single_number_says_what_it_is_to_the_right_one():
@@ -307,18 +307,18 @@ def test_a_wrong_place_is_named_by_its_axis():
     seen = expected.clone()
     seen[2] = 5
     told = differs("output", seen, expected, axes=("length", "width"))
-    assert told.endswith("; along length, all that is wrong lies at 2")
+    assert told.endswith("; along length, only the entries at 2 are wrong")
     seen[:3] = 5
     told = differs("output", seen, expected, axes=("length", "width"))
-    assert told.endswith("; along length, all is right at 3 alone")
+    assert told.endswith("; along length, only the entries at 3 are correct")
 
 
 def test_rows_with_a_factor_of_their_own_are_recognised():
     expected = torch.arange(1, 21, dtype=torch.float64).reshape(4, 5).sin()
     told = differs("output", expected * f64(2, 3, 5, 7)[:, None], expected)
-    assert told.endswith("it is right but for a factor for each line along axis 1")
+    assert told.endswith("it is correct up to a factor for each line along axis 1")
     told = differs("output", expected + f64(2, 3, 5, 7)[:, None], expected)
-    assert told.endswith("it is right but for a summand for each line along axis 1")
+    assert told.endswith("it is correct up to a summand for each line along axis 1")
 
 
 def test_rows_that_hold_infinity_have_no_summand_of_their_own():
@@ -348,9 +348,11 @@ def test_a_wrong_count_is_not_called_nearly_right_however_large_it_is():
 def test_a_wrong_mask_says_how_it_is_wrong():
     mask = torch.ones(4, 4, dtype=torch.bool).tril()
     assert differs("mask", ~mask, mask).endswith("; True and False are exchanged")
-    assert differs("mask", mask.mT, mask).endswith("with its last two axes exchanged, it is right")
+    assert differs("mask", mask.mT, mask).endswith(
+        "with its last two axes exchanged, it is correct"
+    )
     told = differs("mask", torch.ones(4, 4, dtype=torch.bool).tril(1), mask)
-    assert told.endswith("; 3 times True where False is right, 0 times False where True is right")
+    assert told.endswith("; 3 times True instead of False, 0 times False instead of True")
 
 
 RIGHT = torch.arange(1, 21, dtype=torch.float64).reshape(4, 5).sin() * 3
@@ -410,12 +412,12 @@ def test_an_input_that_is_one_too_many_or_missing_is_named(seen, said):
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (RIGHT.sum(0), "the numbers are right, but summed along axis 0"),
-        (RIGHT.mean(1), "the numbers are right, but averaged along axis 1"),
-        (RIGHT[0], "the numbers are right, but cut to its first entry along axis 0"),
-        (RIGHT[:, -1], "the numbers are right, but cut to its last entry along axis 1"),
-        (RIGHT.mean(), "the numbers are right, but averaged over everything"),
-        (RIGHT.flatten(), "the numbers are right, in another shape"),
+        (RIGHT.sum(0), "the numbers are correct, but summed along axis 0"),
+        (RIGHT.mean(1), "the numbers are correct, but averaged along axis 1"),
+        (RIGHT[0], "the numbers are correct, but cut to its first entry along axis 0"),
+        (RIGHT[:, -1], "the numbers are correct, but cut to its last entry along axis 1"),
+        (RIGHT.mean(), "the numbers are correct, but averaged over everything"),
+        (RIGHT.flatten(), "the numbers are correct, in another shape"),
     ],
 )
 def test_right_numbers_in_a_wrong_shape_say_what_was_done_to_them(seen, said):
