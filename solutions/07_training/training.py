@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Training on a GPU
+# # Training
 #
 # This notebook goes with chapter 7 of *Attention from the Ground Up*. You write the parts of a training program: batches, the optimizer, the learning-rate schedule and gradient clipping. The deeper exercises add gradient accumulation, mixed precision, the cost of training, a diagnosis of loss curves, a test for fast attention, and byte-pair encoding. Nothing here needs a GPU: everything runs in seconds on a CPU, and the same code would run on a GPU.
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Inside a transformer, and your own
+# # Inside a transformer: induction heads
 #
 # This notebook goes with chapter 9 of *Attention from the Ground Up*. First you build a small transformer without training: you write down its weights. Then you look inside a trained one and find the same mechanism in it. In the deeper exercises you assemble your own transformer, train a model of your own, submit it, and analyse it.
 #
