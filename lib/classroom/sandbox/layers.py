@@ -308,9 +308,10 @@ def _is_under(path: str, folder: str) -> bool:
 
 
 def _try_bubblewrap() -> str:
-    for program in ("bwrap", "setpriv") if os.geteuid() == 0 else ("bwrap",):
+    needed = {"bwrap": "bubblewrap", "setpriv": "util-linux"}  # the second one by root alone
+    for program in needed if os.geteuid() == 0 else ("bwrap",):
         if shutil.which(program) is None:
-            return f"there is no `{program}`: install the package bubblewrap"
+            return f"there is no `{program}`: install the package {needed[program]}"
     return _explained(_run(command([sys.executable, "-I", "-c", "print('{}')"]))[1])
 
 

@@ -80,10 +80,17 @@ def test_a_layer_that_is_not_required_may_lack():
     require([ACTIVE, UNNEEDED])
 
 
+def add_programs(folder, said):
+    """Add a bubblewrap that fails and says why, and the program by which root calls it."""
+    as_another = 'while [[ "$1" == --* ]]; do shift; done\nexec "$@"'
+    for name, lines in (("bwrap", f"echo '{said}' >&2\nexit 1"), ("setpriv", as_another)):
+        (folder / name).write_text(f"#!/bin/bash\n{lines}\n")
+        (folder / name).chmod(0o755)
+
+
 def test_a_layer_that_does_not_work_is_probed_as_lacking(monkeypatch, tmp_path):
     there = {layer.name: layer for layer in probe()}
-    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: not permitted' >&2\nexit 1\n")
-    (tmp_path / "bwrap").chmod(0o755)
+    add_programs(tmp_path, "bwrap: not permitted")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(sandbox, "environment", lambda: {"PATH": os.environ["PATH"]})
     layers = {layer.name: layer for layer in probe.__wrapped__()}
@@ -95,8 +102,7 @@ def test_a_layer_that_does_not_work_is_probed_as_lacking(monkeypatch, tmp_path):
 @pytest.fixture
 def without_namespaces(monkeypatch, tmp_path):
     """Let bubblewrap fail as it does where the kernel refuses; return where the switches lie."""
-    (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: no permissions' >&2\nexit 1\n")
-    (tmp_path / "bwrap").chmod(0o755)
+    add_programs(tmp_path, "bwrap: no permissions")
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     monkeypatch.setenv("PATH", path["PATH"])
     monkeypatch.setattr(sandbox, "environment", lambda: path)
