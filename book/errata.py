@@ -1,7 +1,7 @@
-"""The exhibits of the page `errata`, besides their text: what is known of each, and what is found.
+"""The exhibits of the page `errata`, besides their text.
 
-`check` holds every name against what there is: sections of the book, tests, mistakes that the
-grader knows. `look` is what a page calls on an exhibit, and remembers what it saw.
+`check` makes sure that the sections of the book, the tests and the grader's mistakes that an
+exhibit names exist. A page calls `look` on an exhibit, which remembers what it saw.
 """
 
 import ast
@@ -13,13 +13,8 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from matplotlib.axes import Axes
-from matplotlib.patches import PathPatch
-from matplotlib.path import Path as Outline
-from plotstyle import BLUE, INK, MUTED, ORANGE
 from torch import Tensor
 
-from classroom.author.kill_matrix import RECORD, Kills, read
 from classroom.exercise.answers import load_answers
 from classroom.exercise.run import load_checks
 
@@ -28,13 +23,21 @@ ROOT = BOOK.parent
 
 WAYS = {
     "twice": "compute the same in a second way",
-    "poke": "change one input, and see which outputs move",
+    "perturb": "change one input, and see which outputs change",
     "limit": "try an extreme input, or a trivial one",
     "count": "count parameters, operations or months",
-    "spread": "measure how far random numbers spread",
+    "size": "measure the mean or standard deviation of outputs",
     "run": "run it",
 }
-"""How an exhibit gives itself away."""
+"""How an exhibit is exposed."""
+
+KINDS = {
+    "shape": "have a wrong shape",
+    "error": "stop with an error",
+    "NaN": "have the right shape, and NaN or infinite values",
+    "numbers": "have the right shape, and finite numbers",
+}
+"""What a wrong result looks like."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "mended_decoder.FeaturesStillCompared",
         ),
         "columns": Exhibit(
-            "Every key gives away a total of 1",
+            "A softmax over the queries",
             "limit",
             "sec-01-weights",
             "groundup/core/test_attention.py::test_weights_of_a_query_sum_to_one",
@@ -71,28 +74,28 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "SelfAttentionHead.SoftmaxOverQueries CrossAttention.SoftmaxOverQueries",
         ),
         "exchanged": Exhibit(
-            "Two letters exchanged in a derivation",
-            "poke",
+            "Two indices swapped in a derivation",
+            "perturb",
             "sec-03-traps",
             "groundup/core/test_models.py::test_future_tokens_do_not_change_the_past",
             "mended_derivation.AsPublished scaled_dot_product_attention.QueryAndKeyExchanged",
         ),
         "norm-axis": Exhibit(
-            "A norm that reads ahead",
-            "poke",
+            "LayerNorm over the tokens",
+            "perturb",
             "sec-04-axes",
             "groundup/core/test_layers.py::test_a_token_does_not_feel_its_neighbours",
             "layer_norm.StatisticsOverTokens mended_block.NormStillOverTokens",
         ),
         "rank": Exhibit(
-            "A product that cannot be formed",
+            "An OV product that cannot be formed",
             "run",
             "sec-03-sum",
             "groundup/looking/test_probes.py::test_scores_and_outputs_go_through_two_circuits",
             "head_circuits.OutputBeforeValue head_circuits.InTheSpaceOfAHead",
         ),
         "unsplit": Exhibit(
-            "Heads that nobody split",
+            "Heads of full width",
             "count",
             "sec-03-cost",
             "groundup/looking/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
@@ -101,15 +104,15 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
     },
     "Masks that do something else": {
         "triangle": Exhibit(
-            "The right triangle in the wrong table",
-            "poke",
+            "The causal triangle of the other layout",
+            "perturb",
             "sec-02-layout",
             "groundup/core/test_masks.py::test_causal_mask_by_hand "
             "groundup/core/test_models.py::test_no_gradient_reaches_a_later_token",
             "causal_mask.TriangleFlipped mended_columns.LeftAsItWas",
         ),
         "one-row": Exhibit(
-            "A mask that does nothing",
+            "A mask that cancels",
             "twice",
             "sec-02-does",
             "groundup/core/test_multihead.py::test_a_hidden_key_is_invisible",
@@ -123,7 +126,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "scaled_dot_product_attention.ScaledAfterSoftmax masked_softmax.DividedAfterwards",
         ),
         "after": Exhibit(
-            "Zeros where the future was",
+            "Masking after the softmax",
             "limit",
             "sec-02-before",
             "groundup/core/test_masks.py::test_rows_sum_to_one_over_the_allowed_keys",
@@ -136,16 +139,16 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "groundup/core/test_attention.py::test_attention_equals_torch_s",
         ),
         "source": Exhibit(
-            "Padding that the decoder reads",
-            "poke",
+            "Source padding that the decoder sees",
+            "perturb",
             "sec-06-batch",
             ""
             "groundup/core/test_models.py::test_source_padding_is_seen_by_neither_encoder_nor_decoder",
             "CrossAttention.SourceMaskMissing mended_decoder.PaddingStillSeen",
         ),
         "swapped": Exhibit(
-            "The answer on the side of the question",
-            "poke",
+            "Queries and memory swapped",
+            "perturb",
             "sec-06-swaps",
             "groundup/looking/test_audit.py::"
             "test_every_part_lets_an_encoder_and_a_decoder_see_the_whole_source "
@@ -153,16 +156,16 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "CrossAttention.ArgumentsSwapped mended_decoder.SidesStillSwapped",
         ),
     },
-    "Wires": {
+    "Wiring": {
         "third": Exhibit(
-            "A norm in front of everything",
+            "A norm on the residual stream",
             "limit",
             "sec-04-places",
             "groundup/core/test_blocks.py::test_pre_norm_adds_to_the_stream_and_never_replaces_it",
             "TransformerBlock.ResidualFromTheNorm mended_block.ResidualStillFromTheNorm",
         ),
         "shift": Exhibit(
-            "A model that is asked what it was told",
+            "Targets that are not shifted",
             "limit",
             "sec-06-decoder",
             "groundup/data/test_batches.py::test_targets_are_the_tokens_that_come_next "
@@ -170,8 +173,8 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "shifted_loss.NotShifted get_batch.TargetsNotShifted",
         ),
         "memory": Exhibit(
-            "A network that skips the source",
-            "poke",
+            "A feed-forward network that skips cross-attention",
+            "perturb",
             "sec-04-silent",
             "groundup/core/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
             "mended_block.FeedForwardStillSkipsTheMemory "
@@ -185,28 +188,28 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "TransformerBlock.OneNormForBoth mended_block.NormStillUsedTwice",
         ),
         "six-times": Exhibit(
-            "Six layers, of which five are the first",
+            "One layer six times",
             "count",
             "sec-06-decoder",
             "groundup/looking/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
             "decoder_only_logits.FirstBlockAgainAndAgain",
         ),
         "rectified": Exhibit(
-            "A stream that only rises",
-            "spread",
+            "A ReLU on the output",
+            "size",
             "sec-04-forward",
             "groundup/core/test_layers.py::test_feed_forward_equals_torch_s",
             "feed_forward.SingleLayer feed_forward.ActivationOnTheOutput",
         ),
         "final-norm": Exhibit(
-            "No norm at the end",
-            "spread",
+            "No final LayerNorm",
+            "size",
             "sec-04-places",
             "groundup/core/test_models.py::test_only_the_pre_norm_stream_is_normalised_at_the_end",
             "stack_with_final_norm.FinalNormForgotten decoder_only_logits.FinalNormMissing",
         ),
         "dropout-place": Exhibit(
-            "Dropout behind the norm",
+            "Dropout after the norm",
             "count",
             "sec-04-dropout",
             ""
@@ -216,22 +219,22 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
     },
     "Numbers": {
         "unimportant": Exhibit(
-            "The factor that is said not to matter",
-            "spread",
+            "The scale that is said not to matter",
+            "size",
             "sec-01-scale",
             "groundup/core/test_attention.py::"
             "test_scaled_scores_of_unit_normal_vectors_have_variance_one",
             "scaled_dot_product_attention.NoScale SelfAttentionHead.NoScale",
         ),
         "model-width": Exhibit(
-            "The root of the wrong width",
-            "spread",
+            "The square root of the wrong width",
+            "size",
             "sec-03-traps",
             "groundup/core/test_multihead.py::test_self_attention_equals_torch_s",
             "scaled_dot_product_attention.ScaledByModelWidth MultiHeadAttention.ScaledByAllHeads",
         ),
         "printed": Exhibit(
-            "A row of numbers that skipped a line",
+            "A printed row without the scale",
             "twice",
             "sec-01-example",
             "groundup/core/test_attention.py::test_attention_by_hand",
@@ -239,7 +242,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "worked_row.DistanceForDirection",
         ),
         "thousand": Exhibit(
-            "A softmax that cannot count to a hundred",
+            "A softmax that overflows",
             "limit",
             "sec-00-softmax",
             "groundup/variants/test_online_softmax.py::"
@@ -254,8 +257,8 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "cross_entropy.EpsilonInTheLogarithm",
         ),
         "loud": Exhibit(
-            "A very loud beginning",
-            "spread",
+            "Initial weights without fan-in",
+            "size",
             "sec-04-depth",
             "groundup/core/test_initialisation.py::test_weights_start_at_the_size_that_was_chosen "
             ""
@@ -263,7 +266,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "init_std.EvenlyAndWithoutFanIn",
         ),
         "rate": Exhibit(
-            "Four fifths thrown away",
+            "Dropout with a rate of 0.8",
             "count",
             "sec-00-layers",
             "groundup/core/test_attention.py::test_each_weight_is_dropped_or_scaled_up",
@@ -277,7 +280,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "activations.HalfTheArgument activations.SiluForSoftplus",
         ),
         "epsilon": Exhibit(
-            "A token that is all the same",
+            "LayerNorm without epsilon",
             "limit",
             "sec-04-norm",
             "groundup/core/test_layers.py::test_a_constant_token_gives_the_bias "
@@ -286,38 +289,38 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "layer_norm.DividedByOneLess",
         ),
     },
-    "Places": {
+    "Positions": {
         "entry": Exhibit(
-            "One letter in an exponent",
+            "One index in an exponent",
             "twice",
             "sec-05-exponent",
             "groundup/core/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
             "sinusoidal_positions.ExponentOfTheEntry mended_positions.ExponentStillOfTheEntry",
         ),
         "strangers": Exhibit(
-            "Places that should be strangers",
+            "Positions that should be orthogonal",
             "twice",
             "sec-05-correlated",
             "groundup/core/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
         ),
         "order": Exhibit(
             "It works without positions, they say",
-            "poke",
+            "perturb",
             "sec-05-set",
             "groundup/core/test_models.py::test_an_encoder_without_positions_reads_a_set",
             "check_order_blindness.NothingAsserted",
         ),
         "whole-table": Exhibit(
-            "One length for every sentence",
+            "The whole position table",
             "run",
             "sec-05-learned",
             "groundup/core/test_positions.py::test_sinusoidal_positions_are_rows_of_the_table",
             "learned_positions.WholeTableAdded",
         ),
     },
-    "Sentences": {
+    "Claims": {
         "linear": Exhibit(
-            "The map that was to lift a limit",
+            "A projection that was to lift a limit",
             "twice",
             "sec-01-values",
             ""
@@ -326,7 +329,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
         ),
         "normal": Exhibit(
             "A sum that is called normal",
-            "spread",
+            "size",
             "sec-01-scale",
             "groundup/core/test_attention.py::"
             "test_scaled_scores_of_unit_normal_vectors_have_variance_one",
@@ -340,20 +343,20 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
         ),
         "roles": Exhibit(
             "What a value is worth",
-            "poke",
+            "perturb",
             "sec-01-dictionary",
             ""
             "groundup/core/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
             "scaled_dot_product_attention.KeysAveraged MultiHeadAttention.ContextAsks",
         ),
         "apple": Exhibit(
-            "A map that is to know its neighbours",
-            "poke",
+            "A projection that is to know the context",
+            "perturb",
             "sec-01-formula",
             "groundup/core/test_layers.py::test_a_token_does_not_feel_its_neighbours",
         ),
         "shares": Exhibit(
-            "How a sum divides a gradient",
+            "A sum that is said to divide a gradient",
             "twice",
             "sec-00-shortcuts",
             "book/test_errata.py::test_a_shortcut_hands_on_its_whole_gradient",
@@ -373,7 +376,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
         ),
         "split": Exhibit(
             "Where the prompt ends",
-            "poke",
+            "perturb",
             "sec-06-split",
             "groundup/core/test_models.py::test_cached_logits_equal_uncached",
             "check_prompt_split.NothingRejected",
@@ -385,7 +388,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "book/test_errata.py::test_the_dates_of_the_papers_are_those_of_the_bibliography",
         ),
         "never-run": Exhibit(
-            "A line that nobody ran",
+            "Code that nobody ran",
             "run",
             "sec-00-layers",
             "book/test_errata.py::test_the_snippets_that_were_never_run_fail_where_the_page_says",
@@ -396,11 +399,11 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
 EXHIBITS = {slug: exhibit for room in ROOMS.values() for slug, exhibit in room.items()}
 
 SEEN: dict[str, str] = {}
-"""What `look` found, by exhibit, in the order of the page."""
+"""What `look` found, one of `KINDS`, by exhibit, in the order of the page."""
 
 
 def look(slug: str, right: Tensor, wrong: Tensor | Exception) -> None:
-    """Compare what a mistake gives with what is right, print it, and remember it.
+    """Compare a wrong result with the right one, print how they differ, and remember it.
 
     Raises:
         ValueError: If there is no such exhibit.
@@ -415,16 +418,16 @@ def look(slug: str, right: Tensor, wrong: Tensor | Exception) -> None:
         SEEN[slug] = "shape"
         print(f"shape {tuple(wrong.shape)} instead of {tuple(right.shape)}")
     elif not wrong.isfinite().all():
-        SEEN[slug] = "no number"
-        share = 1 - wrong.isfinite().double().mean()
-        print(f"same shape, {share:.0%} of the values are NaN or infinite")
+        SEEN[slug] = "NaN"
+        fraction = 1 - wrong.isfinite().double().mean()
+        print(f"same shape, {fraction:.0%} of the values are NaN or infinite")
     else:
         SEEN[slug] = "numbers"
         print(f"same shape, values differ by up to {(wrong - right).abs().max():.3g}")
 
 
 def attempt(function, *args) -> Tensor | Exception:
-    """Return what a function gives, or the exception that it ends with."""
+    """Return the result of a function, or the exception that it raises."""
     try:
         return function(*args)
     except Exception as error:
@@ -441,19 +444,19 @@ def contents() -> str:
 
 
 def card(slug: str) -> str:
-    """Return what hangs beside an exhibit, as Markdown: what would catch it, and where to read."""
+    """Return the box below an exhibit, as Markdown: what catches it, and where to read on."""
     exhibit = EXHIBITS[slug]
     parts = []
     for test in exhibit.tests.split():
         file, name = test.split("::")
         parts.append(f"*{_in_words(name)}* (`{Path(file).name}`)")
-    verb = "What holds is tested" if slug in ROOMS["Sentences"] else "Caught by the test"
+    verb = "What holds is tested" if slug in ROOMS["Claims"] else "Caught by the test"
     caught = f"**{verb}:** {' and '.join(parts)}"
     names = []
     for mistake in exhibit.mistakes.split():
         names.append("*{}* ({})".format(*_answers()[mistake]))
     if names:
-        caught += f"; graders call it {_listed(names)}"
+        caught += f"; the grader calls it {_listed(names)}"
     return f"> {caught}. **More** in {{ref}}`{exhibit.label}`."
 
 
@@ -486,10 +489,10 @@ def _tests(file: str) -> frozenset[str]:
 
 
 def check() -> None:
-    """Hold every name of the exhibits against what there is.
+    """Check that every name in the exhibits exists.
 
     Raises:
-        ValueError: If a section, a test or a mistake does not exist, or an unknown way is named.
+        ValueError: If a section, a test or a mistake does not exist, or a way is not in `WAYS`.
 
     """
     labels = set()
@@ -497,7 +500,7 @@ def check() -> None:
         labels |= set(re.findall(r"^\(([\w-]+)\)=", page.read_text(encoding="utf-8"), re.MULTILINE))
     for slug, exhibit in EXHIBITS.items():
         if exhibit.way not in WAYS:
-            raise ValueError(f"{slug}: an exhibit must give itself away in one of WAYS")
+            raise ValueError(f"{slug}: an exhibit must be exposed in one of WAYS")
         if exhibit.label not in labels:
             raise ValueError(f"{slug}: the book must have the label {exhibit.label}")
         for test in exhibit.tests.split():
@@ -510,143 +513,9 @@ def check() -> None:
 
 
 def ways() -> list[tuple[str, int]]:
-    """Return how the exhibits gave themselves away, most frequent first."""
+    """Return how the exhibits are exposed, most frequent first."""
     counts = Counter(exhibit.way for exhibit in EXHIBITS.values())
     return [(WAYS[way], count) for way, count in counts.most_common()]
-
-
-# The kill matrix
-
-
-def kills() -> list[Kills]:
-    """Read the record of which check catches which mistake."""
-    return read(ROOT / RECORD)
-
-
-@dataclass(frozen=True)
-class _Block:
-    row: Kills
-    left: int
-    top: float
-
-    @property
-    def width(self) -> int:
-        return len(self.row.failures)
-
-
-WIDTH, GAP, LABEL = 84, 2, 2.6
-"""Of a picture: cells across, between blocks, and above a block for its number."""
-
-
-def _packed(rows: Sequence[Kills]) -> tuple[list[_Block], dict[str, float], float]:
-    """Give each exercise a place, chapter by chapter: blocks, chapters' heights, whole height."""
-    blocks: list[_Block] = []
-    headings: dict[str, float] = {}
-    top = 0.0
-    for chapter in dict.fromkeys(row.assignment for row in rows):
-        headings[chapter] = top
-        top += 3.4
-        left, tallest = 0, 0
-        for row in (row for row in rows if row.assignment == chapter):
-            if left and left + len(row.failures) > WIDTH:
-                top, left, tallest = top + tallest + LABEL, 0, 0
-            blocks.append(_Block(row, left, top + LABEL))
-            left += len(row.failures) + GAP
-            tallest = max(tallest, len(row.checks))
-        top += tallest + LABEL + 1.5
-    return blocks, headings, top
-
-
-def matrix_height(rows: Sequence[Kills], width: float) -> float:
-    """Return how high a picture of some inches of width has to be."""
-    return _packed(rows)[2] * width / WIDTH
-
-
-def draw_matrix(ax: Axes, rows: Sequence[Kills], titles: dict[str, str]) -> None:
-    """Draw a block for each exercise: a column per mistake, a row per check, filled if it catches.
-
-    Args:
-        ax: As wide as the picture, and as high as `matrix_height` says.
-        rows: The matrix.
-        titles: What is written above a chapter, by the name of its assignment.
-
-    """
-    blocks, headings, height = _packed(rows)
-    caught, alone, missed = [], [], []
-    for block in blocks:
-        # Mistakes with the same fate side by side: what is alike makes one shape.
-        names = sorted(block.row.failures, key=lambda name, row=block.row: row.killers(name))
-        for x, name in enumerate(names):
-            killers = block.row.killers(name)
-            for y in range(len(block.row.checks)):
-                cell = (block.left + x, block.top + y)
-                is_caught = y in killers
-                (alone if killers == [y] else caught if is_caught else missed).append(cell)
-        ax.text(
-            block.left,
-            block.top - 0.5,
-            block.row.number.split(".")[1],
-            fontsize=7.5,
-            color=MUTED,
-            va="baseline",
-        )
-    for name, top in headings.items():
-        ax.text(0, top + 2.6, titles[name], fontsize=10, color=INK, va="baseline")
-    for cells, color, opacity in ((missed, MUTED, 0.14), (caught, BLUE, 1), (alone, ORANGE, 1)):
-        ax.add_patch(PathPatch(_squares(cells), facecolor=color, alpha=opacity, linewidth=0))
-    ax.set(xlim=(0, WIDTH), ylim=(height, 0), aspect="equal")
-    ax.set_axis_off()
-
-
-def _squares(cells: Sequence[tuple[float, float]], size: float = 0.86) -> Outline:
-    """Make one outline of many squares, neighbours in a row joined to one box."""
-    boxes: list[list[float]] = []
-    for x, y in sorted(cells, key=lambda cell: (cell[1], cell[0])):
-        if boxes and boxes[-1][2] == y and boxes[-1][1] == x:
-            boxes[-1][1] = x + 1
-        else:
-            boxes.append([x, x + 1, y])
-    corners, codes = [], []
-    for left, right, y in boxes:
-        right -= 1 - size
-        corners += [(left, y), (right, y), (right, y + size), (left, y + size), (left, y)]
-        codes += [Outline.MOVETO, *[Outline.LINETO] * 3, Outline.CLOSEPOLY]
-    return Outline(corners or [(0, 0)], codes or [Outline.MOVETO])
-
-
-def matrix_tables(rows: Sequence[Kills], titles: dict[str, str]) -> str:
-    """Return a folded table for each chapter, as Markdown: what each check catches."""
-    parts = []
-    for chapter, title in titles.items():
-        own = [row for row in rows if row.assignment == chapter]
-        needed = sum(bool(row.caught_only_by(c)) for row in own for c in range(len(row.checks)))
-        checks = sum(len(row.checks) for row in own)
-        parts += [f":::{{dropdown}} {title}: {needed} of {checks} checks are needed", ""]
-        parts += ["| check | catches | and nothing else does |", "|---|---|---|"]
-        for row in own:
-            for place, check_in_words in enumerate(row.checks):
-                names = [f"{row.exercise}.{name}" for name in row.caught_only_by(place)]
-                only = [_answers()[name][0] for name in names]
-                caught = f"{len(row.caught_by(place))}/{len(row.failures)}"
-                parts.append(
-                    f"| {row.number} {check_in_words} | {caught} | {', '.join(only) or '–'} |"
-                )
-        parts += [":::", ""]
-    return "\n".join(parts)
-
-
-def summary(rows: Sequence[Kills]) -> dict[str, int]:
-    """Count what the sentences around the picture say."""
-    fates = [(row, place) for row in rows for place in range(len(row.checks))]
-    return {
-        "exercises": len(rows),
-        "mistakes": sum(len(row.failures) for row in rows),
-        "checks": len(fates),
-        "cells": sum(len(row.failures) * len(row.checks) for row in rows),
-        "by_one": sum(len(row.killers(name)) == 1 for row in rows for name in row.failures),
-        "needed": sum(bool(row.caught_only_by(place)) for row, place in fates),
-        "idle": sum(not row.caught_by(place) for row, place in fates),
-    }
 
 
 # What some exhibits need
@@ -662,7 +531,7 @@ SNIPPETS = {
     "single precision by name only": "sample32 = lambda: 2.0 * torch.ones(2, dtype=torch.float64)\n"
     "sample32()",
 }
-"""Slips of the kind that code has which was written down and never run."""
+"""Slips of the kind found in code that was never run."""
 
 
 def stage_of(source: str) -> str:
