@@ -758,7 +758,7 @@ GROUPS: dict[str, list[Part]] = {
             "6.10",
         ),
     ],
-    "Writing": [
+    "Generation": [
         Part(
             "Predict, choose, append, repeat",
             "rss-s",
