@@ -46,13 +46,16 @@ GROUPS: dict[str, list[Part]] = {
             "w-srr",
             "sec-00-recurrent",
             notes={
-                "post": "The product is right. It dies out if its factors are small in size, and "
-                "not whenever they are below 1: a factor of $-2$ is. Attention shortens the path "
-                "from token to token; the path through the layers still needs its shortcuts.",
+                "post": "The product is correct. It vanishes if the magnitude of its "
+                "factors is small, not whenever they are below 1, as $-2$ is. "
+                "Attention shortens the path from token to token; the path "
+                "through the layers still needs residual connections.",
             },
         ),
         Part(
-            "A map over places learns the same thing once for each place", "r----", "sec-01-weights"
+            "A linear layer over positions learns the same thing once for each position",
+            "r----",
+            "sec-01-weights",
         ),
         Part(
             "Weights from one layer over the whole sequence, or from a function of two tokens",
@@ -60,9 +63,9 @@ GROUPS: dict[str, list[Part]] = {
             "sec-01-weights",
             "variants.scores.additive_scores",
             notes={
-                "essay": "The count of $dn^3$ weights is right. A function of two tokens needs no "
-                "invariance to be learned: shared by all pairs, it follows every order of the "
-                "tokens by itself, and additive attention is one."
+                "essay": "The count of $dn^3$ weights is correct. A function of two "
+                "tokens need not learn invariance: shared by all pairs, it is "
+                "permutation equivariant. Additive attention is one."
             },
         ),
         Part(
@@ -70,9 +73,10 @@ GROUPS: dict[str, list[Part]] = {
             "---w-",
             "ch-attention",
             notes={
-                "essay": "The forerunner that it puts a few months earlier is from 2015, two years "
-                "earlier; the other one, squeeze and excitation, came three months after "
-                "transformers."
+                "essay": "The predecessor that it dates a few months earlier came "
+                "almost two years earlier; the other one, "
+                "squeeze-and-excitation, came three months after the "
+                "transformer."
             },
         ),
     ],
@@ -83,19 +87,19 @@ GROUPS: dict[str, list[Part]] = {
             "sec-00-tokens",
             "data.tokenizers.CharacterTokenizer data.tokenizers.BytePairTokenizer",
             notes={
-                "walk-through": "The tokens of its example are words and commas, and its "
-                "vocabulary counts characters.",
+                "walk-through": "The tokens of its example are words and commas, but its "
+                "vocabulary is counted in characters.",
             },
         ),
         Part(
-            "A vector for each token: one row of a table",
+            "A vector for each token: a row of the embedding matrix",
             "rssss",
             "sec-00-bigram",
             "core.embedding.InputEmbedding",
             "0.4",
         ),
         Part(
-            "Word vectors that were trained before, and stay",
+            "Pretrained word vectors, kept fixed",
             "--s-s",
             "ch-architectures",
             "data.word_vectors.read_word_vectors data.word_vectors.embedding_from",
@@ -116,35 +120,37 @@ GROUPS: dict[str, list[Part]] = {
             "core.attention.scaled_dot_product_attention",
             "1.2",
             notes={
-                "post": "The value is called a measure of how important a match is. That is the "
-                "weight; the value is what is handed over.",
-                "walk-through": "The key is called a token's relevance to the query. A key knows "
-                "no query; relevance is what the two give together.",
-                "essay": "The key is said to choose what its token gathers. That is the query; the "
-                "key says by what a token can be found.",
+                "post": "The value is called a measure of how important a match is. "
+                "That is the weight; the value is what is passed on.",
+                "walk-through": "The key is called a token's relevance to the query. A key "
+                "does not depend on any query; the score of the two is the "
+                "relevance.",
+                "essay": "The key is said to choose what its token gathers. The query "
+                "does that; the key says by what a token can be found.",
             },
         ),
         Part(
-            "Learned maps to queries, keys and values",
+            "Learned projections to queries, keys and values",
             "rwrrr",
             "sec-01-formula",
             "core.multihead.MultiHeadAttention",
             "3.1",
             notes={
-                "walk-through": "The code is right. The reason given for the maps, that *apple* "
-                "depends on its context, is what the average is for: a map sees one token. And the "
-                "printed keys and values come from no such map of the printed tokens.",
+                "walk-through": "The code is correct. The reason given for the projections, "
+                "that *apple* depends on its context, is a reason for the "
+                "average: a projection sees one token. And no projection of "
+                "the printed tokens gives the printed keys and values.",
             },
         ),
         Part(
-            "Two maps, since who looks at whom need not be mutual",
+            "Two projections, since attention need not be mutual",
             "----r",
             "sec-01-asymmetry",
             "core.attention.dot_scores",
             "1.3",
         ),
         Part(
-            "The weight split in two factors, first numbers and then vectors",
+            "The weight as a product of two factors, first numbers and then vectors",
             "---r-",
             "sec-01-rank-one",
             "core.attention.dot_scores",
@@ -156,9 +162,10 @@ GROUPS: dict[str, list[Part]] = {
             "core.attention.dot_scores",
             "1.3",
             notes={
-                "walk-through": "It is read as closeness of direction. It counts length as well: "
-                "in its own example *The* points farthest from the query, and *dipped*, whose key "
-                "is short, comes last.",
+                "walk-through": "It is interpreted as closeness of direction. It depends on "
+                "the norm as well: in its own example *The* has the largest "
+                "angle to the query, but *dipped*, whose key is short, gets "
+                "the smallest weight.",
             },
         ),
         Part(
@@ -168,10 +175,10 @@ GROUPS: dict[str, list[Part]] = {
             "core.attention.dot_scores",
             "6.5",
             notes={
-                "post": "Formulas have tokens in rows and code has them in columns, and the first "
-                "code multiplies as if they were in rows. With three axes, as declared, it does "
-                "not run; with two it returns the right shape. Its code for many heads compares "
-                "tokens.",
+                "post": "Tokens are rows in the formulas and columns in the code, and "
+                "the first code multiplies as if they were rows. With three "
+                "axes, as declared, it does not run; with two it returns the "
+                "right shape. Its code for several heads does compare tokens.",
             },
         ),
         Part(
@@ -181,11 +188,13 @@ GROUPS: dict[str, list[Part]] = {
             "core.attention.attention_weights",
             "1.4 1.5 1.7 6.3",
             notes={
-                "post": "The formula is right. It is said to matter little, $d_k$ is called the "
-                "width of the embedding, and the code for many heads divides by the root of the "
-                "width of the whole model.",
-                "walk-through": "Formula and code are right, and its printed numbers skip it.",
-                "draft": "Takes the width of the values, which in its code is that of the keys.",
+                "post": "The formula is correct. But the scale is said to matter "
+                "little, $d_k$ is called the width of the embedding, and the "
+                "code for several heads divides by the root of the model's "
+                "width.",
+                "walk-through": "Formula and code are correct, but the printed numbers omit "
+                "the scale.",
+                "draft": "Uses the width of the values, which in its code equals that of the keys.",
             },
         ),
         Part(
@@ -195,9 +204,10 @@ GROUPS: dict[str, list[Part]] = {
             "",
             "1.7",
             notes={
-                "essay": "The variance is right, and is that of the dot product of queries and "
-                "keys, not of a sum of keys and values. The sum is not normal either, least of all "
-                "for few features; and scores with a variance of 1 do not lie between $-1$ and 1.",
+                "essay": "The variance is correct for the dot product of queries and "
+                "keys, not for a sum of keys and values. The sum is not "
+                "normal, least of all for few features, and scores with a "
+                "variance of 1 need not lie between $-1$ and 1.",
             },
         ),
         Part(
@@ -207,24 +217,25 @@ GROUPS: dict[str, list[Part]] = {
             "core.masks.masked_softmax",
             "1.4 3.4",
             notes={
-                "post": "It is said to preserve relative size. It preserves the order.",
-                "draft": "The code sums over the queries, and the formula sums over one index what "
-                "it labels with another. With the product that follows, query and key have changed "
-                "places.",
-                "essay": "Sums over the index of the query, where its first formula has the key: "
-                "the two have changed places.",
+                "post": "It is said to preserve relative sizes. It preserves only the order.",
+                "draft": "The code sums over the queries, and the formula sums over "
+                "one index while its terms have another. With the product "
+                "that follows, query and key are swapped.",
+                "essay": "Sums over the index of the query, where its first formula "
+                "has the key: the two are swapped.",
             },
         ),
         Part(
-            "What the values add, and what they cannot",
+            "What the values can do, and what they cannot",
             "---w-",
             "sec-01-values",
             "core.attention.scaled_dot_product_attention",
             "1.8 1.9",
             notes={
-                "essay": "A linear map of the values is to lift the limits of a linear "
-                "combination. It can be moved behind the average, and lifts none: what is not "
-                "linear is how the weights depend on the tokens.",
+                "essay": "A projection of the values is said to lift the limits of a "
+                "linear combination. It can be applied after the average, so "
+                "it lifts none: what is not linear is how the weights depend "
+                "on the tokens.",
             },
         ),
         Part(
@@ -234,9 +245,9 @@ GROUPS: dict[str, list[Part]] = {
             "core.attention.attention_weights",
             "1.6",
             notes={
-                "walk-through": "Besides the missing scale: the words that the story wants to have "
-                "the most attention are not those that get it, and the row shown guesses what "
-                "follows *horizon*, not *horizon*.",
+                "walk-through": "Besides the missing scale: the words that should get the "
+                "most attention according to the text do not, and the row "
+                "shown predicts what follows *horizon*, not *horizon*.",
             },
         ),
         Part(
@@ -252,13 +263,13 @@ GROUPS: dict[str, list[Part]] = {
             "looking.accounting.forward_flops looking.accounting.decoding_flops",
             "3.7",
             notes={
-                "lecture": "The square of the length is right, its factor, the width, is left out. "
-                "The steps of writing grow with the length; the work grows with its square, with a "
-                "cache of keys and values as well.",
+                "lecture": "The square of the length is correct; its factor, the width, "
+                "is missing. The steps of generation grow with the length, "
+                "but the work grows with its square, even with a KV cache.",
             },
         ),
         Part(
-            "The same numbers without the whole table of weights",
+            "The same numbers without storing the matrix of weights",
             "---s-",
             "sec-02-online",
             "variants.online_softmax.online_softmax_attention",
@@ -267,56 +278,58 @@ GROUPS: dict[str, list[Part]] = {
     ],
     "Masks": [
         Part(
-            "No token sees later ones",
+            "The causal mask",
             "wrw-r",
             "sec-02-masks",
             "core.masks.causal_mask looking.audit.causality_audit",
             "2.1 2.5 2.9",
             notes={
-                "post": "The triangle is right for a table with a row for each query, as in its "
-                "formula. Its code has a row for each key, and there the same triangle hides the "
-                "past and shows the future.",
+                "post": "The triangle is correct for a matrix with a row for each "
+                "query, as in its formula. Its code has a row for each key, "
+                "where the same triangle hides the past and shows the future.",
                 "draft": "A mask of one row hides the same keys from every query.",
             },
         ),
         Part(
-            "Hidden before the softmax, by $-\\infty$ in the scores",
+            "Masking before the softmax, by $-\\infty$ in the scores",
             "rrw-r",
             "sec-02-before",
             "core.masks.masked_softmax",
             "2.3",
             notes={
-                "draft": "As printed, a bracket closes that was never opened; without it the large "
-                "negative number is added to the output.",
+                "draft": "As printed, a bracket closes that was never opened; without "
+                "it, the large negative number is added to the output.",
             },
         ),
         Part(
-            "Filler is hidden",
+            "The padding mask",
             "s-w--",
             "sec-02-padding",
             "core.masks.padding_mask looking.audit.padding_invariance",
             "2.2 2.6 2.8",
             notes={
-                "post": "Announced for later, and does not come.",
-                "draft": "Even inside the softmax the mask would do nothing: every query of a "
-                "column gets the same number added, and the column is what the softmax runs along.",
+                "post": "Announced for later, but missing.",
+                "draft": "Even inside the softmax the mask would do nothing: it adds "
+                "the same number to every score of a column, and the softmax "
+                "runs down the column.",
             },
         ),
     ],
     "Many heads": [
         Part(
-            "Heads side by side, each on its share of the features",
+            "Several heads in parallel, each of a fraction of the width",
             "rrw-r",
             "sec-03-reshape",
             "core.multihead.MultiHeadAttention core.multihead.split_heads",
             "3.2 3.3",
             notes={
-                "draft": "Nothing is split: each head is as wide as the model, and stands behind "
-                "one more map that all of them share and that no code makes.",
+                "draft": "Nothing is split: each head is as wide as the model, and "
+                "follows one more projection that all of them share and that "
+                "no code defines.",
             },
         ),
         Part(
-            "Joined by one more map, or summed",
+            "The output projection, or a sum over heads",
             "rrr-r",
             "sec-03-sum",
             "core.multihead.merge_heads",
@@ -329,12 +342,13 @@ GROUPS: dict[str, list[Part]] = {
             "core.multihead.MultiHeadAttention",
             "3.6",
             notes={
-                "lecture": "One factor of the product is transposed that must not be: two matrices "
-                "of $d \\times K$ have no product. That the rank is low is right.",
+                "lecture": "One factor of the product is transposed and must not be: two "
+                "$d \\times K$ matrices have no product. That the rank is low "
+                "is correct.",
             },
         ),
         Part(
-            "A bank of filters: convolution is attention that does not look",
+            "Convolution as attention with fixed weights",
             "----r",
             "sec-03-convolution",
             "core.multihead.MultiHeadAttention",
@@ -349,35 +363,33 @@ GROUPS: dict[str, list[Part]] = {
         ),
     ],
     "The block": [
+        Part("Residual connections", "rrr-r", "sec-04-stream", "core.blocks.Block", "4.3"),
         Part(
-            "Sub-layers add to what they read", "rrr-r", "sec-04-stream", "core.blocks.Block", "4.3"
-        ),
-        Part(
-            "What an addition does to the gradient",
+            "The gradient of a residual connection",
             "rw---",
             "sec-04-stream",
             "core.blocks.Block",
             notes={
-                "walk-through": "It is said to be distributed equally. It is copied: both sides "
-                "get all of it.",
+                "walk-through": "It is said to be distributed equally. It is copied: both "
+                "branches get all of it.",
             },
         ),
         Part(
-            "LayerNorm: each token by itself, with a gain and a bias",
+            "LayerNorm over the features of each token, with gain and bias",
             "rrw-r",
             "sec-04-axes",
             "core.layers.LayerNorm",
             "4.1 4.10",
             notes={
-                "draft": "Normalises over the words, which the author marks as open; an "
-                "earlier word then depends on later ones. Gains and biases start anywhere between "
-                "$-1$ and 1 instead of at 1 and 0.",
-                "lecture": "Leaves out the small number in the root that keeps a token of equal "
-                "features from a division by 0.",
+                "draft": "Normalises over the words, which the author marks as open; "
+                "an earlier word then depends on later ones. Gains and biases "
+                "are initially random between $-1$ and 1 instead of 1 and 0.",
+                "lecture": "Omits the small number in the root that prevents a division "
+                "by 0 for a token of equal features.",
             },
         ),
         Part(
-            "A norm of its own for every place",
+            "A separate norm for each sub-layer",
             "wwr-s",
             "sec-04-silent",
             "core.blocks.Block",
@@ -388,33 +400,35 @@ GROUPS: dict[str, list[Part]] = {
             },
         ),
         Part(
-            "The place of the norm: after the sum, or in the branch",
+            "Post-norm or pre-norm",
             "rrr-w",
             "sec-04-places",
             "core.blocks.Block",
             "4.3 4.9",
             notes={
-                "lecture": "A third thing: the sub-layer is added to what was normalised, so that "
-                "the stream itself is normalised at every step. The equations without norms, a few "
-                "lines before, are right.",
+                "lecture": "Neither: the sub-layer's output is added to the normalised "
+                "vector, so the stream itself is normalised at every step. "
+                "The equations without norms, a few lines before, are "
+                "correct.",
             },
         ),
         Part(
-            "A last norm, where norms stand in the branches",
+            "The final norm of a pre-norm stack",
             "-r---",
             "sec-04-tell",
             "core.models.DecoderOnly",
             "4.6",
         ),
         Part(
-            "The feed-forward network: wider, bent, and back",
+            "The feed-forward network: expand, apply a nonlinearity, project back",
             "rrw-r",
             "sec-04-forward",
             "core.layers.FeedForward",
             "4.2",
             notes={
-                "draft": "One layer that ends in a ReLU, so that it never adds anything negative; "
-                "its matrix has a column for each word instead of each feature.",
+                "draft": "One layer that ends in a ReLU, so it never adds anything "
+                "negative; its matrix has a column for each word instead of "
+                "each feature.",
             },
         ),
         Part(
@@ -429,7 +443,8 @@ GROUPS: dict[str, list[Part]] = {
             "sec-00-layers",
             "variants.functional.decoder_only",
             notes={
-                "draft": "The bias has the length of the input and must have that of the output.",
+                "draft": "The bias has the length of the input, and should have that "
+                "of the output.",
             },
         ),
         Part(
@@ -439,94 +454,98 @@ GROUPS: dict[str, list[Part]] = {
             "core.layers.FeedForward core.layers.GatedFeedForward",
             "0.5",
             notes={
-                "draft": "Its tanh is $\\tanh(x/2)$, half as steep. Its soft ReLU is the function "
-                "that others call SiLU.",
+                "draft": "Its tanh is $\\tanh(x/2)$, half as steep at 0. Its smooth "
+                "ReLU is the function called SiLU.",
             },
         ),
         Part(
-            "First weights",
+            "Initial weights",
             "r-w--",
             "sec-04-depth",
             "core.models.initialise",
             "4.7",
             notes={
-                "draft": "Anywhere between $-1$ and 1, however wide the layer: the numbers grow "
-                "with every layer.",
+                "draft": "Uniform between $-1$ and 1, whatever the width: activations "
+                "grow with every layer.",
             },
         ),
         Part(
-            "Dropout on what a sub-layer writes",
+            "Dropout on the output of a sub-layer",
             "w-w-s",
             "sec-04-dropout",
             "core.blocks.Block",
             "0.7 4.8",
             notes={
-                "post": "Puts it after each norm. The paper drops what is written, before it is "
-                "added.",
-                "draft": "At the feed-forward network alone; and its default rate, 0.8, is the "
-                "share that is dropped.",
+                "post": "Puts it after each norm. The paper applies it to the output "
+                "of a sub-layer, before it is added.",
+                "draft": "Only at the feed-forward network; and its default rate, 0.8, "
+                "is the fraction that is dropped.",
             },
         ),
         Part(
-            "Dropout on tokens with their positions",
+            "Dropout on embeddings with positions",
             "r-r--",
             "sec-00-layers",
             "core.embedding.InputEmbedding",
             "0.7",
         ),
         Part(
-            "Blocks on blocks, each with weights of its own",
+            "A stack of blocks, each with its own weights",
             "sww-r",
             "ch-blocks",
             "core.models.DecoderOnly",
             "4.6",
             notes={
-                "walk-through": "Says at first that the blocks are independent of each other, and "
-                "later, rightly, that each reads what the last one wrote.",
-                "draft": "The encoder makes one block, whatever number is asked for, and then goes "
-                "through the parts of that block as if they were blocks.",
+                "walk-through": "Says first that the blocks are independent of each other, "
+                "and later, correctly, that each reads the output of the one "
+                "before.",
+                "draft": "The encoder makes one block, whatever number is asked for, "
+                "and then iterates over the parts of that block as if they "
+                "were blocks.",
             },
         ),
     ],
     "Positions": [
         Part(
-            "Without positions a sequence is a set",
+            "Without positions, a sequence is a set",
             "r-w-r",
             "sec-05-set",
             "looking.audit.permutation_equivariance",
             "5.1",
             notes={
-                "draft": "Says that a model can do without. A causal decoder can; an encoder, as "
-                "the draft has one, then sees a set.",
+                "draft": "Says that a model can do without positions. A causal decoder "
+                "can; the encoder of the draft then sees a set.",
             },
         ),
         Part(
-            "A vector for the place, added to that of the token",
+            "A position vector, added to the embedding",
             "rsr-r",
             "sec-05-doors",
             "core.embedding.InputEmbedding",
-            notes={"walk-through": "Announced for later, and does not come."},
+            notes={"walk-through": "Announced for later, but missing."},
         ),
         Part(
-            "Sinusoids",
+            "Sinusoidal positions",
             "w-r-s",
             "sec-05-exponent",
             "core.positions.sinusoidal_table",
             "5.2 5.7",
             notes={
-                "post": "The formula has the number of the entry where the number of the pair "
-                "belongs. Its code is right, and counts places from 1.",
+                "post": "The formula has the index of the feature where the index of "
+                "the pair belongs. Its code is correct, and counts positions "
+                "from 1.",
             },
         ),
         Part(
-            "What two places have in common",
+            "The dot product of two positions",
             "--w--",
             "sec-05-correlated",
             "core.positions.sinusoidal_table",
             notes={
-                "draft": "Places are to be uncorrelated. Those of the table that it goes on to use "
-                "are not, and are useful for it. Its other wish, that a comparison depends on the "
-                "distance, is fulfilled.",
+                "draft": "Positions are said to be uncorrelated. In the table that it "
+                "then uses they are not, which is useful. Its other "
+                "requirement, that the dot product depends on the distance "
+                "alone, holds.",
             },
         ),
         Part(
@@ -536,33 +555,33 @@ GROUPS: dict[str, list[Part]] = {
             "core.positions.LearnedPositions core.positions.SinusoidalPositions",
             "5.5",
             notes={
-                "post": "The whole table is added, so every sequence has to be of one length.",
+                "post": "The whole table is added, so every sequence must have the same length.",
                 "draft": "One number of words is fixed for all sources and targets.",
             },
         ),
         Part(
-            "Rotary positions, also for points in space",
+            "Rotary positions, in one and more dimensions",
             "---w-",
             "sec-05-space",
             "core.positions.rotate variants.positions.rotate_in_space",
             "5.3 5.10",
             notes={
-                "essay": "Names a paper of 2023 that uses them in space as their source. They were "
-                "introduced in 2021, for text.",
+                "essay": "Credits them to a paper of 2023 that uses them in space. "
+                "They were introduced in 2021, for text.",
             },
         ),
     ],
     "Encoder and decoder": [
         Part(
-            "An encoder reads once, a decoder writes",
+            "An encoder reads once, a decoder generates",
             "w-r--",
             "ch-architectures",
             "core.models.EncoderDecoder",
             "6.4",
             notes={
-                "post": "The picture is right. The split is called what makes transformers "
-                "special: recurrent networks for translation had it before, and decoder-only "
-                "transformers do without.",
+                "post": "The figure is correct. The split is called what makes "
+                "transformers special, but recurrent networks for translation "
+                "had it before, and decoder-only transformers do without.",
             },
         ),
         Part(
@@ -572,33 +591,36 @@ GROUPS: dict[str, list[Part]] = {
             "core.config.EncoderDecoderConfig",
         ),
         Part(
-            "Cross attention",
+            "Cross-attention",
             "s-w--",
             "ch-architectures",
             "core.blocks.DecoderBlock",
             "6.3",
             notes={
-                "draft": "Queries come from the decoder, keys and values from the encoder: that is "
-                "right. Its attention has exchanged query and key, though, and the product with "
-                "the values exists only if source and target are equally long.",
+                "draft": "Correctly, queries come from the decoder, keys and values "
+                "from the encoder. But its attention swaps query and key, and "
+                "the product with the values exists only if source and target "
+                "have the same length.",
             },
         ),
         Part(
-            "The feed-forward network reads what cross attention has added",
+            "The feed-forward network reads the output of cross-attention",
             "s-w--",
             "ch-architectures",
             "core.blocks.DecoderBlock",
-            notes={"draft": "It reads what was there before, and cross attention is passed by."},
+            notes={
+                "draft": "It reads the vector from before cross-attention, which has no effect."
+            },
         ),
         Part(
-            "The decoder gets target and source in this order",
+            "The decoder gets target and source, in this order",
             "r-w--",
             "ch-architectures",
             "core.models.EncoderDecoder",
             "6.5",
             notes={
-                "draft": "The call has them the other way round. Cross attention, which has no "
-                "causal mask, then looks at the target, and shows the answers.",
+                "draft": "The call swaps them. Cross-attention, which has no causal "
+                "mask, then sees the whole target.",
             },
         ),
         Part(
@@ -607,15 +629,15 @@ GROUPS: dict[str, list[Part]] = {
             "ch-architectures",
             "core.models.EncoderDecoder",
             "6.5 6.6",
-            notes={"post": "The text asks for it, and the final model passes none."},
+            notes={"post": "The text asks for it, but the final model passes none."},
         ),
         Part(
-            "Filler of the source is hidden from cross attention, too",
+            "Cross-attention gets the source's padding mask",
             "--w--",
             "ch-architectures",
             "core.blocks.DecoderBlock",
             "6.3 6.5",
-            notes={"draft": "Cross attention is given no mask."},
+            notes={"draft": "Cross-attention gets no mask."},
         ),
         Part(
             "Source and target of different lengths",
@@ -623,26 +645,26 @@ GROUPS: dict[str, list[Part]] = {
             "ch-architectures",
             "core.models.EncoderDecoder",
             notes={
-                "post": "Mask and positions have one number of tokens for both.",
+                "post": "Mask and positions have one length for both.",
                 "draft": "So have its positions.",
             },
         ),
         Part(
-            "Whether a prediction depends on where the prompt was split",
+            "Whether a prediction depends on where the prompt is split",
             "r----",
             "ch-architectures",
             "core.models.DecoderOnly",
             "6.8",
         ),
         Part(
-            "A decoder alone",
+            "Decoder-only models",
             "-r--r",
             "ch-architectures",
             "core.models.DecoderOnly",
             "6.1 6.6",
         ),
         Part(
-            "An encoder alone, for a label of the whole",
+            "Encoder-only models, for a label of the whole sequence",
             "----s",
             "ch-architectures",
             "core.models.EncoderOnly",
@@ -651,42 +673,43 @@ GROUPS: dict[str, list[Part]] = {
     ],
     "Output, and the whole": [
         Part(
-            "A linear map to the vocabulary",
+            "The unembedding",
             "rrw-r",
             "ch-architectures",
             "core.models.DecoderOnly",
             "6.1",
             notes={
-                "draft": "Its dense layers are typed with their ReLU, so that the output layer, "
-                "which has none, is not taken for one.",
+                "draft": "Its type for dense layers includes a ReLU, so the output "
+                "layer, which has none, is not accepted as one.",
             },
         ),
         Part(
-            "Softmax to a distribution",
+            "A softmax over the vocabulary",
             "rrrsr",
             "sec-00-softmax",
             "generation.sampling.sample",
             "0.1",
         ),
         Part(
-            "A softmax that survives large numbers",
+            "A numerically stable softmax",
             "--w--",
             "sec-00-softmax",
             "core.masks.masked_softmax",
             "0.1 0.8",
             notes={
-                "draft": "Does not subtract the largest number first, and gives no number at 1000.",
+                "draft": "Does not subtract the largest number first, and returns NaN at 1000.",
             },
         ),
         Part(
-            "The list of what is trained",
+            "The list of all parameters",
             "w-w--",
             "sec-03-cost",
             "looking.accounting.parameters",
             "3.7",
             notes={
-                "post": "Leaves out gains and biases of the norms.",
-                "draft": "Is put together by a broadcast over named tuples, which Julia refuses.",
+                "post": "Omits gains and biases of the norms.",
+                "draft": "Is collected by a broadcast over named tuples, which Julia "
+                "does not allow.",
             },
         ),
         Part(
@@ -696,8 +719,8 @@ GROUPS: dict[str, list[Part]] = {
             "core.models.EncoderDecoder variants.functional.encoder_decoder pretrained.load",
             "6.7",
             notes={
-                "post": "The final model is made of two layers whose code is not shown.",
-                "walk-through": "The pieces do not fit as they stand: the input has no shape, "
+                "post": "The final model uses two layers whose code is not shown.",
+                "walk-through": "The pieces do not fit as printed: the input has no shape, "
                 "blocks are made without sizes, names differ.",
                 "draft": "Its author says that no line has been run yet.",
             },
@@ -718,8 +741,9 @@ GROUPS: dict[str, list[Part]] = {
             "training.loop.cross_entropy",
             "0.2",
             notes={
-                "draft": "Takes the logarithm of a softmax, plus a small number against zeros, and "
-                "of a whole vector at once, which needs a dot in Julia.",
+                "draft": "Takes the logarithm of a softmax plus a small number against "
+                "zeros, of a whole vector at once, which needs a dot in "
+                "Julia.",
             },
         ),
         Part(
@@ -730,24 +754,25 @@ GROUPS: dict[str, list[Part]] = {
             "6.2",
         ),
         Part(
-            "Teacher forcing: the true words so far are given",
+            "Teacher forcing",
             "r-r--",
             "ch-architectures",
             "data.batches.pair_batches",
             "6.2",
         ),
         Part(
-            "Shifted by one, from a start token on",
+            "Targets shifted by one, and a start token",
             "wws-r",
             "ch-architectures",
             "data.batches.pair_batches data.batches.language_model_batches",
             "6.2",
             notes={
-                "post": "Says that nothing at all may be given to the output head. Something has "
-                "to ask for the first word: a start token. The shift is not shown; with the causal "
-                "mask but without it, every place sees its own answer.",
-                "walk-through": "Shows the row of the word that is to be guessed instead of the "
-                "one before it.",
+                "post": "Says that the decoder's initial input may be empty. The "
+                "first word needs an input: a start token. The shift is not "
+                "shown; with the causal mask but without the shift, every "
+                "position sees its own target.",
+                "walk-through": "Shows the row of the word to be predicted instead of the one "
+                "before it.",
             },
         ),
         Part(
@@ -758,7 +783,7 @@ GROUPS: dict[str, list[Part]] = {
             "6.10",
         ),
     ],
-    "Writing": [
+    "Generation": [
         Part(
             "Predict, choose, append, repeat",
             "rss-s",
@@ -767,19 +792,19 @@ GROUPS: dict[str, list[Part]] = {
             "6.4",
         ),
         Part(
-            "The source is read once for all steps",
+            "The source is encoded once for all steps",
             "r----",
             "ch-architectures",
             "generation.loop.translate",
             "6.4",
         ),
-        Part("A token that ends", "r----", "ch-architectures", "generation.loop.translate", "6.4"),
+        Part("An end token", "r----", "ch-architectures", "generation.loop.translate", "6.4"),
     ],
 }
 
 
 def show(group: str) -> str:
-    """Write one group as a table in MyST, and below it what goes wrong where."""
+    """Return one group as a table in MyST, and below it what is wrong in which text."""
     rows = [f"| part | {' | '.join(map(_upright, (*TEXTS, 'ours')))} |"]
     rows.append("|---|" + ":---:|" * (len(TEXTS) + 1))
     notes = []
@@ -793,7 +818,7 @@ def show(group: str) -> str:
 
 
 def _upright(text: str) -> str:
-    """Turn a word on its side: a column as narrow as a mark leaves room on a phone."""
+    """Rotate a word, so that its column is as narrow as a mark and fits a phone."""
     return f'<span style="writing-mode: vertical-rl">{text}</span>'
 
 
@@ -815,7 +840,7 @@ def _ours(part: Part) -> str:
 
 
 def check(book: Path = BOOK) -> None:
-    """Hold every row against the book, the library and the exercises.
+    """Check every row against the book, the library and the exercises.
 
     Raises:
         ValueError: If a row names something that there is not, or leaves out what goes wrong.
