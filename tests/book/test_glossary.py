@@ -5,7 +5,8 @@ import re
 from books import BOOK, chapters
 
 LOOKED_FOR = """
-ablation, activation patching, Adam, ALiBi, attention map, attention sink, attention weight,
+ablation, activation checkpointing, activation patching, Adam, ALiBi, attention map, attention sink,
+attention weight,
 autoregressive, batch, beam search, bfloat16, BPE, byte-pair encoding, causal mask,
 cross-attention, cross-entropy, decode step, decoder-only, direct logit attribution, dropout,
 embedding, encoder-decoder, encoder-only, entropy, exposure bias, feed-forward network,

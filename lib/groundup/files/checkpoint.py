@@ -163,7 +163,7 @@ def from_published(folder: str | Path) -> Checkpoint:
     model = from_hugging_face(folder, torch.float32)
     if tokenizer.vocab_size > model.config.vocab_size:
         raise ValueError(
-            "the model must have a place for each token of its tokenizer.json, got "
+            "the model must have room for each token of its tokenizer.json, got "
             f"vocab_size={model.config.vocab_size} for {tokenizer.vocab_size} tokens"
         )
     fields = _read_json(folder / "config.json", "a model")

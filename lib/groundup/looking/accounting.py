@@ -317,7 +317,7 @@ def activation_bytes(
         Korthikanti et al. 2022, Reducing Activation Recomputation in Large Transformer Models,
         section 4.1, which counts the same way in half precision and with dropout,
         https://arxiv.org/abs/2205.05198; Chen et al. 2016, Training Deep Nets with Sublinear
-        Memory Cost, section 4 (recomputation), https://arxiv.org/abs/1604.06174
+        Memory Cost (recomputation), https://arxiv.org/abs/1604.06174
 
     """
     _require_lengths(config, batch_size, None, length=length)

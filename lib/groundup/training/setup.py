@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from groundup.core.blocks import Block, DecoderBlock
 from groundup.core.multihead import MultiHeadAttention
 from groundup.data.batches import Batch
 from groundup.training.loop import (
@@ -81,16 +80,17 @@ def recompute(model: nn.Module) -> None:
     activation or gradient checkpointing. No number changes: dropout draws the same again.
 
     Args:
-        model: Changed in place; `activation_bytes` says what it saves.
+        model: Its stacks of blocks are changed in place, whoever wrote the blocks;
+            `activation_bytes` says what is saved.
 
     Source:
-        Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4,
+        Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
         https://arxiv.org/abs/1604.06174
 
     """
-    for module in model.modules():
-        if isinstance(module, Block | DecoderBlock):
-            module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
+    for stack in model.children():
+        for block in stack if isinstance(stack, nn.ModuleList) else ():
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def choose_setup(
