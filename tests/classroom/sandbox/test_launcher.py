@@ -175,11 +175,11 @@ def test_nothing_that_grades_can_be_imported_or_read_by_a_job(running):
 
 
 def test_killing_a_job_leaves_none_of_its_processes(running):
-    before = descendants(running.process)
+    before = descendants(running.process)  # one of an earlier job may be ending
     with running.start_job() as job:
         job.run("import subprocess\nfor _ in range(3): subprocess.Popen(['sleep', '1000'])")
-        assert len(descendants(running.process)) >= len(before) + 5
-    wait_until(lambda: descendants(running.process) == before)
+        assert len(descendants(running.process) - before) >= 5
+    wait_until(lambda: descendants(running.process) <= before)
 
 
 def test_a_grader_that_is_killed_leaves_no_process(sealed):
