@@ -156,6 +156,17 @@ def test_functions_are_called_by_name_with_copies(job):
     assert after.equal(result)
 
 
+_DIFFERENTIATED = """
+import sys
+import torch
+
+def num_imported(x):
+    before = set(sys.modules)
+    x.requires_grad_()
+    torch.autograd.grad(2 * x, x, torch.ones_like(x))
+    return len(set(sys.modules) - before)
+"""
+
 _IMPORTED = """
 import sys, torch
 from torch.utils.checkpoint import checkpoint
@@ -178,6 +189,12 @@ def test_a_call_pays_for_no_import_of_torch_s_that_each_fork_would_repeat(job):
     job.run(_IMPORTED)
     with job.serving("num_imported") as subject:
         assert subject.call("num_imported", ONE) <= 3
+
+
+def test_a_gradient_with_a_given_slope_imports_nothing_in_each_fork(job):
+    job.run(_DIFFERENTIATED)
+    with job.serving("num_imported") as subject:
+        assert subject.call("num_imported", ONE) == 0
 
 
 def has_compiler(job):

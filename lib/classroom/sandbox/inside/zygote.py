@@ -67,6 +67,7 @@ def _warm_up() -> None:
     for _ in range(3):
         subject.call("f", number.detach())
         subject.gradients("f", (number.detach(),), [0], [number.sum().detach()])
+    torch.autograd.grad(2 * number, number, torch.ones_like(number))  # imports sympy
     repr(number)
 
 
