@@ -34,7 +34,7 @@ document.addEventListener("DOMContentLoaded", () => live.wake("positions", (root
   const place = (text, name, value) => live.slider(text, name, { min: 0, max: 63, value });
   const ofQuery = place("Position of the query:", "query", data.places[0]);
   const ofKey = place("Position of the key:", "key", data.places[1]);
-  const shift = live.slider("Moved on by", "shift",
+  const shift = live.slider("Shifted by", "shift",
     { min: 0, max: data.furthest, value: data.shift });
   const says = root.querySelector(".live-says");
   const rows = [...root.querySelector("tbody").rows];
@@ -100,7 +100,7 @@ document.addEventListener("DOMContentLoaded", () => live.wake("positions", (root
     const kept = WAYS.map((way, index) =>
       `${way} ${start[index]}${start[index] === both[index] ? " stays" : ` becomes ${both[index]}`}`);
     const apart = WAYS.map((way, index) => `${way} ${one[index]}`);
-    live.say(says, `Query at ${i}, key at ${j}. Both moved on by ${by}: ${kept.join(", ")}. ` +
+    live.say(says, `Query at ${i}, key at ${j}. Both shifted by ${by}: ${kept.join(", ")}. ` +
       `The query alone moved on, to a distance of ${Math.abs(i + by - j)}: ${apart.join(", ")}.`);
   }
 

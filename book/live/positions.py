@@ -107,6 +107,6 @@ def _said(states: list[dict[str, float]], i: int, j: int, shift: int) -> str:
     ]
     apart = ", ".join(f"{way} {b}" for way, b in zip(WAYS, one, strict=True))
     return (
-        f"Query at {i}, key at {j}. Both moved on by {shift}: {', '.join(kept)}. "
+        f"Query at {i}, key at {j}. Both shifted by {shift}: {', '.join(kept)}. "
         f"The query alone moved on, to a distance of {abs(i + shift - j)}: {apart}."
     )
