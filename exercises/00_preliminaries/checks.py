@@ -243,7 +243,7 @@ LOSS = {"loss": ""}
 )
 class TestCrossEntropy:
     @points(2)
-    def test_the_loss_is_the_mean_surprise_at_the_targets(self, subject, case):
+    def test_the_loss_is_the_mean_surprisal_at_the_targets(self, subject, case):
         expect_agrees(subject, case, "cross_entropy", loss_inputs, loss_oracle, LOSS)
 
     @points(2)

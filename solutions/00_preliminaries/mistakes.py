@@ -174,7 +174,7 @@ EpsilonInTheLogarithm = CrossEntropy.but(
     "right = probabilities.gather(1, targets[counted][:, None])\n"
     "return -(right + 1e-9).log().sum() / counted.sum().clamp(min=1)",
 )
-"""A small number is added inside the logarithm, so no surprise is larger than about 20 nats, and a
+"""A small number is added inside the logarithm, so no surprisal is larger than about 20 nats, and a
 confident wrong prediction gets almost no gradient: take the log-softmax of the logits instead."""
 
 SurprisesInBits = CrossEntropy.but("clamp(min=1)", "clamp(min=1) / math.log(2)")
@@ -183,7 +183,7 @@ SurprisesInBits = CrossEntropy.but("clamp(min=1)", "clamp(min=1) / math.log(2)")
 MinusForgotten = CrossEntropy.but("return loss_of", "return -loss_of").but(
     "return losses_of", "return -losses_of"
 )
-"""The minus sign is missing: ln p is never positive, and a surprise is never negative."""
+"""The minus sign is missing: ln p is never positive, and a surprisal is never negative."""
 
 
 class TimesCompete(CrossEntropy):
@@ -365,11 +365,11 @@ class Bigram(Correct, exercise="bigram"):
         counts = pair_counts(documents, vocab_size) + smoothing
         return (counts / counts.sum(dim=1, keepdim=True)).log()
 
-    def surprises(log_probs, documents):
+    def surprisals(log_probs, documents):
         return torch.cat([log_probs[d[:-1], d[1:]] for d in documents])
 
     def bigram_loss(log_probs, documents):
-        return -surprises(log_probs, documents).mean()
+        return -surprisals(log_probs, documents).mean()
 
     first_loss = math.log
 
@@ -428,14 +428,14 @@ divide by the sum of the smoothed counts."""
 BitsForNats = Bigram.but(").mean()", ").mean() / math.log(2)").but("math.log\n", "math.log2\n")
 """The losses are in bits: nats use the natural logarithm."""
 
-SignForgotten = Bigram.but("-surprises", "surprises")
-"""The sign is missing: logarithms of probabilities are negative, a surprise is positive."""
+SignForgotten = Bigram.but("-surprisals", "surprisals")
+"""The sign is missing: logarithms of probabilities are negative, a surprisal is positive."""
 
 PairsAddedUp = Bigram.but("documents).mean()", "documents).sum()")
-"""The surprises are summed, so a longer text has a larger loss: take their mean."""
+"""The surprisals are summed, so a longer text has a larger loss: take their mean."""
 
 AverageOfAverages = Bigram.but(
-    "-surprises(…", "-torch.stack([surprises(log_probs, [d]).mean() for d in documents]).mean()"
+    "-surprisals(…", "-torch.stack([surprisals(log_probs, [d]).mean() for d in documents]).mean()"
 )
 """The documents' means are averaged, so pairs of short documents count more: take one mean over all
 pairs."""

@@ -131,7 +131,7 @@ def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise cross_entropy}}
 #
-# A language model gives a score, called a logit, to each token of its vocabulary. Its loss at one position is its surprise at the actual next token: $-\ln p(\text{target})$, where $p$ is the softmax of the logits. The loss of a batch is the mean over all positions *that count*. Sequences have different lengths and a batch is a rectangle, so some of its positions are padding. There the target is `ignore_index`, a number that marks positions that do not count.
+# A language model gives a score, called a logit, to each token of its vocabulary. Its loss at one position is its surprisal at the actual next token: $-\ln p(\text{target})$, where $p$ is the softmax of the logits. The loss of a batch is the mean over all positions *that count*. Sequences have different lengths and a batch is a rectangle, so some of its positions are padding. There the target is `ignore_index`, a number that marks positions that do not count.
 #
 # Write the loss of the batch, and the loss of each sequence by itself. If no target counts, the loss is 0: there was nothing to predict, so there is nothing to learn. (torch returns NaN, and one NaN spoils every sum it enters.) Both losses must be differentiable: gradients flow back to the logits, and at a position that does not count they are 0.
 #
@@ -154,7 +154,7 @@ def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 
 # %% exercise="cross_entropy"
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
-    """Return the mean surprise, in nats, over all targets that are not `ignore_index`.
+    """Return the mean surprisal, in nats, over all targets that are not `ignore_index`.
 
     Shapes: logits (batch, length, vocab), targets (batch, length) of integers; returns a single
     number, shape (). It is 0 if no target counts.
@@ -168,7 +168,7 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int
 
 
 def sequence_losses(logits: torch.Tensor, targets: torch.Tensor, ignore_index: int) -> torch.Tensor:
-    """Return the mean surprise, in nats, over the targets of each sequence.
+    """Return the mean surprisal, in nats, over the targets of each sequence.
 
     Shapes: as in `cross_entropy`; returns (batch,). A sequence in which no target counts has a loss
     of 0.

@@ -126,7 +126,7 @@ class LibraryWithoutReduction(Variant, exercise="cross_entropy"):
 class PlaceByPlace(Variant, exercise="cross_entropy"):
     """Two loops."""
 
-    def surprises(logits, targets, ignore_index):
+    def surprisals(logits, targets, ignore_index):
         found = []
         for row, target in zip(logits, targets.tolist(), strict=True):
             if target != ignore_index:
@@ -136,13 +136,13 @@ class PlaceByPlace(Variant, exercise="cross_entropy"):
     def cross_entropy(logits, targets, ignore_index):
         found = []
         for x, t in zip(logits, targets, strict=True):
-            found += surprises(x, t, ignore_index)
+            found += surprisals(x, t, ignore_index)
         return sum(found) / len(found) if found else logits.sum() * 0
 
     def sequence_losses(logits, targets, ignore_index):
         losses = []
         for x, t in zip(logits, targets, strict=True):
-            found = surprises(x, t, ignore_index)
+            found = surprisals(x, t, ignore_index)
             losses.append(sum(found) / len(found) if found else x.sum() * 0)
         return torch.stack(losses)
 

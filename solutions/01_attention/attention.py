@@ -114,7 +114,7 @@ def soft_lookup(
 #
 # If the tokens themselves are the queries and keys, the score of query $i$ and key $j$ is $x_i\cdot x_j$, the same as that of query $j$ and key $i$. But "cat" may need "the" more than "the" needs "cat". Two learned projections break the symmetry: $q_i = x_i W_q$ and $k_j = x_j W_k$.
 #
-# Write three small functions: the matrix of raw scores (no scale, no softmax); the single matrix $M$ for which $s_{ij} = x_i M x_j^\top$; and a measure of asymmetry, $\lVert S - S^\top\rVert / \lVert S\rVert$, which is 0 for symmetric scores.
+# Write three small functions: the matrix of raw scores (no scale, no softmax); the single matrix $M$ for which $s_{ij} = x_i M x_j^\top$; and a measure of asymmetry, $\lVert S - S^\top\rVert / \lVert S\rVert$, which is 0 for symmetric scores ($\lVert S\rVert$ is the root of the sum of all squared entries).
 #
 # *Before you code:* what is the shape of $M$, and what is the highest rank it can have? For which $W_q, W_k$ are the scores symmetric for every input?
 #

@@ -198,7 +198,7 @@ def mended_modes(
 #
 # An influence of one millionth counts. A change in the fourteenth digit is rounding error and does not.
 #
-# *Before you code:* if you differentiate the *sum* of all outputs with respect to the inputs, what do you lose? After a LayerNorm the features of a token sum to 0, always. What is the derivative of that sum? And what happens to the LayerNorm of a token if you add 1 to each of its features?
+# *Before you code:* if you differentiate the *sum* of all outputs with respect to the inputs, what do you lose? A LayerNorm (chapter 4) subtracts from the features of a token their mean and divides them by their standard deviation, so they sum to 0, always. What is the derivative of that sum? And what happens to the LayerNorm of a token if you add 1 to each of its features?
 #
 # <details><summary>Answers, after you have tried</summary>
 #

@@ -50,7 +50,7 @@ def attention_only(tokens, weights, vocab_size, max_len):
 # %% [markdown]
 # {{exercise induction_weights}}
 #
-# A text contains `cat sat`, and later `cat` again. What comes next? The simplest prediction needs no grammar: *what came after this token the last time*. A head that predicts in this way is called an **induction head** ([Olsson et al. 2022](https://transformer-circuits.pub/2022/in-context-learning-and-induction-heads/index.html)). One layer cannot do it: the head would have to find a position by the token *before* it, and no vector contains this token. Two layers can:
+# A text contains `cat sat`, and later `cat` again. What comes next? The simplest prediction needs no grammar: *what came after this token the last time*. A head that predicts in this way is called an **induction head** ([Olsson et al. 2022](https://transformer-circuits.pub/2022/in-context-learning-and-induction-heads/index.html)). A head of the first layer cannot do it: it would have to find a position by the token *before* it, and no vector contains this token yet. Two layers can (the book's page “Circuits by hand” sets such weights piece by piece; read it first if this is new to you):
 #
 # 1. the head of layer 1 attends to the previous position, and writes the token at that position into `before`;
 # 2. the head of layer 2 attends to the position where `before` equals the current token. It copies the token at that position into `guess`.
