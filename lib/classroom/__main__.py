@@ -103,7 +103,7 @@ def _start(args: argparse.Namespace) -> int:
     is_first = not (args.root / WORK).exists()
     notebooks, stay = prepare(args.root)
     for notebook in stay:
-        print(f"{notebook} stays as you left it; the course has a newer one in exercises/")
+        print(f"kept {notebook} as you left it; the course has a newer version in exercises/")
     named = [each for each in notebooks if args.assignment in (None, each.parent.name)]
     if not named:
         there = ", ".join(each.parent.name for each in notebooks)
@@ -345,7 +345,7 @@ def _similarity(args: argparse.Namespace) -> int:
     titles = {each.exercise: each.title for verdict in verdicts for each in verdict.reports}
     print(to_text(look_alikes(answers, blanks, verdicts), titles))
     if not verdicts:
-        print("nobody is graded: shared wrong answers would say more, see `classroom grade`")
+        print("nothing is graded yet: after `classroom grade`, shared wrong answers count too")
     return 0
 
 
@@ -499,7 +499,7 @@ def _doctor(args: argparse.Namespace) -> int:
         if not layer.active and layer.name == "control groups":
             print(
                 f"    {'':<{width}}  without them, memory in sockets and pipes is estimated, all "
-                "memory is looked at 20 times a second, and CPU time is shared by priorities"
+                "memory is measured 20 times a second, and CPU time is divided by priorities"
             )
     if lacking:
         names = ", ".join(layer.name for layer in lacking)
@@ -601,15 +601,15 @@ def _parser() -> argparse.ArgumentParser:
     option("--verify", action="store_true", help="write nothing; report what is out of date")
 
     option = add("new", _new, "write a small exercise for an author to change", "--root")
-    option("name", help="of the assignment, such as 11_topic")
+    option("name", help="name of the assignment, such as 11_topic")
 
     option = add("handout", _handout, "write the repository that students get", "--root")
-    option("--to", type=Path, required=True, help="an empty folder, or what this wrote before")
+    option("--to", type=Path, required=True, help="an empty folder, or an earlier handout")
 
     option = add(
         "start", _start, "copy the exercises into work/ and open them in JupyterLab", "--root"
     )
-    option("assignment", nargs="?", help="to be opened; the first by default")
+    option("assignment", nargs="?", help="assignment to open; the first by default")
     option("--no-lab", action="store_true", help="do not start JupyterLab")
 
     option = add("check", _check, "run a notebook and report which checks pass")
@@ -685,7 +685,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "similarity",
         _similarity,
-        "report submissions that look alike: what to ask about, and no proof",
+        "list pairs of submissions that look alike: a reason to ask, not a proof",
         *("assignment", "--submitted", "--kept", "--root"),
     )
 
@@ -712,13 +712,13 @@ def _parser() -> argparse.ArgumentParser:
     option(
         "--times-from-archive",
         action="store_true",
-        help="take the times of submission from the source, not the present time",
+        help="take the times of submission from the source instead of the present time",
     )
 
     option = add(
         "roster",
         _roster,
-        "put the people of a CSV file of Moodle's or Canvas's into the gradebook",
+        "add the people of a CSV file from Moodle or Canvas to the gradebook",
         *("--submitted", "--root"),
     )
     option("file", type=Path, help="participants, a grading worksheet, or Canvas's gradebook")
@@ -740,7 +740,7 @@ def _parser() -> argparse.ArgumentParser:
     option(
         "--column",
         default="",
-        help="for the grades; by default Grade for Moodle, the assignment's name for Canvas",
+        help="column for the grades; by default Grade in Moodle, the assignment's name in Canvas",
     )
     option("--zeros", action="store_true", help="write 0 for those who have submitted nothing")
 

@@ -200,7 +200,7 @@ def _library_to_train(args: argparse.Namespace) -> ModuleType | None:
 
 
 def _show(library: ModuleType, task: Task, model: AnyModel, out: Path) -> None:
-    """Print which pieces of a library ran and what they write, and save a picture of it."""
+    """Print which pieces of a library ran and what they generate, and save a picture of it."""
     sample = at_work.write_both(model, library, dict(task.tokenizers), at_work.prompts_for(task))
     records = map(json.loads, (out / "log.jsonl").read_text(encoding="utf-8").splitlines())
     losses = [(record["step"], record["loss"]) for record in records]
@@ -530,11 +530,11 @@ def _standard_input() -> list[str]:
 def _device(name: str) -> torch.device:
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not there.get(name, True):
-        raise ValueError(f"--device {name} needs a GPU that torch can use so, got none")
+        raise ValueError(f"--device {name} needs a GPU that torch can use, got none")
     if name == "auto":
         name = next((gpu for gpu in there if there[gpu]), "cpu")
     if name == "mps" and is_worker():
-        raise ValueError("workers must use --device cpu or cuda, got mps, through which none meet")
+        raise ValueError("workers must use --device cpu or cuda, got mps, which cannot join them")
     if name == "cuda" and is_worker():  # each worker on a machine has its own GPU
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         return torch.device(name, torch.cuda.current_device())
