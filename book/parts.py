@@ -776,7 +776,7 @@ GROUPS: dict[str, list[Part]] = {
             },
         ),
         Part(
-            "Optimiser and schedule",
+            "Optimizer and schedule",
             "--s-s",
             "ch-architectures",
             "training.loop.adamw training.loop.warmup_inverse_root",
