@@ -6,9 +6,9 @@ the project,
 
     python book/training_runs.py
 
-trains all of them, and the runs with other schedules, optimizers, precisions and sizes, on one CPU
-thread in about two minutes, and writes `tests/benchmarks/records/training_runs.json`. `load` reads
-that record.
+trains all of them, and the runs with other schedules, optimizers, precisions and sizes, in about one
+minute of CPU time, and writes `tests/benchmarks/records/training_runs.json`. `load` reads that
+record.
 """
 
 import datetime
