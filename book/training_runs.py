@@ -259,8 +259,11 @@ def loss_of_width(width: int, seed: int) -> tuple[int, float]:
 # --- the record ----------------------------------------------------------------------------
 
 
-def load() -> dict[str, Any]:
+def load(file: str | Path = RECORD) -> dict[str, Any]:
     """Read the committed record of these runs. Losses are in nats per character.
+
+    Args:
+        file: The record. A page that names it in its code runs again when the record changes.
 
     Returns:
         hardware, date, command: Where, when and how the runs were made.
@@ -275,7 +278,7 @@ def load() -> dict[str, Any]:
             held-out characters): four widths, two seeds of the initial weights.
 
     """
-    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    record = json.loads(Path(file).read_text(encoding="utf-8"))
     record["curves"] = {name: Curve(**curve) for name, curve in record["curves"].items()}
     record["schedules"] = {
         name: [Curve(**curve) for curve in curves] for name, curves in record["schedules"].items()
