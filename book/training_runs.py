@@ -6,8 +6,8 @@ the project,
 
     python book/training_runs.py
 
-trains all of them, and the runs with other schedules, optimizers, precisions and sizes, in about one
-minute of CPU time, and writes `tests/benchmarks/records/training_runs.json`. `load` reads that
+trains all of them, and the runs with other schedules, optimizers, precisions and sizes, in about
+one minute of CPU time, and writes `tests/benchmarks/records/training_runs.json`. `load` reads that
 record.
 """
 
