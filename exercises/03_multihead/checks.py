@@ -850,13 +850,10 @@ class TestLatentAttention:
         inputs = absorbed_query_inputs
         expect_agrees(subject, case, "absorbed_query", inputs, absorbed_query_oracle, returns)
 
-    @points(1)
-    def test_scores_are_computed_with_the_latents(self, subject, case):
-        self.compare(subject, case, "mixed")
-
-    @points(1)
-    def test_the_average_of_the_latents_is_projected_to_values(self, subject, case):
-        self.compare(subject, case, "output")
+    @points(2)
+    def test_latents_serve_as_keys_and_as_values(self, subject, case):
+        inputs = absorbed_inputs
+        expect_agrees(subject, case, "absorbed_attention", inputs, absorbed_oracle, ABSORBED)
 
     @points(1)
     def test_the_absorbed_form_agrees_with_the_expanded_one(self, subject, case):
@@ -879,17 +876,6 @@ class TestLatentAttention:
     @points(1)
     def test_a_cache_of_latents_does_not_grow_with_the_heads(self, subject, case):
         self.count(subject, case, ["latent"])
-
-    def compare(self, subject, case, part):
-        expect_agrees(
-            subject,
-            case,
-            "absorbed_attention",
-            absorbed_inputs,
-            absorbed_oracle,
-            ABSORBED,
-            compare=[part],
-        )
 
     def count(self, subject, case, parts):
         def inputs(case):
