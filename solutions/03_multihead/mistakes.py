@@ -820,8 +820,8 @@ class Latent(Correct, exercise="latent_attention"):
 LatentScoresNotScaled = Latent.but(" / math.sqrt(query.shape[-1])", "").but(
     " / math.sqrt(d_head)", ""
 )
-"""The scores are not divided by the square root of d_head, the width of a query before it is
-absorbed."""
+"""The scores are not scaled: divide them by the square root of d_head, the width of a query before
+it is absorbed."""
 
 AbsorbedScaledByLatentWidth = Latent.but("math.sqrt(d_head)", "math.sqrt(latent.shape[-1])")
 """The scores of the absorbed form are divided by the square root of d_latent; they are the same
@@ -860,7 +860,8 @@ LatentSoftmaxOverQueries = Latent.but("softmax(dim=-1)", "softmax(dim=-2)", time
 """The softmax runs over the queries; the weights of each query over the keys must sum to 1."""
 
 LatentMaskIgnored = Latent.but("scores = scores.masked_fill", "scores.masked_fill")
-"""The mask has no effect: masked_fill returns a new tensor and leaves the scores unchanged."""
+"""The mask has no effect: masked_fill does not change the scores in place but returns a new tensor,
+so assign its result."""
 
 LatentMaskInverted = Latent.but("~mask", "mask")
 """The mask is inverted; True means that a query may attend to a key."""
@@ -914,4 +915,4 @@ RotatedKeyNotCounted = Latent.but("(d_latent + d_rotary)", "d_latent")
 OneLayerCounted = Latent.but("num_layers * 2 * d_head", "2 * d_head").but(
     "num_layers * (d_latent + d_rotary)", "d_latent + d_rotary"
 )
-"""The numbers are those of one layer; every layer has a cache."""
+"""The numbers are those of one layer: multiply by the number of layers, because each has a cache."""

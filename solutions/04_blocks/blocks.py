@@ -747,13 +747,13 @@ def centre_writer(
 # %% [markdown]
 # {{exercise mixture_of_experts}}
 #
-# Every token uses all parameters of a feed-forward network, and most parameters of a block are there. A *mixture of experts* has many feed-forward networks, the *experts*, and a *router*, which picks `top_k` of them for each token ([Shazeer et al. 2017, section 2](https://arxiv.org/abs/1701.06538)). The router is one matrix that gives a token a score for each expert. A softmax over the scores of *all* experts makes probabilities $p_i$ of them, and the outputs of the chosen experts are added up, each multiplied by its probability:
+# Every token uses all parameters of a feed-forward network, and most parameters of a block are there. A *mixture of experts* has many feed-forward networks, the *experts*, and a *router*, which picks `top_k` of them for each token ([Shazeer et al. 2017, section 2](https://arxiv.org/abs/1701.06538)). The router is one matrix that gives a token a score for each expert. A softmax over the scores of *all* experts turns them into probabilities $p_i$, and the outputs of the chosen experts are added up, each multiplied by its probability:
 #
 # $$y = \sum_{i\,\in\,\text{top-}k} p_i\,E_i(x), \qquad E_i(x) = \mathrm{relu}(x\,U_i)\,D_i$$
 #
 # The probabilities of the chosen experts are not rescaled to sum to 1, as in the Switch Transformer ([Fedus et al. 2021, section 2.1](https://arxiv.org/abs/2101.03961)). Other models do rescale them.
 #
-# 1. `route` returns each token's probabilities of all experts, and which experts it uses: a boolean tensor with `top_k` times True for each token.
+# 1. `route` returns each token's probabilities of all experts, and which experts it uses: a boolean tensor with `top_k` True entries for each token.
 # 2. `mixture_of_experts` takes both and returns the sum. Run an expert only on the tokens that use it. Running all experts on all tokens and multiplying by 0 costs everything that was to be saved, and it is wrong as soon as an unused expert overflows: 0 times infinity is NaN.
 # 3. An expert that is chosen more often is trained more often, becomes better, and is chosen more often still, until most experts are idle. A second loss, added with a small factor, prevents that (section 2.2 of the same paper). For $N$ experts, let $f_i$ be the fraction of all choices in the batch that went to expert $i$ (each token makes `top_k` choices), and $P_i$ the average probability of expert $i$ over all tokens of the batch, whatever they chose. Write `balance_loss`:
 #

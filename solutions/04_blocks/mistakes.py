@@ -989,7 +989,7 @@ SoftmaxOverTokens = Experts.but("softmax(dim=-1)", "softmax(dim=-2)")
 """The softmax runs over the tokens of a sequence; it is over the experts of each token."""
 
 ScoresForProbabilities = Experts.but("return probabilities, chosen", "return scores, chosen")
-"""The scores are returned without a softmax; they are not probabilities."""
+"""The scores are returned as they are: a softmax over the experts makes probabilities of them."""
 
 LeastProbableChosen = Experts.but("dim=-1).indices", "dim=-1, largest=False).indices")
 """The experts with the lowest probabilities are chosen: take the highest."""
@@ -1012,7 +1012,7 @@ fewer than top_k."""
 
 OutputsNotWeighted = Experts.but("weights[own, i, None] * output", "output")
 """The outputs of the experts are added without their probabilities, so no gradient reaches the
-router."""
+router: multiply each output by its probability."""
 
 AllExpertsUsed = Experts.but("used[:, i].nonzero()[:, 0]", "torch.arange(len(tokens))")
 """Every expert is run on every token and weighted by its probability: only the chosen ones count."""
@@ -1045,8 +1045,7 @@ ExpertsWithoutActivation = Experts.but("F.relu(tokens[own] @ w_up[i])", "(tokens
 """The experts have no ReLU between their two matrices, which could then be one matrix."""
 
 NotTimesTheNumberOfExperts = Experts.but("return tokens.shape[1] * (", "return (")
-"""The factor of the number of experts is missing, so that equal use gives 1 divided by that
-number."""
+"""The factor of the number of experts is missing: multiply by it, so that equal use gives 1."""
 
 FractionsOfTokens = Experts.but("used.mean(dim=0) / used[0].sum()", "used.mean(dim=0)")
 """The fractions are those of the tokens and sum to top_k: divide by the number of choices."""
@@ -1056,7 +1055,7 @@ FractionsTwice = Experts.but("(fractions * average)", "(fractions * fractions)")
 average probability."""
 
 ProbabilitiesTwice = Experts.but("(fractions * average)", "(average * average)")
-"""The average probabilities are squared, and what was chosen is not used."""
+"""The average probabilities are squared: multiply them by the fractions of the choices instead."""
 
 ProductBeforeTheAverage = Experts.but(
     "(fractions * average).sum()", "(used * tokens).mean(dim=0).sum() / used[0].sum()"
