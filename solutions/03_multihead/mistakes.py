@@ -915,4 +915,5 @@ RotatedKeyNotCounted = Latent.but("(d_latent + d_rotary)", "d_latent")
 OneLayerCounted = Latent.but("num_layers * 2 * d_head", "2 * d_head").but(
     "num_layers * (d_latent + d_rotary)", "d_latent + d_rotary"
 )
-"""The numbers are those of one layer: multiply by the number of layers, because each has a cache."""
+"""The numbers are those of one layer: multiply by the number of layers, because each has a
+cache."""

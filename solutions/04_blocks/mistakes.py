@@ -1015,7 +1015,8 @@ OutputsNotWeighted = Experts.but("weights[own, i, None] * output", "output")
 router: multiply each output by its probability."""
 
 AllExpertsUsed = Experts.but("used[:, i].nonzero()[:, 0]", "torch.arange(len(tokens))")
-"""Every expert is run on every token and weighted by its probability: only the chosen ones count."""
+"""Every expert is run on every token and weighted by its probability: only the chosen ones
+count."""
 
 UnusedExpertsTimesZero = Experts.but("used[:, i].nonzero()[:, 0]", "torch.arange(len(tokens))").but(
     "weights[own, i, None] * output", "(weights * used)[:, i, None] * output"
