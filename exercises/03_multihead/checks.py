@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from classroom.calls.lending import Refused
-from classroom.exercise.comparing import describe, differs
+from classroom.exercise.comparing import describe, differs, wrong_form
+from classroom.exercise.diagnosis import asking
 from classroom.exercise.expect import (
     exercise,
     expect_agrees,
+    expect_answer,
     expect_gradients,
     expect_inputs_unchanged,
     expect_law,
@@ -736,4 +738,151 @@ class TestConvolutionAsHeads:
             convolution_oracle,
             CONVOLVED,
             compare=parts,
+        )
+
+
+# 3.11 -----------------------------------------------------------------------------------------
+
+
+def latent_inputs(case):
+    batch, length, heads = case.size("batch", 2), case.size("length", 5), case.size("heads", 3)
+    d_model, d_head = case.size("d_model", 10), case.size("d_head", 4)
+    d_latent, d_value = case.size("d_latent", 6), case.size("d_value", 7)
+    return (
+        case.normal(batch, length, d_model),
+        case.normal(heads, d_model, d_head, std=0.4),
+        case.normal(d_model, d_latent, std=0.4),
+        case.normal(heads, d_latent, d_head, std=0.6),
+        case.normal(heads, d_latent, d_value),
+    )
+
+
+def masked_latent_inputs(case):
+    x, *maps = latent_inputs(case)
+    return x, *maps, random_mask(case, *x.shape[:2], x.shape[1])
+
+
+@handed_out
+def latent_oracle(x, w_query, w_latent, w_key, w_value, mask=None):
+    ...
+
+
+def decoding_inputs(case):
+    batch, heads, q_len = case.size("batch", 2), case.size("heads", 3), case.size("q_len", 4)
+    k_len, d_head = case.size("k_len", 8), case.size("d_head", 5)
+    d_latent, d_value = case.size("d_latent", 6), case.size("d_value", 7)
+    return (
+        case.normal(batch, heads, q_len, d_head),
+        case.normal(batch, k_len, d_latent),
+        case.normal(heads, d_latent, d_head, std=0.6),
+        case.normal(heads, d_latent, d_value),
+    )
+
+
+def absorbed_query_inputs(case):
+    query, _, w_key, _ = decoding_inputs(case)
+    return query, w_key
+
+
+def absorbed_inputs(case):
+    query, latent, w_key, w_value = decoding_inputs(case)
+    return torch.einsum("bhqd,hcd->bhqc", query, w_key), latent, w_value, query.shape[-1]
+
+
+@handed_out
+def absorbed_query_oracle(query, w_key):
+    ...
+
+
+@handed_out
+def absorbed_oracle(absorbed, latent, w_value, d_head):
+    ...
+
+
+@handed_out
+def expanded_oracle(query, latent, w_key, w_value):
+    ...
+
+
+def by_absorption(subject, query, latent, w_key, w_value):
+    absorbed = subject.call("absorbed_query", query, w_key)
+    return subject.call("absorbed_attention", absorbed, latent, w_value, query.shape[-1])
+
+
+@handed_out
+def cached_oracle(num_layers, num_heads, num_kv_heads, d_head, d_latent, d_rotary):
+    ...
+
+
+LATENT = {"output": "batch num_heads length d_value"}
+ABSORBED = {
+    "output": "batch num_heads q_len d_value",
+    "mixed": "batch num_heads q_len d_latent",
+}
+CACHED = {"multi_head": "", "grouped": "", "latent": ""}
+
+
+@exercise(
+    "latent_attention",
+    number="3.11",
+    title="Latent attention: a small cache",
+    asks="`latent_attention` expands keys and values from one latent per token; `absorbed_query` "
+    "and `absorbed_attention` compute the same from the latents alone; `cached_floats` counts the "
+    "numbers that a model caches per token.",
+    difficulty=4,
+    importance=3,
+    minutes=35,
+    deeper=True,
+)
+class TestLatentAttention:
+    @points(2)
+    def test_each_head_has_keys_and_values_of_its_own(self, subject, case):
+        expect_agrees(subject, case, "latent_attention", latent_inputs, latent_oracle, LATENT)
+
+    @points(1)
+    def test_a_mask_holds_for_every_head(self, subject, case):
+        inputs = masked_latent_inputs
+        expect_agrees(subject, case, "latent_attention", inputs, latent_oracle, LATENT)
+
+    @points(1)
+    def test_the_query_absorbs_the_projection_of_the_keys(self, subject, case):
+        returns = {"absorbed": "batch num_heads q_len d_latent"}
+        inputs = absorbed_query_inputs
+        expect_agrees(subject, case, "absorbed_query", inputs, absorbed_query_oracle, returns)
+
+    @points(2)
+    def test_latents_serve_as_keys_and_as_values(self, subject, case):
+        inputs = absorbed_inputs
+        expect_agrees(subject, case, "absorbed_attention", inputs, absorbed_oracle, ABSORBED)
+
+    @points(1)
+    def test_the_absorbed_form_agrees_with_the_expanded_one(self, subject, case):
+        args = decoding_inputs(case)
+
+        def judge(seen):
+            expected = expanded_oracle(*args)
+            if problem := wrong_form(seen, expected, ABSORBED, "absorbed_attention"):
+                return problem
+            return differs("output of the absorbed form", seen[0], expected[0], tolerance=1e-5)
+
+        more = [decoding_inputs(case.fresh(number)) for number in range(2)]
+        requests = [asking(by_absorption, *given) for given in (args, *more)]
+        expect_answer(subject, case, requests, judge, tolerance=1e-5)
+
+    @points(1)
+    def test_a_cache_of_heads_holds_keys_and_values(self, subject, case):
+        self.count(subject, case, ["multi_head", "grouped"])
+
+    @points(1)
+    def test_a_cache_of_latents_does_not_grow_with_the_heads(self, subject, case):
+        self.count(subject, case, ["latent"])
+
+    def count(self, subject, case, parts):
+        def inputs(case):
+            kv_heads, sharing = case.integer(2, 4), case.integer(5, 7)
+            widths = case.integer(20, 60), case.integer(70, 99), case.integer(5, 15)
+            return case.integer(7, 19), kv_heads * sharing, kv_heads, *widths
+
+        expect_agrees(
+            subject, case, "cached_floats", inputs, cached_oracle, CACHED, compare=parts, draws=2
         )

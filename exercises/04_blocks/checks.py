@@ -885,3 +885,124 @@ class TestSwappedSublayer:
     def test_with_it_in_any_layer_the_logits_are_the_same(self, subject, case):
         for layer in range(len(reader()[0].blocks)):
             expect_same_logits(subject, case, layer)
+
+
+# 4.12 -----------------------------------------------------------------------------------------
+
+
+def expert_tokens(case, top_k):
+    """Draw tokens and a router."""
+    batch, length, d_model = case.size("batch", 2), case.size("length", 5), case.size("d_model", 6)
+    num_experts = case.size("num_experts", 4, smallest=top_k + 1)
+    return case.normal(batch, length, d_model), case.normal(d_model, num_experts, std=0.5)
+
+
+def router_inputs(case, top_k):
+    return *expert_tokens(case, top_k), top_k
+
+
+def scores_of(x, w_router):
+    return torch.einsum("btm,me->bte", x, w_router)
+
+
+def routed(scores, top_k):
+    """Probabilities and choices: the experts with scores as high as the last one chosen."""
+    last = scores.sort(dim=-1, descending=True).values[..., top_k - 1 : top_k]
+    return scores.exp() / scores.exp().sum(dim=-1, keepdim=True), scores >= last
+
+
+@handed_out
+def router_oracle(x, w_router, top_k):
+    ...
+
+
+def expert_weights(case, d_model, num_experts):
+    d_ff = case.size("d_ff", 7)
+    return case.normal(num_experts, d_model, d_ff), case.normal(num_experts, d_ff, d_model)
+
+
+def expert_inputs(case):
+    x, w_router = expert_tokens(case, 2)
+    return x, *routed(scores_of(x, w_router), 2), *expert_weights(case, *w_router.shape)
+
+
+def overflowing_inputs(case):
+    """One expert is used by no token, and would overflow for some of them but not for all."""
+    x, w_router = expert_tokens(case, 2)
+    x[0, -1, 0], x[0, 0, 0] = -1 - x[0, -1, 0].abs(), 1 + x[0, 0, 0].abs()
+    scores, idle = scores_of(x, w_router), case.integer(0, w_router.shape[1] - 1)
+    scores[..., idle] = scores.amin() - 1
+    w_up, w_down = expert_weights(case, *w_router.shape)
+    w_up[idle], w_down[idle] = 0.0, 1e200
+    w_up[idle, 0, 0] = 1e200
+    return x, *routed(scores, 2), w_up, w_down
+
+
+@handed_out
+def experts_oracle(x, probabilities, chosen, w_up, w_down):
+    ...
+
+
+def balance_inputs(case, top_k):
+    return routed(scores_of(*expert_tokens(case, top_k)), top_k)
+
+
+@handed_out
+def balance_oracle(probabilities, chosen):
+    ...
+
+
+ROUTED = {
+    "probabilities": "batch length num_experts",
+    "chosen": "batch length num_experts",
+}
+BALANCE = {"loss": ""}
+
+
+@exercise(
+    "mixture_of_experts",
+    number="4.12",
+    title="A mixture of experts, and its balance",
+    asks="`route` gives each token its probabilities of all experts and the experts that it uses; "
+    "`mixture_of_experts` adds up the weighted outputs of these; `balance_loss` is the "
+    "load-balancing loss of a batch.",
+    difficulty=3,
+    importance=3,
+    minutes=30,
+    deeper=True,
+)
+class TestMixtureOfExperts:
+    @points(1)
+    def test_probabilities_are_a_softmax_over_all_experts(self, subject, case):
+        self.route(subject, case, "probabilities")
+
+    @points(1)
+    def test_each_token_uses_its_most_probable_experts(self, subject, case):
+        self.route(subject, case, "chosen")
+
+    @points(2)
+    def test_the_outputs_of_chosen_experts_are_weighted_and_added_up(self, subject, case):
+        self.mix(subject, case, expert_inputs)
+
+    @points(1)
+    def test_an_unused_expert_may_overflow(self, subject, case):
+        self.mix(subject, case, overflowing_inputs)
+
+    @points(1)
+    def test_the_balance_loss_compares_choices_and_probabilities(self, subject, case):
+        self.balance(subject, case, top_k=1)
+
+    @points(1)
+    def test_all_choices_of_a_token_count_for_the_balance(self, subject, case):
+        self.balance(subject, case, top_k=3)
+
+    def route(self, subject, case, part):
+        inputs = partial(router_inputs, top_k=3)
+        expect_agrees(subject, case, "route", inputs, router_oracle, ROUTED, compare=[part])
+
+    def mix(self, subject, case, inputs):
+        expect_agrees(subject, case, "mixture_of_experts", inputs, experts_oracle, TOKENS)
+
+    def balance(self, subject, case, top_k):
+        inputs = partial(balance_inputs, top_k=top_k)
+        expect_agrees(subject, case, "balance_loss", inputs, balance_oracle, BALANCE)

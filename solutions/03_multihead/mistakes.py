@@ -791,3 +791,129 @@ FirstTokenStandsIn = (
 )
 """A head that looks past the beginning takes the first token instead; it should have no weight
 there."""
+
+
+# 3.11 -----------------------------------------------------------------------------------------
+class Latent(Correct, exercise="latent_attention"):
+    def latent_attention(x, w_query, w_latent, w_key, w_value, mask=None):
+        query, latent = x[:, None] @ w_query, (x @ w_latent)[:, None]
+        key, value = latent @ w_key, latent @ w_value
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
+        return scores.softmax(dim=-1) @ value
+
+    def absorbed_query(query, w_key):
+        return query @ w_key.mT
+
+    def absorbed_attention(absorbed, latent, w_value, d_head):
+        latent = latent[:, None]
+        weights = (absorbed @ latent.mT / math.sqrt(d_head)).softmax(dim=-1)
+        mixed = weights @ latent
+        return mixed @ w_value, mixed
+
+    def cached_floats(num_layers, num_heads, num_kv_heads, d_head, d_latent, d_rotary):
+        per_head = num_layers * 2 * d_head
+        return num_heads * per_head, num_kv_heads * per_head, num_layers * (d_latent + d_rotary)
+
+
+LatentScoresNotScaled = Latent.but(" / math.sqrt(query.shape[-1])", "").but(
+    " / math.sqrt(d_head)", ""
+)
+"""The scores are not scaled: divide them by the square root of d_head, the width of a query before
+it is absorbed."""
+
+AbsorbedScaledByLatentWidth = Latent.but("math.sqrt(d_head)", "math.sqrt(latent.shape[-1])")
+"""The scores of the absorbed form are divided by the square root of d_latent; they are the same
+numbers as the scores of width d_head, so divide by the square root of d_head."""
+
+LatentScaledByModelWidth = Latent.but("math.sqrt(query.shape[-1])", "math.sqrt(x.shape[-1])")
+"""The scores are divided by the square root of d_model; a dot product of query and key has d_head
+terms."""
+
+QueryScaledWhileAbsorbed = Latent.but("query @ w_key.mT", "query @ w_key.mT / query.shape[-1]**0.5")
+"""The absorbed query is divided by the square root of d_head already, and the scores are divided
+again: scale once, in absorbed_attention."""
+
+FirstUpProjectionForAllHeads = (
+    Latent.but("latent @ w_key, latent @ w_value", "latent @ w_key[0], latent @ w_value[0]")
+    .but("query @ w_key.mT", "query @ w_key[0].mT")
+    .but("mixed @ w_value", "mixed @ w_value[0]")
+)
+"""Every head uses the up-projections of head 0: the heads share the latents, and each expands them
+by its own w_key[h] and w_value[h]."""
+
+KeysAlsoAsValues = Latent.but("latent @ w_value", "latent @ w_key")
+"""The keys are used as values as well: values are expanded from the latent by w_value."""
+
+ValuesNeverExpanded = Latent.but("latent @ w_value", "latent").but("mixed @ w_value", "mixed")
+"""The result is an average of latents; project it to values with w_value."""
+
+ValuesMadeForEveryToken = Latent.but(
+    "mixed = weights @ latent\nreturn …",
+    "mixed = weights @ (latent @ w_value)\nreturn mixed, mixed",
+)
+"""A value is made of every latent and then the values are averaged: average the latents, return
+that as mixed, and project it once."""
+
+LatentSoftmaxOverQueries = Latent.but("softmax(dim=-1)", "softmax(dim=-2)", times=2)
+"""The softmax runs over the queries; the weights of each query over the keys must sum to 1."""
+
+LatentMaskIgnored = Latent.but("scores = scores.masked_fill", "scores.masked_fill")
+"""The mask has no effect: masked_fill does not change the scores in place but returns a new tensor,
+so assign its result."""
+
+LatentMaskInverted = Latent.but("~mask", "mask")
+"""The mask is inverted; True means that a query may attend to a key."""
+
+LatentMaskWithoutHeads = Latent.but("~mask.unsqueeze(-3)", "~mask")
+"""The mask has no axis for the heads, so its axis of sequences is aligned with the heads of the
+scores: insert an axis of size 1."""
+
+LatentMaskAfterSoftmax = Latent.but(
+    "if mask is not None:…\nreturn …",
+    "weights = scores.softmax(dim=-1)\n"
+    "if mask is not None:\n"
+    "    weights = weights.masked_fill(~mask.unsqueeze(-3), 0.0)\n"
+    "return weights @ value",
+)
+"""Masked weights are set to zero after the softmax, so the rest no longer sum to 1: mask the scores
+instead."""
+
+UpProjectionNotTransposed = Latent.but("query @ w_key.mT", "query @ w_key")
+"""The query is multiplied by w_key, which takes a latent to a key; to absorb it, multiply by its
+transpose."""
+
+HeadsOfTheQuerySummed = Latent.but(
+    "query @ w_key.mT", 'torch.einsum("bhqd,hcd->bqc", query, w_key)'
+)
+"""The absorbed queries of all heads are summed: keep the axis of the heads."""
+
+KeysWithoutValuesCounted = Latent.but("num_layers * 2 * d_head", "num_layers * d_head")
+"""Only the keys of multi-head and grouped-query attention are counted; their values are cached as
+well."""
+
+GroupSizeForSharedHeads = Latent.but(
+    "num_kv_heads * per_head", "num_heads // num_kv_heads * per_head"
+)
+"""Grouped-query attention is counted with the number of query heads in a group; what is cached are
+num_kv_heads heads."""
+
+LatentCountedTwice = Latent.but("(d_latent + d_rotary)", "(2 * d_latent + d_rotary)")
+"""The latent is counted once for the keys and once for the values; both are made from the same
+one."""
+
+LatentForEachHead = Latent.but("(d_latent + d_rotary)", "(num_heads * d_latent + d_rotary)")
+"""A latent is counted for each head; all heads share one."""
+
+RotatedKeyForEachHead = Latent.but("(d_latent + d_rotary)", "(d_latent + num_heads * d_rotary)")
+"""A rotated key is counted for each head; all heads share one."""
+
+RotatedKeyNotCounted = Latent.but("(d_latent + d_rotary)", "d_latent")
+"""The rotated key is left out: it is not made from the latent, so it is cached too."""
+
+OneLayerCounted = Latent.but("num_layers * 2 * d_head", "2 * d_head").but(
+    "num_layers * (d_latent + d_rotary)", "d_latent + d_rotary"
+)
+"""The numbers are those of one layer: multiply by the number of layers, because each has a
+cache."""

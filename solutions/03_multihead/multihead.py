@@ -691,6 +691,106 @@ def convolution_as_heads(
 
 
 # %% [markdown]
+# {{exercise latent_attention}}
+#
+# During generation, each layer of multi-head attention caches a key and a value of every head for each token. *Multi-head latent attention* caches one short vector instead, the latent $c = x W_c$ of width `d_latent`, and makes the keys and values of head $h$ from it ([DeepSeek-AI 2024, section 2.1.2](https://arxiv.org/abs/2405.04434)):
+#
+# $$k_h = c\, W_K^h, \qquad v_h = c\, W_V^h$$
+#
+# So every head still has keys and values of its own. The queries are projected from the tokens, as always.
+#
+# 1. `latent_attention` makes the latents, expands them into keys and values, and attends. It returns the outputs of the heads before they are merged.
+# 2. For each new token, the keys and values of all cached tokens would have to be made again. They need not be made at all, because $q\,(c\,W_K)^\top = (q\,W_K^\top)\,c^\top$: project the one query instead of the many latents. `absorbed_query` returns $q\,W_K^{h\top}$ without any scaling. `absorbed_attention` takes these queries and the cached latents. It makes no key and no value of any token: it returns the output and, as `mixed`, the weighted average of the latents that the output is made from. Both forms must agree to within 1e-5.
+# 3. `cached_floats` counts the numbers that a whole model caches per token: with multi-head attention, with grouped-query attention, and with latent attention. Keys and values of all three have width `d_head`. A rotation by position cannot be absorbed into the query, so in each layer latent attention also caches one rotated key of width `d_rotary`, which all heads share.
+#
+# *Before you code:* an absorbed query has width `d_latent`. By the square root of which width are its scores divided?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# Of `d_head`, as before. The scores are the same numbers, computed in another order: they were dot products of `d_head` terms.
+# </details>
+#
+# <details><summary>Hint: all heads at once</summary>
+#
+# `@` broadcasts: `(batch, 1, length, d_latent)` times `(num_heads, d_latent, d_head)` is `(batch, num_heads, length, d_head)`. All heads share the latents, so they need an axis of size 1 for the heads.
+# </details>
+# <details><summary>Hint: the values</summary>
+#
+# $\sum_s a_s\,(c_s W_V) = \big(\sum_s a_s\,c_s\big)\, W_V$: average first, then project once per query.
+# </details>
+
+
+# %% exercise="latent_attention"
+def latent_attention(
+    x: torch.Tensor,
+    w_query: torch.Tensor,
+    w_latent: torch.Tensor,
+    w_key: torch.Tensor,
+    w_value: torch.Tensor,
+    mask: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attend to keys and values that are expanded from one latent per token.
+
+    Shapes: x (batch, length, d_model), w_query (num_heads, d_model, d_head), w_latent
+    (d_model, d_latent), w_key (num_heads, d_latent, d_head), w_value
+    (num_heads, d_latent, d_value), mask (batch, length, length) or (length, length), the same
+    for all heads; returns (batch, num_heads, length, d_value).
+    """
+    ### BEGIN SOLUTION
+    latent = (x @ w_latent).unsqueeze(1)  # for all heads
+    query, key, value = x.unsqueeze(1) @ w_query, latent @ w_key, latent @ w_value
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)
+    return scores.softmax(dim=-1) @ value
+    ### END SOLUTION
+
+
+def absorbed_query(query: torch.Tensor, w_key: torch.Tensor) -> torch.Tensor:
+    """Return queries that can be compared with the latents themselves, unscaled.
+
+    Shapes: query (batch, num_heads, q_len, d_head), w_key (num_heads, d_latent, d_head); returns
+    (batch, num_heads, q_len, d_latent).
+    """
+    ### BEGIN SOLUTION
+    return query @ w_key.transpose(-2, -1)
+    ### END SOLUTION
+
+
+def absorbed_attention(
+    absorbed: torch.Tensor, latent: torch.Tensor, w_value: torch.Tensor, d_head: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend to latents, and return the output and the averages of the latents, as mixed.
+
+    Shapes: absorbed (batch, num_heads, q_len, d_latent), latent (batch, k_len, d_latent), w_value
+    (num_heads, d_latent, d_value); returns (batch, num_heads, q_len, d_value) and
+    (batch, num_heads, q_len, d_latent). d_head is the width of the queries before absorption.
+    """
+    ### BEGIN SOLUTION
+    latent = latent.unsqueeze(1)
+    scores = absorbed @ latent.transpose(-2, -1) / math.sqrt(d_head)
+    mixed = scores.softmax(dim=-1) @ latent
+    return mixed @ w_value, mixed
+    ### END SOLUTION
+
+
+def cached_floats(
+    num_layers: int, num_heads: int, num_kv_heads: int, d_head: int, d_latent: int, d_rotary: int
+) -> tuple[int, int, int]:
+    """Return how many numbers a model caches per token with three kinds of attention.
+
+    In this order: multi-head attention, grouped-query attention with num_kv_heads key and value
+    heads, and latent attention.
+    """
+    ### BEGIN SOLUTION
+    per_head = 2 * d_head  # a key and a value
+    per_layer = num_heads * per_head, num_kv_heads * per_head, d_latent + d_rotary
+    multi_head, grouped, latent = (num_layers * numbers for numbers in per_layer)
+    return multi_head, grouped, latent
+    ### END SOLUTION
+
+
+# %% [markdown]
 # ## Look at what you built
 #
 # Four heads of width 4 from your own layer, with random weights: the singular values of each head's OV circuit, and of their sum. Each circuit is 16 by 16, but a head writes in only 4 directions; the other singular values are 0 up to rounding. The sum has full rank. It is also exactly the circuit of one head of width 16 with the same matrices: if all heads attend to the same token, together they write what the wide head writes. They differ when they attend to different tokens, which is their purpose. (This cell is not graded.)

@@ -719,3 +719,131 @@ class TorchConvolution(Variant, exercise="convolution_as_heads"):
         output = F.conv1d(padded, kernel.flip(0).permute(2, 1, 0)).mT
         ones = torch.ones(length, length, dtype=x.dtype)
         return output, torch.stack([ones.tril(-j).triu(-j) for j in range(width)])
+
+
+# 3.11 -----------------------------------------------------------------------------------------
+
+
+class HeadAfterHead(Variant, exercise="latent_attention"):
+    """A loop over the heads; the cache is counted with a loop over the layers."""
+
+    def latent_attention(x, w_query, w_latent, w_key, w_value, mask=None):
+        latent, outputs = x @ w_latent, []
+        for head in range(len(w_query)):
+            query, key = x @ w_query[head], latent @ w_key[head]
+            scores = query @ key.transpose(1, 2) / math.sqrt(key.shape[-1])
+            if mask is not None:
+                scores = scores + torch.zeros_like(scores).masked_fill(~mask, -math.inf)
+            outputs.append(F.softmax(scores, dim=-1) @ (latent @ w_value[head]))
+        return torch.stack(outputs, dim=1)
+
+    def absorbed_query(query, w_key):
+        return torch.stack([query[:, h] @ w.T for h, w in enumerate(w_key)], dim=1)
+
+    def absorbed_attention(absorbed, latent, w_value, d_head):
+        outputs, averages = [], []
+        for head, to_value in enumerate(w_value):
+            scores = absorbed[:, head] @ latent.transpose(1, 2) * d_head**-0.5
+            averages.append(scores.softmax(dim=-1) @ latent)
+            outputs.append(averages[-1] @ to_value)
+        return torch.stack(outputs, dim=1), torch.stack(averages, dim=1)
+
+    def cached_floats(num_layers, num_heads, num_kv_heads, d_head, d_latent, d_rotary):
+        multi_head = grouped = latent = 0
+        for _ in range(num_layers):
+            multi_head += num_heads * (d_head + d_head)
+            grouped += num_kv_heads * (d_head + d_head)
+            latent += d_latent + d_rotary
+        return multi_head, grouped, latent
+
+
+class LatentByEinsum(Variant, exercise="latent_attention"):
+    """Einsum throughout; the queries are scaled before the scores."""
+
+    def latent_attention(x, w_query, w_latent, w_key, w_value, mask=None):
+        latent = torch.einsum("btm,mc->btc", x, w_latent)
+        query = torch.einsum("btm,hmd->bhtd", x, w_query) / w_query.shape[2] ** 0.5
+        scores = torch.einsum("bhqd,bkc,hcd->bhqk", query, latent, w_key)
+        if mask is not None:
+            allowed = mask[:, None] if mask.dim() == 3 else mask
+            scores = scores.where(allowed, -torch.inf)
+        return torch.einsum("bhqk,bkc,hcv->bhqv", scores.softmax(-1), latent, w_value)
+
+    def absorbed_query(query, w_key):
+        return torch.einsum("bhqd,hcd->bhqc", query, w_key)
+
+    def absorbed_attention(absorbed, latent, w_value, d_head):
+        scores = torch.einsum("bhqc,bkc->bhqk", absorbed / math.sqrt(d_head), latent)
+        mixed = torch.einsum("bhqk,bkc->bhqc", scores.softmax(-1), latent)
+        return torch.einsum("bhqc,hcv->bhqv", mixed, w_value), mixed
+
+    def cached_floats(num_layers, num_heads, num_kv_heads, d_head, d_latent, d_rotary):
+        kept = torch.tensor(
+            [2 * num_heads * d_head, 2 * num_kv_heads * d_head, d_latent + d_rotary]
+        )
+        return tuple((num_layers * kept).tolist())
+
+
+class LatentByTorch(Variant, exercise="latent_attention"):
+    """Torch's attention; a latent is a key and value head that all query heads share."""
+
+    def latent_attention(x, w_query, w_latent, w_key, w_value, mask=None):
+        low_rank = w_latent @ w_key, w_latent @ w_value  # multi-head attention of rank d_latent
+        query, key, value = (x.unsqueeze(1) @ w for w in (w_query, *low_rank))
+        if mask is not None and mask.dim() == 3:
+            mask = mask.unsqueeze(1)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    def absorbed_query(query, w_key):
+        return torch.matmul(query, w_key.permute(0, 2, 1))
+
+    def absorbed_attention(absorbed, latent, w_value, d_head):
+        shared = latent.unsqueeze(1)
+        mixed = F.scaled_dot_product_attention(
+            absorbed, shared, shared, scale=1 / math.sqrt(d_head), enable_gqa=True
+        )
+        return mixed @ w_value, mixed
+
+    def cached_floats(num_layers, num_heads, num_kv_heads, d_head, d_latent, d_rotary):
+        def of_heads(heads):
+            return num_layers * heads * d_head * 2
+
+        return [of_heads(num_heads), of_heads(num_kv_heads), num_layers * (d_latent + d_rotary)]
+
+
+class HeadsAsOneMatrix(Variant, exercise="latent_attention"):
+    """One wide up-projection, split into heads afterwards; the queries of all heads in a row."""
+
+    def wide(w):
+        return w.transpose(0, 1).flatten(1)  # (features, num_heads * width)
+
+    def to_heads(x, num_heads):
+        return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+    def latent_attention(x, w_query, w_latent, w_key, w_value, mask=None):
+        heads, latent = len(w_query), x @ w_latent
+        query, key, value = (
+            to_heads(tokens @ wide(w), heads)
+            for tokens, w in ((x, w_query), (latent, w_key), (latent, w_value))
+        )
+        scores = torch.matmul(query, key.mT).div(query.shape[-1] ** 0.5)
+        if mask is not None:
+            scores[~mask.expand(len(x), *mask.shape[-2:])[:, None].expand_as(scores)] = -math.inf
+        return torch.softmax(scores, dim=3).matmul(value)
+
+    def absorbed_query(query, w_key):
+        return (query.unsqueeze(-2) * w_key.unsqueeze(1)).sum(dim=-1)
+
+    def absorbed_attention(absorbed, latent, w_value, d_head):
+        rows = absorbed.flatten(1, 2)  # multi-query attention: more queries to one head
+        weights = (rows @ latent.mT / d_head**0.5).softmax(dim=-1)
+        mixed = (weights @ latent).view(absorbed.shape)
+        return torch.matmul(mixed, w_value), mixed
+
+    def cached_floats(num_layers, num_heads, num_kv_heads, d_head, d_latent, d_rotary):
+        counts = {
+            "multi-head": num_heads * d_head * 2,
+            "grouped": num_kv_heads * d_head * 2,
+            "latent": d_latent + d_rotary,
+        }
+        return tuple(num_layers * count for count in counts.values())

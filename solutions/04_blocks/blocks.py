@@ -745,6 +745,89 @@ def centre_writer(
 
 
 # %% [markdown]
+# {{exercise mixture_of_experts}}
+#
+# Every token uses all parameters of a feed-forward network, and most parameters of a block are there. A *mixture of experts* has many feed-forward networks, the *experts*, and a *router*, which picks `top_k` of them for each token ([Shazeer et al. 2017, section 2](https://arxiv.org/abs/1701.06538)). The router is one matrix that gives a token a score for each expert. A softmax over the scores of *all* experts turns them into probabilities $p_i$, and the outputs of the chosen experts are added up, each multiplied by its probability:
+#
+# $$y = \sum_{i\,\in\,\text{top-}k} p_i\,E_i(x), \qquad E_i(x) = \mathrm{relu}(x\,U_i)\,D_i$$
+#
+# The probabilities of the chosen experts are not rescaled to sum to 1, as in the Switch Transformer ([Fedus et al. 2021, section 2.1](https://arxiv.org/abs/2101.03961)). Other models do rescale them.
+#
+# 1. `route` returns each token's probabilities of all experts, and which experts it uses: a boolean tensor with `top_k` True entries for each token.
+# 2. `mixture_of_experts` takes both and returns the sum. Run an expert only on the tokens that use it. Running all experts on all tokens and multiplying by 0 costs everything that was to be saved, and it is wrong as soon as an unused expert overflows: 0 times infinity is NaN.
+# 3. An expert that is chosen more often is trained more often, becomes better, and is chosen more often still, until most experts are idle. A second loss, added with a small factor, prevents that (section 2.2 of the same paper). For $N$ experts, let $f_i$ be the fraction of all choices in the batch that went to expert $i$ (each token makes `top_k` choices), and $P_i$ the average probability of expert $i$ over all tokens of the batch, whatever they chose. Write `balance_loss`:
+#
+# $$L_{\text{balance}} = N \sum_i f_i\,P_i$$
+#
+# *Before you code:* what is the balance loss if all experts are used equally, and what if one expert is chosen by all tokens with probability 1? Suppose that `top_k` is 1 and the probability is rescaled: what can the router learn from the loss of the model?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# 1 and $N$. Nothing: the rescaled probability is 1 for every token, whatever the scores are, so no gradient reaches the router.
+# </details>
+#
+# <details><summary>Hint: from indices to a boolean tensor</summary>
+#
+# `topk(...).indices` are the experts of each token. `scatter(-1, indices, True)` sets these entries of a tensor of False.
+# </details>
+# <details><summary>Hint: the tokens of one expert</summary>
+#
+# `own = chosen[..., i]` is True for the tokens that use expert `i`, `x[own]` is a matrix of these tokens, perhaps with no row, and `y[own] += ...` adds to these tokens only.
+# </details>
+
+
+# %% exercise="mixture_of_experts"
+def route(x: torch.Tensor, w_router: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each token's probabilities of all experts, and which top_k of them it uses.
+
+    Shapes: x (batch, length, d_model), w_router (d_model, num_experts); returns two of
+    (batch, length, num_experts), probabilities and chosen, which is boolean.
+    """
+    ### BEGIN SOLUTION
+    probabilities = (x @ w_router).softmax(dim=-1)
+    indices = probabilities.topk(top_k, dim=-1).indices
+    nothing = torch.zeros_like(probabilities, dtype=torch.bool)
+    return probabilities, nothing.scatter(-1, indices, True)
+    ### END SOLUTION
+
+
+def mixture_of_experts(
+    x: torch.Tensor,
+    probabilities: torch.Tensor,
+    chosen: torch.Tensor,
+    w_up: torch.Tensor,
+    w_down: torch.Tensor,
+) -> torch.Tensor:
+    """Return for each token the sum of its experts' outputs, weighted by their probabilities.
+
+    Shapes: x (batch, length, d_model), probabilities and chosen (batch, length, num_experts),
+    w_up (num_experts, d_model, d_ff), w_down (num_experts, d_ff, d_model); returns
+    (batch, length, d_model).
+    """
+    ### BEGIN SOLUTION
+    mixed = torch.zeros_like(x)
+    for index, (up, down) in enumerate(zip(w_up, w_down, strict=True)):
+        own = chosen[..., index]  # (batch, length)
+        output = F.relu(x[own] @ up) @ down
+        mixed[own] += probabilities[..., index, None][own] * output
+    return mixed
+    ### END SOLUTION
+
+
+def balance_loss(probabilities: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Return the load-balancing loss of a batch, a tensor with one number.
+
+    Shapes: probabilities and chosen (batch, length, num_experts); returns ().
+    """
+    ### BEGIN SOLUTION
+    num_experts = probabilities.shape[-1]
+    counts = chosen.flatten(0, 1).sum(dim=0)
+    fractions = counts / counts.sum()
+    return num_experts * (fractions * probabilities.flatten(0, 1).mean(dim=0)).sum()
+    ### END SOLUTION
+
+
+# %% [markdown]
 # ## Look at what you built
 #
 # First, see what the loss alone would have told you. Each row below puts one wrong sub-layer into all three blocks of the model. The first column is all that a training curve shows; the second compares the logits. Look for the rows whose loss you would have believed. A wrong sub-layer may even have a slightly lower loss on this text than the correct one. (These cells are not graded.)

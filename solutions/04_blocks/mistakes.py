@@ -945,3 +945,144 @@ ReluInsteadOfGelu = Swapped.but("F.gelu", "F.relu")
 
 BiasesForgotten = Swapped.but('T + weights["up.bias"]', "T").but('T + weights["down.bias"]', "T")
 """The biases of the two layers are not added."""
+
+
+# 4.12 -----------------------------------------------------------------------------------------
+class Experts(Correct, exercise="mixture_of_experts"):
+    def route(x, w_router, top_k):
+        scores = x @ w_router
+        probabilities = scores.softmax(dim=-1)
+        best = probabilities.topk(top_k, dim=-1).indices
+        chosen = F.one_hot(best, w_router.shape[1]).sum(dim=-2).bool()
+        return probabilities, chosen
+
+    def mixture_of_experts(x, probabilities, chosen, w_up, w_down):
+        tokens = x.flatten(0, 1)
+        weights, used = probabilities.flatten(0, 1), chosen.flatten(0, 1)
+        mixed = torch.zeros_like(tokens)
+        for i in range(len(w_up)):
+            own = used[:, i].nonzero()[:, 0]
+            output = F.relu(tokens[own] @ w_up[i]) @ w_down[i]
+            mixed = mixed.index_add(0, own, weights[own, i, None] * output)
+        return mixed.view_as(x)
+
+    def balance_loss(probabilities, chosen):
+        tokens, used = probabilities.flatten(0, 1), chosen.flatten(0, 1).to(probabilities.dtype)
+        fractions = used.mean(dim=0) / used[0].sum()
+        average = tokens.mean(dim=0)
+        return tokens.shape[1] * (fractions * average).sum()
+
+
+RescaledOverChosen = Experts.but(
+    "return probabilities, chosen",
+    "probabilities = probabilities * chosen\n"
+    "return probabilities / probabilities.sum(dim=-1, keepdim=True), chosen",
+).but(
+    "mixed = torch.zeros_like(tokens)",
+    "weights = weights / (weights * used).sum(dim=1, keepdim=True)\n"
+    "mixed = torch.zeros_like(tokens)",
+)
+"""The probabilities of the chosen experts are rescaled to sum to 1: here the softmax runs over all
+experts, and its probabilities are used as they are."""
+
+SoftmaxOverTokens = Experts.but("softmax(dim=-1)", "softmax(dim=-2)")
+"""The softmax runs over the tokens of a sequence; it is over the experts of each token."""
+
+ScoresForProbabilities = Experts.but("return probabilities, chosen", "return scores, chosen")
+"""The scores are returned as they are: a softmax over the experts makes probabilities of them."""
+
+LeastProbableChosen = Experts.but("dim=-1).indices", "dim=-1, largest=False).indices")
+"""The experts with the lowest probabilities are chosen: take the highest."""
+
+OneExpertWhateverTopK = Experts.but("topk(top_k, dim", "topk(1, dim")
+"""Each token uses a single expert; it uses top_k of them."""
+
+ExpertsChooseTokens = Experts.but(
+    "best = …\nchosen = …",
+    "best = probabilities.topk(min(top_k, x.shape[1]), dim=-2).indices\n"
+    "chosen = torch.zeros_like(probabilities, dtype=torch.bool).scatter(-2, best, True)",
+)
+"""Each expert chooses top_k tokens of the sequence; each token chooses top_k experts."""
+
+ChosenIfAboveAverage = Experts.but(
+    "best = …\nchosen = …", "chosen = probabilities > 1 / w_router.shape[1]"
+)
+"""Every expert with more than an equal part of the probability is chosen, which may be more or
+fewer than top_k."""
+
+OutputsNotWeighted = Experts.but("weights[own, i, None] * output", "output")
+"""The outputs of the experts are added without their probabilities, so no gradient reaches the
+router: multiply each output by its probability."""
+
+AllExpertsUsed = Experts.but("used[:, i].nonzero()[:, 0]", "torch.arange(len(tokens))")
+"""Every expert is run on every token and weighted by its probability: only the chosen ones
+count."""
+
+UnusedExpertsTimesZero = Experts.but("used[:, i].nonzero()[:, 0]", "torch.arange(len(tokens))").but(
+    "weights[own, i, None] * output", "(weights * used)[:, i, None] * output"
+)
+"""Every expert is run on every token and multiplied by 0 where it is not chosen: that saves
+nothing, and 0 times an infinite output is NaN. Run each expert on its own tokens."""
+
+LastExpertOnly = Experts.but(
+    "mixed.index_add(0, own, weights[own, i, None] * output)",
+    "mixed.index_copy(0, own, weights[own, i, None] * output)",
+)
+"""The output of each expert overwrites that of the expert before it: add them up."""
+
+MeanOfChosen = Experts.but(
+    "return mixed.view_as(x)", "return (mixed / used.sum(dim=1, keepdim=True)).view_as(x)"
+)
+"""The outputs are averaged over the experts that a token uses; they are summed, because the
+probabilities are the weights."""
+
+InputWeighted = Experts.but(
+    "F.relu(tokens[own] @ w_up[i])", "F.relu(weights[own, i, None] * tokens[own] @ w_up[i])"
+)
+"""The probability multiplies the input of the expert as well as its output: it multiplies the
+output only."""
+
+ExpertsWithoutActivation = Experts.but("F.relu(tokens[own] @ w_up[i])", "(tokens[own] @ w_up[i])")
+"""The experts have no ReLU between their two matrices, which could then be one matrix."""
+
+NotTimesTheNumberOfExperts = Experts.but("return tokens.shape[1] * (", "return (")
+"""The factor of the number of experts is missing: multiply by it, so that equal use gives 1."""
+
+FractionsOfTokens = Experts.but("used.mean(dim=0) / used[0].sum()", "used.mean(dim=0)")
+"""The fractions are those of the tokens and sum to top_k: divide by the number of choices."""
+
+FractionsTwice = Experts.but("(fractions * average)", "(fractions * fractions)")
+"""The fractions of the choices are squared: they have no gradient, so one factor must be the
+average probability."""
+
+ProbabilitiesTwice = Experts.but("(fractions * average)", "(average * average)")
+"""The average probabilities are squared: multiply them by the fractions of the choices instead."""
+
+ProductBeforeTheAverage = Experts.but(
+    "(fractions * average).sum()", "(used * tokens).mean(dim=0).sum() / used[0].sum()"
+)
+"""Choices and probabilities are multiplied token by token: take the average of each over the batch
+first, then multiply."""
+
+ChosenProbabilitiesOnly = Experts.but("tokens.mean(dim=0)", "(tokens * used).mean(dim=0)")
+"""Only probabilities of chosen experts enter the average: it is over all tokens, whatever they
+chose."""
+
+SummedOverTokens = Experts.but("tokens.mean(dim=0)", "tokens.sum(dim=0)")
+"""The probabilities are summed over the tokens, so the loss grows with the batch: take their
+average."""
+
+BalanceOfEachSequence = Experts.but(
+    "return tokens.shape[1] * …",
+    "used = chosen.to(tokens.dtype)\n"
+    "fractions = used.mean(dim=1) / used[0, 0].sum()\n"
+    "return tokens.shape[1] * (fractions * probabilities.mean(dim=1)).sum(dim=-1).mean()",
+)
+"""Each sequence gets a loss of its own, and these are averaged: both averages are over all tokens
+of the batch."""
+
+FirstChoicesOnly = Experts.but(
+    "fractions = used.mean(dim=0) / used[0].sum()",
+    "fractions = F.one_hot(tokens.argmax(dim=1), tokens.shape[1]).to(tokens.dtype).mean(dim=0)",
+)
+"""Only the first choice of each token is counted; it makes top_k of them."""

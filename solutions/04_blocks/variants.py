@@ -600,3 +600,88 @@ class Modules(Variant, exercise="swapped_sublayer"):
         }
         network.load_state_dict(state)
         return x + network(x)
+
+
+# 4.12 -----------------------------------------------------------------------------------------
+
+
+class ExpertsTokenByToken(Variant, exercise="mixture_of_experts"):
+    """Loops over tokens and choices."""
+
+    def route(x, w_router, top_k):
+        probabilities = torch.softmax(x @ w_router, dim=-1)
+        chosen = torch.zeros(probabilities.shape, dtype=torch.bool)
+        for b in range(x.shape[0]):
+            for t in range(x.shape[1]):
+                for expert in probabilities[b, t].argsort(descending=True)[:top_k]:
+                    chosen[b, t, expert] = True
+        return probabilities, chosen
+
+    def mixture_of_experts(x, probabilities, chosen, w_up, w_down):
+        rows = []
+        for b in range(x.shape[0]):
+            row = []
+            for t in range(x.shape[1]):
+                y = torch.zeros(x.shape[-1], dtype=x.dtype)
+                for i in range(len(w_up)):
+                    if chosen[b, t, i]:
+                        y = y + probabilities[b, t, i] * (torch.relu(x[b, t] @ w_up[i]) @ w_down[i])
+                row.append(y)
+            rows.append(torch.stack(row))
+        return torch.stack(rows)
+
+    def balance_loss(probabilities, chosen):
+        batch, length, num_experts = chosen.shape
+        total = probabilities.new_zeros(())
+        for i in range(num_experts):
+            fraction = int(chosen[..., i].sum()) / int(chosen.sum())
+            total = total + fraction * probabilities[..., i].sum() / (batch * length)
+        return total * num_experts
+
+
+class ExpertsGathered(Variant, exercise="mixture_of_experts"):
+    """The weights of each token's own experts are gathered, and multiplied in one einsum."""
+
+    def route(x, w_router, top_k):
+        scores = torch.einsum("btm,mn->btn", x, w_router)
+        threshold = scores.topk(top_k, dim=-1).values.amin(dim=-1, keepdim=True)
+        return F.softmax(scores, dim=-1), scores.ge(threshold)
+
+    def mixture_of_experts(x, probabilities, chosen, w_up, w_down):
+        token, expert = chosen.flatten(0, 1).nonzero(as_tuple=True)  # one row for each choice
+        hidden = torch.einsum("cm,cmf->cf", x.flatten(0, 1)[token], w_up[expert]).clamp(min=0)
+        weights = probabilities.flatten(0, 1)[token, expert]
+        outputs = torch.einsum("c,cf,cfm->cm", weights, hidden, w_down[expert])
+        return torch.zeros_like(x.flatten(0, 1)).index_add(0, token, outputs).reshape(x.shape)
+
+    def balance_loss(probabilities, chosen):
+        fractions = chosen.sum(dim=(0, 1)) / chosen.sum()
+        return probabilities.shape[2] * torch.dot(
+            fractions.to(probabilities.dtype), probabilities.mean(dim=(0, 1))
+        )
+
+
+class ExpertsWhere(Variant, exercise="mixture_of_experts"):
+    """Where a token does not use an expert, its output is never looked at; a float mask."""
+
+    def route(x, w_router, top_k):
+        probabilities = (x @ w_router).log_softmax(-1).exp()
+        rank = probabilities.argsort(dim=-1, descending=True).argsort(dim=-1)
+        return probabilities, rank < top_k
+
+    def mixture_of_experts(x, probabilities, chosen, w_up, w_down):
+        mixed = 0
+        for i, (up, down) in enumerate(zip(w_up, w_down, strict=True)):
+            (where,) = chosen[..., i].flatten().nonzero(as_tuple=True)
+            own = x.reshape(-1, x.shape[-1])[where]
+            network = nn.Sequential(nn.Linear(*up.shape, bias=False), nn.ReLU())
+            hidden = torch.func.functional_call(network, {"0.weight": up.T}, (own,))
+            weighted = probabilities[..., i].flatten()[where].unsqueeze(1) * (hidden @ down)
+            empty = x.new_zeros(x.shape[0] * x.shape[1], x.shape[2])
+            mixed = mixed + empty.index_put((where,), weighted).unflatten(0, x.shape[:2])
+        return mixed
+
+    def balance_loss(probabilities, chosen):
+        average = probabilities.mean(dim=1).mean(dim=0)
+        per_choice = average.expand(chosen.shape)[chosen]  # of the expert of each choice
+        return chosen.shape[-1] * per_choice.mean()
