@@ -706,6 +706,97 @@ def noam(step: int, d_model: int, warmup_steps: int) -> float:
 
 
 # %% [markdown]
+# {{exercise functional_gradients}}
+#
+# A module keeps its parameters inside. Written as a function, the same model takes them as an argument: a **tree**, that is, nested dictionaries whose leaves are tensors. A function that depends on its arguments alone and changes none of them is called *pure*. What is that good for? Other functions can transform it. `torch.func.grad` turns it into a function that returns the gradient with respect to its first argument, here the whole tree, and `torch.func.vmap` maps it over the examples of a batch.
+#
+# | leaf of the tree | shape |
+# |---|---|
+# | `parameters["embedding"]["tokens"]` | `(vocab_size, d_model)` |
+# | `parameters["embedding"]["positions"]` | `(max_len, d_model)` |
+# | `parameters["blocks"]["0"]`, then `"1"` … | the dictionary of weights that the given `block` takes, one for each block, in order |
+# | `parameters["final_norm"]["gain"]` and `["bias"]` | `(d_model,)` |
+# | `parameters["unembedding"]` | `(vocab_size, d_model)`; not in the tree if the weights are tied |
+#
+# Write four pure functions:
+#
+# - `functional_logits`: the decoder-only model of exercise 6.1, without the scale. Embeddings plus positions, every block with a causal mask, the final norm, the logits. If the tree has no `"unembedding"`, the table of the tokens is used twice.
+# - `functional_loss`: the mean cross-entropy in nats over all targets that are not `-100`. The targets are the next tokens already: nothing has to be shifted.
+# - `functional_gradients`: the gradient of the loss, as a tree with the same names and shapes as `parameters`.
+# - `sgd_step`: a *new* tree, in which every leaf has moved against its gradient by `learning_rate` times that gradient.
+#
+# Tokens and targets are `(batch, length)`, or `(length,)` for a single sequence: mapped by `vmap`, a function sees one example without the batch axis. The given `block` works with both.
+#
+# *Before you code:* in a tree without `"unembedding"`, how many gradients does the table of the tokens get? And what goes wrong if `functional_logits` writes `parameters["unembedding"] = parameters["embedding"]["tokens"]` first?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# One: the sum over both of its uses. The caller's tree has changed: from then on it has one more leaf, each of the two gets a part of the gradient, and after one step of gradient descent they differ. The weights are no longer tied, and nothing crashes.
+# </details>
+#
+# <details><summary>Hint: with or without a batch axis</summary>
+#
+# Count axes from the right: `tokens.shape[-1]` is the length in both cases, and `logits.flatten(0, -2)` has one row per target in both.
+# </details>
+# <details><summary>Hint: a gradient of a tree</summary>
+#
+# `torch.func.grad(function)` is a function. It takes the arguments of `function`, and returns a tree like the first.
+# </details>
+# <details><summary>Hint: a step for every leaf</summary>
+#
+# `sgd_step` can call itself: on a dictionary it returns a dictionary of the results for its entries, on a tensor a new tensor.
+# </details>
+
+
+# %% exercise="functional_gradients"
+def functional_logits(parameters: dict, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the logits of the token after each position, computed from a tree of parameters.
+
+    Shapes: tokens (batch, length) or (length,); returns (batch, length, vocab_size) or
+    (length, vocab_size).
+    """
+    ### BEGIN SOLUTION
+    length, table = tokens.shape[-1], parameters["embedding"]["tokens"]
+    x = table[tokens] + parameters["embedding"]["positions"][:length]
+    past = torch.ones(length, length, dtype=torch.bool).tril()
+    for weights in parameters["blocks"].values():
+        x = block(x, past, weights)
+    norm = parameters["final_norm"]
+    x = F.layer_norm(x, x.shape[-1:], norm["gain"], norm["bias"])
+    return x @ parameters.get("unembedding", table).T
+    ### END SOLUTION
+
+
+def functional_loss(
+    parameters: dict, tokens: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """Return the mean cross-entropy in nats over the targets that are not -100."""
+    ### BEGIN SOLUTION
+    logits = functional_logits(parameters, tokens)
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)
+    ### END SOLUTION
+
+
+def functional_gradients(parameters: dict, tokens: torch.Tensor, targets: torch.Tensor) -> dict:
+    """Return the gradient of the loss with respect to each leaf, as a tree like parameters."""
+    ### BEGIN SOLUTION
+    return torch.func.grad(functional_loss)(parameters, tokens, targets)
+    ### END SOLUTION
+
+
+def sgd_step(parameters: dict, gradients: dict, learning_rate: float) -> dict:
+    """Return a new tree after one step of gradient descent."""
+    ### BEGIN SOLUTION
+    if isinstance(parameters, dict):
+        return {
+            name: sgd_step(leaf, gradients[name], learning_rate)
+            for name, leaf in parameters.items()
+        }
+    return parameters - learning_rate * gradients
+    ### END SOLUTION
+
+
+# %% [markdown]
 # ## Look at what you built
 #
 # First, your decoding loop and your cross-attention with trained weights: `greedy_translation`, with `swapped_cross_attention` inside, translates dates that were not in the training data. (These cells are not graded.)

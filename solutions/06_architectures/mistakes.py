@@ -1016,3 +1016,147 @@ OutputMapForgotten = Swapped.but("return x …", "return x + merged")
 MatricesNotTransposed = Swapped.but("].T +", "] +", times=4)
 """The matrices are used as they are stored, (d_out, d_in), which raises no error because they are
 square: nn.Linear multiplies by the transpose."""
+
+
+# 6.11 -------------------------------------------------------------------------------------------
+class Functions(Correct, exercise="functional_gradients"): ...
+
+
+TiedInTheTree = Functions.but("length, table = …", "").but(
+    "x = table[tokens] …",
+    """
+    length, table = tokens.shape[-1], parameters["embedding"]["tokens"]
+    parameters.setdefault("unembedding", table)
+    x = table[tokens] + parameters["embedding"]["positions"][:length]
+    """,
+)
+"""The table is written into the tree as its unembedding matrix, so the caller's tree is no longer
+tied: its next gradient is split between two leaves. Look the table up, and write nothing into
+parameters."""
+
+UnembeddingIgnored = Functions.but('parameters.get("unembedding", table)', "table")
+"""The logits always come from the table of the tokens; if the tree has an unembedding matrix, the
+weights are not tied."""
+
+TiedToACopy = Functions.but("table).T", "table.detach()).T")
+"""The tied matrix is a detached copy of the table, so the gradient of the table lacks its second
+use; use the same leaf twice."""
+
+NormOfItsOwn = Functions.but(
+    "norm = …\nx = …",
+    "norm = torch.nn.LayerNorm(x.shape[-1], dtype=x.dtype)\nx = norm(x)",
+)
+"""The final norm is a module made in the function, with a gain of 1 and a bias of 0: take both from
+the tree."""
+
+FirstBlockRepeated = Functions.but(
+    'for weights in parameters["blocks"].values():\n    x = block(x, past, weights)',
+    'for _ in parameters["blocks"]:\n    x = block(x, past, parameters["blocks"]["0"])',
+)
+"""Every block is computed with the weights of block 0; each has its own branch of the tree."""
+
+NothingHidden = Functions.but("dtype=torch.bool).tril()", "dtype=torch.bool)")
+"""The causal mask hides nothing: each position sees the tokens after it, and the loss is too
+low."""
+
+BatchAxisAssumed = Functions.but("tokens.shape[-1]", "tokens.shape[1]")
+"""The length is read from axis 1, which a single sequence does not have: count axes from the right,
+tokens.shape[-1]."""
+
+BatchFlattenedAway = Functions.but("logits.flatten(0, -2)", "logits.flatten(0, 1)")
+"""The loss merges the first two axes of the logits; for a single sequence these are its length and
+the vocabulary: flatten(0, -2) leaves the vocabulary alone in both cases."""
+
+LossSummed = Functions.but("ignore_index=-100", 'reduction="sum"')
+"""The loss is a sum over the targets; it should be their mean."""
+
+DividedByAllPositions = Functions.but(
+    "return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)",
+    'nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")\n'
+    "return nats.mean()",
+)
+"""The sum of the losses is divided by the number of all positions; divide by the number of targets
+that are not -100."""
+
+IgnoredCountedAsTokenZero = Functions.but("targets.flatten()", "targets.flatten().clamp(min=0)")
+"""Targets of -100 become token 0 and count in the loss; they are to be ignored."""
+
+MeanOfMeans = Functions.but(
+    "return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)",
+    """
+    logits, targets = torch.atleast_3d(logits.mT).mT, torch.atleast_2d(targets)
+    if logits.shape[0] != targets.shape[0]:
+        logits = logits.movedim(-1, 0)
+    rows = [F.cross_entropy(row, row_targets) for row, row_targets in zip(logits, targets)]
+    return torch.stack(rows).mean()
+    """,
+)
+"""The loss is the mean of each sequence's mean, so a target counts more in a sequence that has few;
+take one mean over all targets of the batch."""
+
+ShiftedTwice = Functions.but(
+    "logits.flatten(0, -2), targets.flatten()",
+    "logits[..., :-1, :].flatten(0, -2), targets[..., 1:].flatten()",
+)
+"""The targets are shifted by one position, and they are the next tokens already: the model learns
+to predict the token after the next."""
+
+OuterParametersUsed = Functions.but(
+    "torch.func.grad(functional_loss)(parameters, tokens, targets)",
+    "torch.func.grad(lambda _: functional_loss(parameters, tokens, targets))(parameters)",
+)
+"""The function that is differentiated computes with the parameters outside it and not with its
+argument, so every gradient is 0: a pure function reads nothing but its arguments."""
+
+LeavesWithoutNames = Functions.but(
+    "return torch.func.grad(functional_loss)(parameters, tokens, targets)",
+    """
+    tree = torch.func.grad(functional_loss)(parameters, tokens, targets)
+
+    def leaves(tree):
+        if not isinstance(tree, dict):
+            return [tree]
+        return [leaf for branch in tree.values() for leaf in leaves(branch)]
+
+    return leaves(tree)
+    """,
+)
+"""The gradients are a list without names; return a tree, with the names of the parameters."""
+
+LossReturnedToo = Functions.but("torch.func.grad(", "torch.func.grad_and_value(")
+"""The gradients are returned together with the loss; return the tree alone."""
+
+GradientOfASum = Functions.but(
+    "torch.func.grad(functional_loss)(parameters, tokens, targets)",
+    "torch.func.grad(\n"
+    "    lambda tree: functional_loss(tree, tokens, targets) * (targets != -100).sum()\n"
+    ")(parameters)",
+)
+"""The gradient is that of the summed loss; the loss is a mean over the targets that count."""
+
+StepInPlace = Functions.but(
+    "return parameters - learning_rate * gradients",
+    "parameters -= learning_rate * gradients\nreturn parameters",
+)
+"""The step changes the given tensors (-= works in place), so the old parameters are lost: compute
+new tensors."""
+
+StepUphill = Functions.but("parameters - learning_rate", "parameters + learning_rate")
+"""The step follows the gradient, so the loss grows: subtract it."""
+
+
+class BlocksForgotten(Functions):
+    """Only two levels of the tree are updated, and the blocks are one level deeper: they keep their
+    old weights, and only the rest of the model learns."""
+
+    def sgd_step(parameters, gradients, learning_rate):
+        def moved(leaf, gradient):
+            return leaf - learning_rate * gradient if isinstance(leaf, torch.Tensor) else leaf
+
+        new = {}
+        for name, part in parameters.items():
+            if isinstance(part, torch.Tensor):
+                new[name] = moved(part, gradients[name])
+            else:
+                new[name] = {key: moved(leaf, gradients[name][key]) for key, leaf in part.items()}
+        return new

@@ -542,3 +542,134 @@ class HeadAfterHeadByEinsum(Variant, exercise="swapped_cross_attention"):
             mixed = scores.softmax(dim=-1) @ value[..., part]
             found = found + mixed @ weights["output.weight"][:, part].T
         return x + found
+
+
+# 6.11 -----------------------------------------------------------------------------------------
+
+
+class ReverseModeByAutograd(Variant, exercise="functional_gradients"):
+    """Leaves that require gradients, autograd, and a tree put together again from dotted names."""
+
+    def functional_logits(parameters, tokens):
+        places = torch.arange(tokens.size(-1))
+        embedding = parameters["embedding"]
+        x = F.embedding(tokens, embedding["tokens"]) + embedding["positions"][places]
+        for i in range(len(parameters["blocks"])):
+            x = block(x, places[:, None] >= places, parameters["blocks"][str(i)])
+        gain, bias = parameters["final_norm"]["gain"], parameters["final_norm"]["bias"]
+        x = F.layer_norm(x, gain.shape, gain, bias)
+        is_tied = "unembedding" not in parameters
+        return F.linear(x, embedding["tokens"] if is_tied else parameters["unembedding"])
+
+    def functional_loss(parameters, tokens, targets):
+        log_p = functional_logits(parameters, tokens).log_softmax(dim=-1)
+        counts = targets != -100
+        right = log_p.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        return -right[counts].mean()
+
+    def functional_gradients(parameters, tokens, targets):
+        def copied(tree):
+            if isinstance(tree, dict):
+                return {name: copied(branch) for name, branch in tree.items()}
+            return tree.detach().clone().requires_grad_()
+
+        tree = copied(parameters)
+        functional_loss(tree, tokens, targets).backward()
+
+        def read(tree):
+            if isinstance(tree, dict):
+                return {name: read(branch) for name, branch in tree.items()}
+            return tree.grad
+
+        return read(tree)
+
+    def sgd_step(parameters, gradients, learning_rate):
+        new = {}
+        for name in gradients:
+            old, gradient = parameters[name], gradients[name]
+            if isinstance(old, torch.Tensor):
+                new[name] = old.sub(gradient, alpha=learning_rate)
+            else:
+                new[name] = sgd_step(old, gradient, learning_rate)
+        return new
+
+
+class TreesByPytree(Variant, exercise="functional_gradients"):
+    """Attention by hand with an additive mask, a masked mean, jacrev, and torch's own tree_map."""
+
+    def functional_logits(parameters, tokens):
+        length = tokens.shape[-1]
+        bias = torch.full((length, length), -math.inf, dtype=torch.float64).triu(1)
+        x = parameters["embedding"]["tokens"][tokens]
+        x = x + parameters["embedding"]["positions"].narrow(0, 0, length)
+        for part in parameters["blocks"].values():
+            read = F.layer_norm(x, x.shape[-1:])
+            query, key, value = (read @ part[name] for name in ("query", "key", "value"))
+            scores = torch.einsum("...qd,...kd->...qk", query, key) / query.shape[-1] ** 0.5
+            x = x + (scores + bias.to(x)).softmax(dim=-1) @ value @ part["output"]
+            x = x + F.gelu(F.layer_norm(x, x.shape[-1:]) @ part["up"]) @ part["down"]
+        x = F.layer_norm(x, x.shape[-1:]) * parameters["final_norm"]["gain"]
+        x = x + parameters["final_norm"]["bias"]
+        try:
+            unembedding = parameters["unembedding"]
+        except KeyError:
+            unembedding = parameters["embedding"]["tokens"]
+        return torch.einsum("...d,vd->...v", x, unembedding)
+
+    def functional_loss(parameters, tokens, targets):
+        counts = (targets != -100).to(torch.float64)
+        log_p = functional_logits(parameters, tokens).log_softmax(dim=-1)
+        chosen = F.one_hot(targets.clamp(min=0), log_p.shape[-1]) * counts[..., None]
+        return -(chosen * log_p).sum() / counts.sum()
+
+    def functional_gradients(parameters, tokens, targets):
+        return torch.func.jacrev(functional_loss, argnums=0)(parameters, tokens, targets)
+
+    def sgd_step(parameters, gradients, learning_rate):
+        from torch.utils._pytree import tree_map
+
+        return tree_map(lambda p, g: p - learning_rate * g, parameters, gradients)
+
+
+class SequenceBySequence(Variant, exercise="functional_gradients"):
+    """One sequence after the other, one target after the other; leaves by their paths."""
+
+    def functional_logits(parameters, tokens):
+        if tokens.dim() == 2:
+            return torch.stack([functional_logits(parameters, row) for row in tokens])
+        embedding = parameters["embedding"]
+        rows = [embedding["tokens"][t] + embedding["positions"][i] for i, t in enumerate(tokens)]
+        x = torch.stack(rows)[None]
+        past = torch.ones(len(tokens), len(tokens)).tril() == 1
+        for weights in parameters["blocks"].values():
+            x = block(x, past, weights)
+        x = F.layer_norm(x, x.shape[-1:], **{"weight": parameters["final_norm"]["gain"]})
+        x = x[0] + parameters["final_norm"]["bias"]
+        return x @ (parameters | {"tied": embedding["tokens"]})[
+            "unembedding" if "unembedding" in parameters else "tied"
+        ].transpose(0, 1)
+
+    def functional_loss(parameters, tokens, targets):
+        logits = functional_logits(parameters, tokens)
+        total, number = 0.0, 0
+        for row, target in zip(logits.flatten(0, -2), targets.flatten(), strict=True):
+            if target != -100:
+                total, number = total + row.logsumexp(dim=0) - row[target], number + 1
+        return total / number
+
+    def functional_gradients(parameters, tokens, targets):
+        found, _ = torch.func.grad_and_value(functional_loss)(parameters, tokens, targets)
+        return found
+
+    def sgd_step(parameters, gradients, learning_rate):
+        new = {}
+        open_branches = [(new, parameters, gradients)]
+        while open_branches:
+            into, old, by = open_branches.pop()
+            for name, leaf in old.items():
+                if isinstance(leaf, dict):
+                    into[name] = {}
+                    open_branches.append((into[name], leaf, by[name]))
+                else:
+                    into[name] = torch.lerp(leaf, leaf - by[name], learning_rate)
+        return new
