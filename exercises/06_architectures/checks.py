@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from classroom.calls.lending import Refused
 from classroom.calls.subject import Crashed, StudentError, WrongKind
 from classroom.exercise.comparing import describe, differs, same
+from classroom.exercise.diagnosis import asks_for
 from classroom.exercise.expect import (
     CheckFailed,
     exercise,
@@ -24,6 +25,7 @@ from classroom.exercise.expect import (
     expect_test_judges,
     points,
 )
+from classroom.exercise.expect import expect_answer as expect_replies
 from classroom.exercise.prepared import handed_out, known, observing, packed
 
 LOGITS = {"logits": "batch length vocab_size"}
@@ -1047,3 +1049,218 @@ class TestSwappedCrossAttention:
     def test_with_it_in_any_layer_the_logits_are_the_same(self, subject, case):
         for layer in range(len(translator()[0].blocks)):
             expect_same_logits(subject, case, layer)
+
+
+# 6.11 -----------------------------------------------------------------------------------------
+
+
+def leaves_of(tree, path=""):
+    """List the tensors of a tree by the names that lead to them."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    found = {}
+    for name, branch in tree.items():
+        found |= leaves_of(branch, f"{path}[{name!r}]")
+    return found
+
+
+def tree_differs(what, seen, expected):
+    """Say how a tree differs from another one in its names, its shapes or its numbers."""
+    if not isinstance(seen, dict):
+        return f"{what} should be nested dictionaries like `parameters`; it is {describe(seen)}"
+    seen, expected = leaves_of(seen), leaves_of(expected)
+    if missing := [name for name in expected if name not in seen]:
+        return f"{what} should have the same names as `parameters`; it lacks {missing[0]}"
+    if more := [name for name in seen if name not in expected]:
+        return f"{what} should have the same names as `parameters`; it also has {more[0]}"
+    for name, leaf in expected.items():
+        found, label = seen[name], f"{what} at {name}"
+        if not isinstance(found, torch.Tensor) or found.shape != leaf.shape:
+            return f"{label} should have shape {tuple(leaf.shape)}; it is {describe(found)}"
+        if problem := differs(label, found, leaf):
+            return problem
+    return None
+
+
+def drawn_tree(case, tied=False):
+    vocab_size, d_model = case.size("vocab_size", 11), case.size("d_model", 4, smallest=2)
+    d_ff, layers = case.size("d_ff", 7), case.size("layers", 3)
+    max_len = case.size("max_len", 13)
+    tree = {
+        "embedding": {
+            "tokens": case.normal(vocab_size, d_model),
+            "positions": case.normal(max_len, d_model, std=0.7),
+        },
+        "blocks": {str(i): block_weights(case, d_model, d_ff) for i in range(layers)},
+        "final_norm": {
+            "gain": 1.0 + case.normal(d_model, std=0.5),
+            "bias": case.normal(d_model),
+        },
+    }
+    return tree if tied else tree | {"unembedding": case.normal(vocab_size, d_model)}
+
+
+def drawn_tokens(case, *shape):
+    vocab_size = case.size("vocab_size", 11)
+    tokens = [case.integer(0, vocab_size - 1) for _ in range(math.prod(shape))]
+    return torch.tensor(tokens).reshape(shape)
+
+
+def tree_inputs(case, tied=False, batched=True):
+    batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
+    shape = (batch, length) if batched else (length,)
+    return drawn_tree(case, tied), drawn_tokens(case, *shape)
+
+
+def targets_inputs(case, tied=False, batched=True):
+    """The first sequence has more targets that do not count than the last."""
+    tree, tokens = tree_inputs(case, tied, batched)
+    targets = drawn_tokens(case, *tokens.shape)
+    if batched:
+        targets[0, : case.asked["length"] // 2] = -100
+    targets[..., -1] = -100
+    return tree, tokens, targets
+
+
+@handed_out
+def tree_logits_oracle(parameters, tokens):
+    ...
+
+
+@handed_out
+def tree_loss_oracle(parameters, tokens, targets):
+    ...
+
+
+@handed_out
+def tree_gradients_oracle(parameters, tokens, targets):
+    ...
+
+
+def step_inputs(case):
+    return drawn_tree(case), drawn_tree(case), float(case.uniform(low=0.05, high=0.4))
+
+
+@handed_out
+def step_oracle(parameters, gradients, learning_rate):
+    ...
+
+
+def gradient_law(seen, parameters, tokens, targets):
+    return tree_differs("the gradient", seen, tree_gradients_oracle(parameters, tokens, targets))
+
+
+def step_law(seen, parameters, gradients, learning_rate):
+    expected = step_oracle(parameters, gradients, learning_rate)
+    return tree_differs("the new tree", seen, expected)
+
+
+def what_is_left(subject, name, *args):
+    """Call a function; return what it was given, as it is after the call."""
+    return list(subject.call_and_return_inputs(name, *args)[1])
+
+
+def nothing_changed(after, name, *args):
+    for number, (before, now) in enumerate(zip(args, after, strict=True), start=1):
+        before, now = leaves_of(before), leaves_of(now)
+        for path in [*before, *now]:
+            if path not in now:
+                change = f"{path or 'it'} is gone"
+            elif path not in before:
+                change = f"it has the new entry {path}"
+            elif not same(before[path], now[path]):
+                change = f"{path or 'it'} has other numbers"
+            else:
+                continue
+            return (
+                f"`{name}` changes its argument number {number}: after the call {change}. Compute "
+                "new tensors and new dictionaries, and leave what you are given as it is"
+            )
+    return None
+
+
+@exercise(
+    "functional_gradients",
+    number="6.11",
+    title="The transformer as functions",
+    asks="`functional_logits` and `functional_loss` compute with a tree of parameters, "
+    "`functional_gradients` returns the gradient as a tree, and `sgd_step` a new tree.",
+    difficulty=3,
+    importance=3,
+    minutes=40,
+    deeper=True,
+)
+class TestFunctionalGradients:
+    @points(2)
+    def test_the_logits_come_from_the_tree(self, subject, case):
+        expect_agrees(subject, case, "functional_logits", tree_inputs, tree_logits_oracle, LOGITS)
+
+    @points(1)
+    def test_without_an_unembedding_the_table_is_used_twice(self, subject, case):
+        inputs = partial(tree_inputs, tied=True)
+        expect_agrees(subject, case, "functional_logits", inputs, tree_logits_oracle, LOGITS)
+
+    @points(1)
+    def test_the_loss_is_a_mean_over_the_targets_that_count(self, subject, case):
+        expect_agrees(
+            subject, case, "functional_loss", targets_inputs, tree_loss_oracle, {"loss": ""}
+        )
+
+    @points(1)
+    def test_a_single_sequence_needs_no_batch_axis(self, subject, case):
+        given = targets_inputs(case, batched=False)
+        together = targets_inputs(case.fresh(0))
+        requests = [
+            asks_for("functional_loss", given),
+            asks_for("functional_logits", given[:2]),
+            asks_for("functional_loss", together),
+            asks_for("functional_logits", together[:2]),
+        ]
+
+        def judge_loss(loss):
+            loss, problem = as_a_number(loss)
+            return problem or differs("the loss of one sequence", loss, tree_loss_oracle(*given))
+
+        def judge_logits(logits):
+            expected = tree_logits_oracle(*given[:2])
+            if not isinstance(logits, torch.Tensor) or logits.shape != expected.shape:
+                return (
+                    f"the logits of tokens of shape {tuple(given[1].shape)} should have shape "
+                    f"{tuple(expected.shape)} = (length, vocab_size); they are {describe(logits)}"
+                )
+            return differs("the logits of one sequence", logits, expected)
+
+        for first, judge in ((1, judge_logits), (0, judge_loss)):
+            expect_replies(subject, case, requests[first:] + requests[:first], judge)
+
+    @points(2)
+    def test_the_gradients_are_a_tree_like_the_parameters(self, subject, case):
+        for tied in (False, True):
+            inputs = partial(targets_inputs, tied=tied)
+            expect_law(subject, case, "functional_gradients", inputs, gradient_law)
+
+    @points(1)
+    def test_a_step_moves_every_leaf_of_the_tree(self, subject, case):
+        expect_law(subject, case, "sgd_step", step_inputs, step_law)
+
+    @points(
+        1,
+        only_with=[
+            "test_the_logits_come_from_the_tree",
+            "test_the_gradients_are_a_tree_like_the_parameters",
+            "test_a_step_moves_every_leaf_of_the_tree",
+        ],
+    )
+    def test_what_is_given_stays_as_it_is(self, subject, case):
+        tied = partial(targets_inputs, tied=True)
+        for name, inputs in (
+            ("functional_logits", lambda case: tied(case)[:2]),
+            ("functional_loss", tied),
+            ("functional_gradients", tied),
+            ("sgd_step", step_inputs),
+        ):
+
+            def draw(case, name=name, inputs=inputs):
+                return name, *inputs(case)
+
+            expect_answer(subject, case, draw, what_is_left, nothing_changed)
