@@ -767,9 +767,7 @@ def functional_logits(parameters: dict, tokens: torch.Tensor) -> torch.Tensor:
     ### END SOLUTION
 
 
-def functional_loss(
-    parameters: dict, tokens: torch.Tensor, targets: torch.Tensor
-) -> torch.Tensor:
+def functional_loss(parameters: dict, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the mean cross-entropy in nats over the targets that are not -100."""
     ### BEGIN SOLUTION
     logits = functional_logits(parameters, tokens)
@@ -793,6 +791,147 @@ def sgd_step(parameters: dict, gradients: dict, learning_rate: float) -> dict:
             for name, leaf in parameters.items()
         }
     return parameters - learning_rate * gradients
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise largest_gradient}}
+#
+# `backward()` gives the gradient of a batch. But which of its examples pulls hardest? A wrong label, a sequence in another language or a broken file often shows as one very large gradient. Clipping each example's gradient instead of the batch's, as differentially private training does, needs the same numbers. With pure functions they are cheap: `torch.func.grad(loss)` gives the gradient of *one* example, and `torch.func.vmap` maps that over the batch. Every leaf of the result then has an axis for the examples in front.
+#
+# The cell below defines a small language model of a tree of parameters. It has no attention: every position takes the average of the vectors up to its own, so it sees no later token either. Use it unchanged.
+
+
+# %%
+def averaging_logits(parameters, tokens):
+    """Average the vectors up to each position, apply an FFN, and return the logits.
+
+    Shapes: tokens (batch, length) or (length,); returns (batch, length, vocab_size) or
+    (length, vocab_size). The leaves are embedding (vocab_size, d_model), ffn["up"]
+    (d_model, d_ff), ffn["down"] (d_ff, d_model) and unembedding (d_model, vocab_size).
+    """
+    counts = torch.arange(1, tokens.shape[-1] + 1)[:, None]
+    x = parameters["embedding"][tokens].cumsum(dim=-2) / counts
+    x = x + F.gelu(x @ parameters["ffn"]["up"]) @ parameters["ffn"]["down"]
+    return x @ parameters["unembedding"]
+
+
+# %% [markdown]
+# Write two functions:
+#
+# - `example_gradients`: the gradient of each example's loss, as a tree like `parameters` in which every leaf has the batch as its first axis. The loss of an example is the mean cross-entropy over *its own* targets, without those that are `-100`. An example in which all targets are `-100` has a loss of 0.
+# - `largest_gradient`: the norm of each example's gradient, and the index of the example with the largest. The norm is that of the whole tree, as if all its entries stood in one long vector.
+#
+# *Before you code:* one example of a batch has 3 targets, another has 30, and the rest is padding. Instead of the mean of each, you differentiate each example's part in the mean of the batch: its summed loss, divided by 33. How does that change the comparison?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The gradient of the first becomes 11 times smaller, that of the second only 1.1 times. Long examples then look hard because they are long.
+# </details>
+#
+# <details><summary>Hint: one example</summary>
+#
+# Write the loss of one example first: a function of `parameters`, `tokens` of shape `(length,)` and `targets` of shape `(length,)`. `vmap(..., in_dims=(None, 0, 0))` passes the same parameters to all examples and one row of the tokens and of the targets to each.
+# </details>
+# <details><summary>Hint: padding under vmap</summary>
+#
+# `nats[targets != -100]` has another size in each example, which `vmap` does not allow. Multiply by the mask, sum, and divide by the number of targets, which must not be 0.
+# </details>
+# <details><summary>Hint: the norm of a tree</summary>
+#
+# The square root of a sum over all leaves. `leaf.flatten(1).square().sum(dim=1)` is what one leaf adds for each example.
+# </details>
+
+
+# %% exercise="largest_gradient"
+def example_gradients(parameters: dict, tokens: torch.Tensor, targets: torch.Tensor) -> dict:
+    """Return the gradient of each example's loss, as a tree with the batch as first axis.
+
+    Shapes: tokens and targets (batch, length); a leaf of parameters of shape (...) becomes one of
+    shape (batch, ...).
+    """
+
+    ### BEGIN SOLUTION
+    def loss(parameters, tokens, targets):
+        counts = targets != -100
+        log_p = averaging_logits(parameters, tokens).log_softmax(dim=-1)
+        nats = -log_p.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)
+        return (nats * counts).sum() / counts.sum().clamp(min=1)
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+    return each(parameters, tokens, targets)
+    ### END SOLUTION
+
+
+def largest_gradient(
+    parameters: dict, tokens: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the norm of each example's gradient, and the index of the largest.
+
+    Shapes: tokens and targets (batch, length); returns norms (batch,) and the index, a single
+    number.
+    """
+
+    ### BEGIN SOLUTION
+    def squares(tree):
+        if isinstance(tree, dict):
+            return sum(squares(branch) for branch in tree.values())
+        return tree.flatten(1).square().sum(dim=1)
+
+    norms = squares(example_gradients(parameters, tokens, targets)).sqrt()
+    return norms, norms.argmax()
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise check_set_model}}
+#
+# Which token of a set does not belong? All of them are of one kind, except one. The order of the tokens means nothing here, so a model that finds the odd one must not depend on it. An encoder without positions has this property, called **permutation equivariance**: if the tokens are reordered, the scores are the same numbers, reordered in the same way. Sets of different sizes share a batch by padding, and the padding must not matter either.
+#
+# Both properties are easy to lose: by positions that a library adds by default, by a mask that is causal, by code that expects padding only at the end. The loss shows none of this. A test does.
+#
+# Write this test. `check_set_model` gets `model(tokens, mask)`. `tokens` and `mask` are `(length,)`, with at most 16 tokens from 0 to 15; the mask is True at real tokens, of which there must be at least one, and padding may be anywhere. The model returns a score for each token, `(length,)`: how odd it is. The scores at padding have no meaning. The test raises `AssertionError` if one of these does not hold:
+#
+# 1. with the tokens and their mask reordered, the model returns the scores in the new order;
+# 2. without the padding, the model returns the same scores for the real tokens.
+#
+# Your test must reject nine models: one with positions, one with a very weak dependence on positions, one with a causal mask, one that attends less to distant tokens, one that does so around a circle (so the last token is a neighbour of the first), one that compares every token with the first, one that takes the padding to be at the end wherever it is, one that ignores the mask, and one whose mean over the set is divided by the length with padding. Correct models must pass. Some of them compute in `float32`, or return `-inf` or arbitrary numbers at padding: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
+#
+# *Before you code:* you reverse the order of the tokens. Which of the nine models does this not reveal? And which of `model(tokens[order], mask[order])[order]` and `model(tokens, mask)[order]` should `model(tokens[order], mask[order])` be equal to?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The two that depend on distances: two tokens are as far apart as before. It does not reveal those that only treat padding wrongly either, unless there is padding. The second: entry `i` of the new input is token `order[i]` of the old one.
+# </details>
+#
+# <details><summary>Hint: which orders?</summary>
+#
+# A reversal keeps distances, and moving everything by one keeps them around a circle. A few orders from `torch.randperm` with a seeded generator keep nothing.
+# </details>
+# <details><summary>Hint: padding</summary>
+#
+# Reorder the padding with the tokens, so that it is no longer at the end. Compare scores at real tokens only. `tokens[mask]` is the set without padding.
+# </details>
+
+
+# %% exercise="check_set_model"
+def check_set_model(model) -> None:
+    """Raise AssertionError if a model's scores depend on the order of a set or on its padding.
+
+    model(tokens, mask): two tensors (length,); returns scores (length,).
+    """
+    ### BEGIN SOLUTION
+    tokens = torch.tensor([3, 14, 7, 1, 12, 9, 5, 0, 10])
+    mask = torch.arange(9) < 6
+    scores = model(tokens, mask)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        order = torch.randperm(9, generator=generator)
+        reordered = model(tokens[order], mask[order])
+        off = (reordered - scores[order])[mask[order]].abs().max()
+        assert off < 1e-5, f"in the order {order.tolist()}, a score changes by {off:.2g}"
+    off = (model(tokens[mask], mask[mask]) - scores[mask]).abs().max()
+    assert off < 1e-5, f"without the padding, a score changes by {off:.2g}"
     ### END SOLUTION
 
 

@@ -1352,7 +1352,10 @@ def tree_differs(what, seen, expected):
 
 
 def drawn_tree(case, tied=False):
-    vocab_size, d_model = case.size("vocab_size", 11), case.size("d_model", 4, smallest=2)
+    vocab_size, d_model = (
+        case.size("vocab_size", 11, smallest=2),
+        case.size("d_model", 4, smallest=2),
+    )
     d_ff, layers = case.size("d_ff", 7), case.size("layers", 3)
     max_len = case.size("max_len", 13)
     tree = {
@@ -1370,7 +1373,7 @@ def drawn_tree(case, tied=False):
 
 
 def drawn_tokens(case, *shape):
-    vocab_size = case.size("vocab_size", 11)
+    vocab_size = case.size("vocab_size", 11, smallest=2)
     tokens = [case.integer(0, vocab_size - 1) for _ in range(math.prod(shape))]
     return torch.tensor(tokens).reshape(shape)
 
@@ -1386,7 +1389,7 @@ def targets_inputs(case, tied=False, batched=True):
     tree, tokens = tree_inputs(case, tied, batched)
     targets = drawn_tokens(case, *tokens.shape)
     if batched:
-        targets[0, : case.asked["length"] // 2] = -100
+        targets[0, : (case.asked["length"] - 1) // 2] = -100
     targets[..., -1] = -100
     return tree, tokens, targets
 
@@ -1557,3 +1560,282 @@ class TestFunctionalGradients:
                 return name, *inputs(case)
 
             expect_answer(subject, case, draw, what_is_left, nothing_changed)
+
+
+# 6.12 -----------------------------------------------------------------------------------------
+
+
+def averaging_tree(case):
+    vocab_size, d_model = case.size("vocab_size", 11, smallest=2), case.size("d_model", 4)
+    d_ff = case.size("d_ff", 7)
+    return {
+        "embedding": case.normal(vocab_size, d_model),
+        "ffn": {"up": case.normal(d_model, d_ff), "down": case.normal(d_ff, d_model)},
+        "unembedding": case.normal(d_model, vocab_size),
+    }
+
+
+def examples_inputs(case, padded=True, empty=False):
+    """Examples of different lengths in any order; one of them may have no target."""
+    parameters = averaging_tree(case)
+    batch, length = case.size("batch", 5, smallest=2), case.size("length", 6, smallest=2)
+    tokens = drawn_tokens(case, batch, length)
+    targets = drawn_tokens(case, batch, length)
+    for row, number in enumerate(case.shuffled(range(batch))):
+        if padded:
+            targets[row, 1 + (number * length) // batch :] = -100
+        if empty and number == 0:
+            targets[row] = -100
+    return parameters, tokens, targets
+
+
+@oracle
+def examples_oracle(parameters, tokens, targets):
+    """Go example by example and position by position."""
+    found = []
+    for row, labels in zip(tokens, targets, strict=True):
+        leaves = [leaf.clone().requires_grad_() for leaf in leaves_of(parameters).values()]
+        embedding, up, down, unembedding = leaves
+        nats = []
+        for i, label in enumerate(labels.tolist()):
+            if label != -100:
+                x = embedding[row[: i + 1]].mean(dim=0)
+                x = x + F.linear(F.gelu(F.linear(x, up.T)), down.T)
+                nats.append(F.cross_entropy(F.linear(x, unembedding.T), labels[i]))
+        loss = torch.stack(nats).mean() if nats else 0.0 * embedding.sum()
+        found.append(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
+    return tree_of(map(torch.stack, zip(*found, strict=True)), parameters)
+
+
+@oracle
+def largest_oracle(parameters, tokens, targets):
+    leaves = leaves_of(examples_oracle(parameters, tokens, targets)).values()
+    norms = torch.cat([leaf.flatten(1) for leaf in leaves], dim=1).norm(dim=1)
+    return norms, norms.argmax()
+
+
+def examples_law(seen, parameters, tokens, targets):
+    expected = examples_oracle(parameters, tokens, targets)
+    return tree_differs("the gradient of each example", seen, expected)
+
+
+LARGEST = {"norms": "batch", "index": ""}
+
+
+@exercise(
+    "largest_gradient",
+    number="6.12",
+    title="The example with the largest gradient",
+    asks="`example_gradients` returns one gradient for each example of a batch, "
+    "`largest_gradient` their norms and the index of the largest.",
+    difficulty=3,
+    importance=3,
+    minutes=25,
+    deeper=True,
+)
+class TestLargestGradient:
+    @points(2)
+    def test_each_example_has_a_gradient_of_its_own(self, subject, case):
+        inputs = partial(examples_inputs, padded=False)
+        expect_law(subject, case, "example_gradients", inputs, examples_law)
+
+    @points(2)
+    def test_each_example_is_a_mean_over_its_own_targets(self, subject, case):
+        expect_law(subject, case, "example_gradients", examples_inputs, examples_law)
+
+    @points(1, only_with="test_each_example_is_a_mean_over_its_own_targets")
+    def test_an_example_without_targets_has_a_gradient_of_zero(self, subject, case):
+        inputs = partial(examples_inputs, empty=True)
+        expect_law(subject, case, "example_gradients", inputs, examples_law)
+
+    @points(2)
+    def test_the_norm_is_that_of_the_whole_tree(self, subject, case):
+        self.compare(subject, case, "norms")
+
+    @points(1, only_with="test_the_norm_is_that_of_the_whole_tree")
+    def test_the_index_is_that_of_the_largest_norm(self, subject, case):
+        self.compare(subject, case, "index", draws=8)
+
+    def compare(self, subject, case, part, draws=1):
+        expect_agrees(
+            subject,
+            case,
+            "largest_gradient",
+            examples_inputs,
+            largest_oracle,
+            LARGEST,
+            compare=[part],
+            draws=draws,
+        )
+
+
+# 6.13 -----------------------------------------------------------------------------------------
+
+MEMBERS = 16
+
+
+### BEGIN PACKED
+SET_TABLE, SET_PLACES = fixed(MEMBERS + 2, WIDTH)[:MEMBERS], fixed(MEMBERS + 3, WIDTH)[:MEMBERS]
+READOUT = 0.1 * fixed(WIDTH)
+ALONE = SET_TABLE @ READOUT
+
+
+def set_scores(tokens, mask, places=0.0, causal=False, slope=0.0, dtype=torch.float64):
+    """Score each token of a set by an encoder; the faults make it depend on the order."""
+    order, number = torch.arange(len(tokens)), int(mask.sum())
+    x = (SET_TABLE[tokens] + places * SET_PLACES[: len(tokens)]).to(dtype)
+    allowed = mask.expand(len(tokens), -1)
+    if causal:
+        allowed = (allowed & no_later(len(tokens))) | (order[:, None] == order)
+    distance = (order[:, None] - order).abs()
+    if slope < 0:  # around a circle
+        distance = torch.minimum(distance % number, -distance % number)
+    for maps in LAYERS.to(dtype):
+        x = F.layer_norm(x, (WIDTH,))
+        query, key, value = x @ maps[0], x @ maps[1], x @ maps[2]
+        scores = query @ key.T / WIDTH**0.5 - abs(slope) * distance
+        x = x + scores.masked_fill(~allowed, -math.inf).softmax(dim=-1) @ value
+    return F.layer_norm(x, (WIDTH,)) @ READOUT.to(dtype)
+
+
+def minus_infinity_at_padding(tokens, mask):
+    return set_scores(tokens, mask).masked_fill(~mask, -math.inf)
+
+
+def far_from(rows, centre):
+    return 0.3 * (rows - centre).square().sum(dim=-1).sqrt()
+
+
+def far_from_the_mean(tokens, mask, by_length=False):
+    """Score a token by its distance from the mean; padding gets its position."""
+    rows = SET_TABLE[tokens]
+    mean = rows[mask].sum(dim=0) / (len(mask) if by_length else mask.sum())
+    return torch.where(mask, far_from(rows, mean), torch.arange(len(mask)).double())
+
+
+def far_from_the_first(tokens, mask):
+    rows = SET_TABLE[tokens]
+    return far_from(rows, rows[int(mask.long().argmax())])
+
+
+def each_alone(tokens, mask):
+    return ALONE[tokens]
+
+
+def by_counting(tokens, mask):
+    """Count the real tokens of another kind; there are four kinds."""
+    kinds = tokens // 4
+    return ((kinds[:, None] != kinds) & mask).double().sum(dim=1)
+
+
+def weakly_by_position(tokens, mask):
+    return 0.99 * set_scores(tokens, mask) + 0.01 * set_scores(tokens, mask, places=1.0)
+
+
+def padding_at_the_end(tokens, mask):
+    return set_scores(tokens, torch.arange(len(mask)) < mask.sum())
+
+
+def mask_ignored(tokens, mask):
+    return set_scores(tokens, torch.ones_like(mask))
+
+
+def set_model(model):
+    """Return the same model, which answers at once what it was asked before."""
+    known = {}
+
+    def score(tokens, mask):
+        if tokens.dim() != 1 or mask.shape != tokens.shape or mask.dtype != torch.bool:
+            raise Refused("model needs tokens (length,) and a boolean mask of the same shape")
+        if not mask.any():
+            raise Refused("model needs at least one real token, where the mask is True")
+        if len(tokens) > MEMBERS:
+            raise Refused(f"model takes at most {MEMBERS} tokens, got {len(tokens)}")
+        if tokens.dtype != torch.int64 or not ((tokens >= 0) & (tokens < MEMBERS)).all():
+            raise Refused(f"model takes tokens from 0 to {MEMBERS - 1}, of dtype int64")
+        text = (*tokens.tolist(), *mask.tolist())
+        if text not in known:
+            known[text] = model(tokens, mask)
+        return known[text]
+
+    return score
+
+
+ON_SETS = {
+    "an encoder without positions": set_scores,
+    "one that computes in float32": partial(set_scores, dtype=torch.float32),
+    "one that returns -inf at padding": minus_infinity_at_padding,
+    "one that compares each token with the mean, with arbitrary scores at padding": (
+        far_from_the_mean
+    ),
+    "one that scores each token alone": each_alone,
+    "one that counts the tokens of another kind": by_counting,
+}
+NOT_ON_SETS = {
+    "a model with positions": partial(set_scores, places=1.0),
+    "a model with a very weak dependence on positions": weakly_by_position,
+    "a model with a causal mask": partial(set_scores, causal=True),
+    "a model that attends less to distant tokens": partial(set_scores, slope=0.5),
+    "a model that attends less to distant tokens, around a circle": partial(set_scores, slope=-0.5),
+    "a model that compares every token with the first": far_from_the_first,
+    "a model that takes the padding to be at the end": padding_at_the_end,
+    "a model that ignores the mask": mask_ignored,
+    "a model whose mean is divided by the length with padding": partial(
+        far_from_the_mean, by_length=True
+    ),
+}
+ON_SETS = {description: set_model(model) for description, model in ON_SETS.items()}
+NOT_ON_SETS = {description: set_model(model) for description, model in NOT_ON_SETS.items()}
+### END PACKED
+
+
+@exercise(
+    "check_set_model",
+    number="6.13",
+    title="Write a test: a transformer on sets",
+    asks="`check_set_model` calls the given model on a set, on the same set in other orders and "
+    "without its padding, and `assert`s that the scores are the same.",
+    difficulty=3,
+    importance=3,
+    minutes=25,
+    deeper=True,
+)
+class TestCheckSetModel:
+    @points(1)
+    def test_positions_are_caught(self, subject, case):
+        self.judge(subject, case, "a model with positions")
+
+    @points(1)
+    def test_a_weak_dependence_on_positions_is_caught(self, subject, case):
+        self.judge(subject, case, "a model with a very weak dependence on positions")
+
+    @points(1)
+    def test_a_causal_mask_is_caught(self, subject, case):
+        self.judge(subject, case, "a model with a causal mask")
+
+    @points(1)
+    def test_a_bias_for_the_distance_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that attends less to distant tokens")
+
+    @points(1)
+    def test_a_bias_for_the_distance_on_a_circle_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that attends less to distant tokens, around a circle")
+
+    @points(1)
+    def test_a_first_token_that_represents_the_set_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that compares every token with the first")
+
+    @points(1)
+    def test_a_mask_that_does_not_move_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that takes the padding to be at the end")
+
+    @points(1)
+    def test_padding_that_is_seen_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that ignores the mask")
+
+    @points(1)
+    def test_padding_that_counts_in_a_mean_is_caught(self, subject, case):
+        self.judge(subject, case, "a model whose mean is divided by the length with padding")
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_set_model", ON_SETS, NOT_ON_SETS, bug)

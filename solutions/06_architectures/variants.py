@@ -17,6 +17,13 @@ def block(x, mask, weights):
     return x + F.gelu(F.layer_norm(x, x.shape[-1:]) @ weights["up"]) @ weights["down"]
 
 
+def averaging_logits(parameters, tokens):
+    counts = torch.arange(1, tokens.shape[-1] + 1)[:, None]
+    x = parameters["embedding"][tokens].cumsum(dim=-2) / counts
+    x = x + F.gelu(x @ parameters["ffn"]["up"]) @ parameters["ffn"]["down"]
+    return x @ parameters["unembedding"]
+
+
 # 6.1 ------------------------------------------------------------------------------------------
 
 
@@ -673,3 +680,132 @@ class SequenceBySequence(Variant, exercise="functional_gradients"):
                 else:
                     into[name] = torch.lerp(leaf, leaf - by[name], learning_rate)
         return new
+
+
+# 6.12 -----------------------------------------------------------------------------------------
+
+
+class CrossEntropyUnderVmap(Variant, exercise="largest_gradient"):
+    """Torch's cross-entropy, whose gradient is 0 if all targets are ignored; one long vector."""
+
+    def example_gradients(parameters, tokens, targets):
+        def loss(parameters, tokens, targets):
+            return F.cross_entropy(averaging_logits(parameters, tokens), targets, ignore_index=-100)
+
+        return torch.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, tokens, targets)
+
+    def largest_gradient(parameters, tokens, targets):
+        each, rows = example_gradients(parameters, tokens, targets), []
+        open_branches = [each]
+        while open_branches:
+            branch = open_branches.pop()
+            if isinstance(branch, dict):
+                open_branches.extend(branch.values())
+            else:
+                rows.append(branch.reshape(len(tokens), -1))
+        norms = torch.cat(rows, dim=1).norm(dim=1)
+        return norms, int(norms.max(dim=0).indices)
+
+
+class ExampleAfterExample(Variant, exercise="largest_gradient"):
+    """A loop over the batch, with autograd; pytrees; a sort."""
+
+    def example_gradients(parameters, tokens, targets):
+        from torch.utils._pytree import tree_flatten, tree_unflatten
+
+        leaves, form = tree_flatten(parameters)
+        found = []
+        for row, labels in zip(tokens, targets, strict=True):
+            own = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+            kept = labels != -100
+            logits = averaging_logits(tree_unflatten(own, form), row)
+            if not kept.any():
+                found.append([torch.zeros_like(leaf) for leaf in leaves])
+                continue
+            loss = F.cross_entropy(logits[kept], labels[kept])
+            found.append(torch.autograd.grad(loss, own))
+        return tree_unflatten([torch.stack(each) for each in zip(*found, strict=True)], form)
+
+    def largest_gradient(parameters, tokens, targets):
+        from torch.utils._pytree import tree_leaves
+
+        leaves = tree_leaves(example_gradients(parameters, tokens, targets))
+        norms = torch.stack([leaf.flatten(1).norm(dim=1) for leaf in leaves]).norm(dim=0)
+        return norms, norms.argsort(descending=True)[0]
+
+
+class JacobianOfTheLosses(Variant, exercise="largest_gradient"):
+    """All losses in one vector, and its Jacobian."""
+
+    def example_gradients(parameters, tokens, targets):
+        def losses(parameters):
+            logits = averaging_logits(parameters, tokens)
+            nats = F.cross_entropy(logits.mT, targets, reduction="none")
+            return nats.sum(dim=1) / (targets != -100).sum(dim=1).clamp(min=1)
+
+        return torch.func.jacrev(losses)(parameters)
+
+    def largest_gradient(parameters, tokens, targets):
+        each = example_gradients(parameters, tokens, targets)
+        leaves = [each["embedding"], *each["ffn"].values(), each["unembedding"]]
+        norms = sum(torch.einsum("bij,bij->b", leaf, leaf) for leaf in leaves) ** 0.5
+        index = max(range(len(norms)), key=lambda i: norms[i].item())
+        return norms, torch.tensor(index)
+
+
+# 6.13 -----------------------------------------------------------------------------------------
+
+
+class EveryTokenFirst(Variant, exercise="check_set_model"):
+    """Random sets with padding anywhere; the padding is removed and the rest reordered at once."""
+
+    def check_set_model(model):
+        generator = torch.Generator().manual_seed(5)
+        for length in (7, 12, 16):
+            tokens = torch.randint(0, 16, (length,), generator=generator)
+            mask = torch.rand(length, generator=generator) < 0.7
+            mask[:2] = True
+            real = mask.nonzero().flatten()
+            scores = model(tokens, mask)[real].double()
+            for _ in range(3):
+                order = torch.randperm(len(real), generator=generator)
+                seen = model(tokens[real[order]], torch.ones_like(real, dtype=torch.bool))
+                torch.testing.assert_close(seen.double(), scores[order], rtol=0, atol=2e-6)
+
+
+class BackByTheInverse(Variant, exercise="check_set_model"):
+    """The order is undone on the scores, which are zero at padding; two laws, two loops."""
+
+    def check_set_model(model):
+        tokens = torch.tensor([2, 15, 4, 8, 11, 6, 1, 13])
+        mask = torch.tensor([1, 1, 0, 1, 1, 0, 1, 0]).bool()
+
+        def at_real(tokens, mask):
+            return torch.where(mask, model(tokens, mask).double(), 0.0)
+
+        expected = at_real(tokens, mask)
+        for seed in range(4):
+            order = torch.randperm(8, generator=torch.Generator().manual_seed(seed))
+            undone = at_real(tokens[order], mask[order])[order.argsort()]
+            assert (undone - expected).abs().max() < 1e-5, "the order matters"
+        alone = model(tokens[mask], torch.ones(int(mask.sum())) == 1)
+        if (alone.double() - expected[mask]).abs().max() > 1e-5:
+            raise AssertionError("the padding matters")
+
+
+class SwapsOfTwo(Variant, exercise="check_set_model"):
+    """Every pair of positions is exchanged, which generates all orders; padding is added."""
+
+    def check_set_model(model):
+        tokens, everything = torch.tensor([9, 3, 12, 0, 7]), torch.ones(5, dtype=torch.bool)
+        alone = model(tokens, everything)
+        padded = torch.cat([tokens, torch.tensor([5, 14])])
+        mask = torch.cat([everything, torch.tensor([False, False])])
+        for i in range(7):
+            for j in range(i):
+                order = list(range(7))
+                order[i], order[j] = j, i
+                seen = model(padded[order], mask[order])
+                for place, token in enumerate(order):
+                    if token < 5:
+                        assert abs(float(seen[place]) - float(alone[token])) < 1e-5
