@@ -7,7 +7,7 @@
 #
 # **Conventions.** Tokens are integers of the shape `(batch, length)`. `bos` is the token that begins a sequence, `eos` the one that ends it, and `pad` the padding of shorter sequences in a batch. A mask is boolean and True where attention is allowed. A weight matrix multiplies from the right, `x @ w`; `nn.Linear` stores the transposed matrix, `(d_out, d_in)`, and so do the weights of a trained model.
 #
-# **Given.** The first cell defines `block`, a pre-norm block with one head and without gains and biases. Use it unchanged where an exercise stacks blocks.
+# **Given.** The first cell defines `block`, a pre-norm block with one head and without gains and biases. Use it unchanged where an exercise stacks blocks. It also defines `averaging_logits`, the small model of exercise 6.12.
 
 # %%
 import math
@@ -31,6 +31,19 @@ def block(x, mask, weights):
     found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     x = x + found @ weights["output"]
     return x + F.gelu(F.layer_norm(x, x.shape[-1:]) @ weights["up"]) @ weights["down"]
+
+
+def averaging_logits(parameters, tokens):
+    """Average the vectors up to each position, apply an FFN, and return the logits.
+
+    Shapes: tokens (batch, length) or (length,); returns (batch, length, vocab_size) or
+    (length, vocab_size). The leaves are embedding (vocab_size, d_model), ffn["up"]
+    (d_model, d_ff), ffn["down"] (d_ff, d_model) and unembedding (d_model, vocab_size).
+    """
+    counts = torch.arange(1, tokens.shape[-1] + 1)[:, None]
+    x = parameters["embedding"][tokens].cumsum(dim=-2) / counts
+    x = x + F.gelu(x @ parameters["ffn"]["up"]) @ parameters["ffn"]["down"]
+    return x @ parameters["unembedding"]
 
 
 # %% [markdown]
@@ -799,24 +812,8 @@ def sgd_step(parameters: dict, gradients: dict, learning_rate: float) -> dict:
 #
 # `backward()` gives the gradient of a batch. But which of its examples pulls hardest? A wrong label, a sequence in another language or a broken file often shows as one very large gradient. Clipping each example's gradient instead of the batch's, as differentially private training does, needs the same numbers. With pure functions they are cheap: `torch.func.grad(loss)` gives the gradient of *one* example, and `torch.func.vmap` maps that over the batch. Every leaf of the result then has an axis for the examples in front.
 #
-# The cell below defines a small language model of a tree of parameters. It has no attention: every position takes the average of the vectors up to its own, so it sees no later token either. Use it unchanged.
-
-
-# %%
-def averaging_logits(parameters, tokens):
-    """Average the vectors up to each position, apply an FFN, and return the logits.
-
-    Shapes: tokens (batch, length) or (length,); returns (batch, length, vocab_size) or
-    (length, vocab_size). The leaves are embedding (vocab_size, d_model), ffn["up"]
-    (d_model, d_ff), ffn["down"] (d_ff, d_model) and unembedding (d_model, vocab_size).
-    """
-    counts = torch.arange(1, tokens.shape[-1] + 1)[:, None]
-    x = parameters["embedding"][tokens].cumsum(dim=-2) / counts
-    x = x + F.gelu(x @ parameters["ffn"]["up"]) @ parameters["ffn"]["down"]
-    return x @ parameters["unembedding"]
-
-
-# %% [markdown]
+# The model here is `averaging_logits` from the first cell, a function of a tree with four leaves: `parameters["embedding"]`, `["ffn"]["up"]`, `["ffn"]["down"]` and `["unembedding"]`. It has no attention: every position takes the average of the vectors up to its own, so it sees no later token either. Use it unchanged.
+#
 # Write two functions:
 #
 # - `example_gradients`: the gradient of each example's loss, as a tree like `parameters` in which every leaf has the batch as its first axis. The loss of an example is the mean cross-entropy over *its own* targets, without those that are `-100`. An example in which all targets are `-100` has a loss of 0.
@@ -895,18 +892,18 @@ def largest_gradient(
 # 1. with the tokens and their mask reordered, the model returns the scores in the new order;
 # 2. without the padding, the model returns the same scores for the real tokens.
 #
-# Your test must reject nine models: one with positions, one with a very weak dependence on positions, one with a causal mask, one that attends less to distant tokens, one that does so around a circle (so the last token is a neighbour of the first), one that compares every token with the first, one that takes the padding to be at the end wherever it is, one that ignores the mask, and one whose mean over the set is divided by the length with padding. Correct models must pass. Some of them compute in `float32`, or return `-inf` or arbitrary numbers at padding: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
+# Your test must reject nine models: one with positions, one with a very weak dependence on positions, one with a causal mask, one that attends less to distant tokens (on a circle, where the last token is a neighbour of the first), one that compares every token with the first, one that sorts its tokens and returns the scores in that order, one that takes the padding to be at the end wherever it is, one that ignores the mask, and one whose mean over the set is divided by the length with padding. Correct models must pass. Some of them compute in `float32`, or return `-inf` or arbitrary numbers at padding: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
 #
 # *Before you code:* you reverse the order of the tokens. Which of the nine models does this not reveal? And which of `model(tokens[order], mask[order])[order]` and `model(tokens, mask)[order]` should `model(tokens[order], mask[order])` be equal to?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The two that depend on distances: two tokens are as far apart as before. It does not reveal those that only treat padding wrongly either, unless there is padding. The second: entry `i` of the new input is token `order[i]` of the old one.
+# The one that depends on distances: two tokens are as far apart as before. Nor does it reveal the models that ignore the mask or count the padding: they do so in every order. The second: entry `i` of the new input is token `order[i]` of the old one.
 # </details>
 #
 # <details><summary>Hint: which orders?</summary>
 #
-# A reversal keeps distances, and moving everything by one keeps them around a circle. A few orders from `torch.randperm` with a seeded generator keep nothing.
+# A reversal keeps distances, and so does moving all tokens around the circle. A few orders from `torch.randperm` with a seeded generator keep nothing.
 # </details>
 # <details><summary>Hint: padding</summary>
 #

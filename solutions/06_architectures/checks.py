@@ -1687,13 +1687,12 @@ def set_scores(tokens, mask, places=0.0, causal=False, slope=0.0, dtype=torch.fl
     allowed = mask.expand(len(tokens), -1)
     if causal:
         allowed = (allowed & no_later(len(tokens))) | (order[:, None] == order)
-    distance = (order[:, None] - order).abs()
-    if slope < 0:  # around a circle
-        distance = torch.minimum(distance % number, -distance % number)
+    distance = order[:, None] - order
+    distance = torch.minimum(distance % number, -distance % number)  # on a circle
     for maps in LAYERS.to(dtype):
         x = F.layer_norm(x, (WIDTH,))
         query, key, value = x @ maps[0], x @ maps[1], x @ maps[2]
-        scores = query @ key.T / WIDTH**0.5 - abs(slope) * distance
+        scores = query @ key.T / WIDTH**0.5 - slope * distance
         x = x + scores.masked_fill(~allowed, -math.inf).softmax(dim=-1) @ value
     return F.layer_norm(x, (WIDTH,)) @ READOUT.to(dtype)
 
@@ -1716,6 +1715,12 @@ def far_from_the_mean(tokens, mask, by_length=False):
 def far_from_the_first(tokens, mask):
     rows = SET_TABLE[tokens]
     return far_from(rows, rows[int(mask.long().argmax())])
+
+
+def in_order_of_the_tokens(tokens, mask):
+    """Sort the real tokens, score them, and put nothing back."""
+    sorted_scores = set_scores(tokens[mask].sort().values, mask[mask])
+    return torch.zeros(len(mask), dtype=torch.float64).masked_scatter(mask, sorted_scores)
 
 
 def each_alone(tokens, mask):
@@ -1775,9 +1780,9 @@ NOT_ON_SETS = {
     "a model with positions": partial(set_scores, places=1.0),
     "a model with a very weak dependence on positions": weakly_by_position,
     "a model with a causal mask": partial(set_scores, causal=True),
-    "a model that attends less to distant tokens": partial(set_scores, slope=0.5),
-    "a model that attends less to distant tokens, around a circle": partial(set_scores, slope=-0.5),
+    "a model that attends less to distant tokens on a circle": partial(set_scores, slope=0.5),
     "a model that compares every token with the first": far_from_the_first,
+    "a model that sorts its tokens and returns the scores in that order": in_order_of_the_tokens,
     "a model that takes the padding to be at the end": padding_at_the_end,
     "a model that ignores the mask": mask_ignored,
     "a model whose mean is divided by the length with padding": partial(
@@ -1815,15 +1820,17 @@ class TestCheckSetModel:
 
     @points(1)
     def test_a_bias_for_the_distance_is_caught(self, subject, case):
-        self.judge(subject, case, "a model that attends less to distant tokens")
-
-    @points(1)
-    def test_a_bias_for_the_distance_on_a_circle_is_caught(self, subject, case):
-        self.judge(subject, case, "a model that attends less to distant tokens, around a circle")
+        self.judge(subject, case, "a model that attends less to distant tokens on a circle")
 
     @points(1)
     def test_a_first_token_that_represents_the_set_is_caught(self, subject, case):
         self.judge(subject, case, "a model that compares every token with the first")
+
+    @points(1)
+    def test_scores_in_another_order_are_caught(self, subject, case):
+        self.judge(
+            subject, case, "a model that sorts its tokens and returns the scores in that order"
+        )
 
     @points(1)
     def test_a_mask_that_does_not_move_is_caught(self, subject, case):
