@@ -1083,7 +1083,10 @@ def tree_differs(what, seen, expected):
 
 
 def drawn_tree(case, tied=False):
-    vocab_size, d_model = case.size("vocab_size", 11), case.size("d_model", 4, smallest=2)
+    vocab_size, d_model = (
+        case.size("vocab_size", 11, smallest=2),
+        case.size("d_model", 4, smallest=2),
+    )
     d_ff, layers = case.size("d_ff", 7), case.size("layers", 3)
     max_len = case.size("max_len", 13)
     tree = {
@@ -1101,7 +1104,7 @@ def drawn_tree(case, tied=False):
 
 
 def drawn_tokens(case, *shape):
-    vocab_size = case.size("vocab_size", 11)
+    vocab_size = case.size("vocab_size", 11, smallest=2)
     tokens = [case.integer(0, vocab_size - 1) for _ in range(math.prod(shape))]
     return torch.tensor(tokens).reshape(shape)
 
@@ -1117,7 +1120,7 @@ def targets_inputs(case, tied=False, batched=True):
     tree, tokens = tree_inputs(case, tied, batched)
     targets = drawn_tokens(case, *tokens.shape)
     if batched:
-        targets[0, : case.asked["length"] // 2] = -100
+        targets[0, : (case.asked["length"] - 1) // 2] = -100
     targets[..., -1] = -100
     return tree, tokens, targets
 
@@ -1264,3 +1267,157 @@ class TestFunctionalGradients:
                 return name, *inputs(case)
 
             expect_answer(subject, case, draw, what_is_left, nothing_changed)
+
+
+# 6.12 -----------------------------------------------------------------------------------------
+
+
+def averaging_tree(case):
+    vocab_size, d_model = case.size("vocab_size", 11, smallest=2), case.size("d_model", 4)
+    d_ff = case.size("d_ff", 7)
+    return {
+        "embedding": case.normal(vocab_size, d_model),
+        "ffn": {"up": case.normal(d_model, d_ff), "down": case.normal(d_ff, d_model)},
+        "unembedding": case.normal(d_model, vocab_size),
+    }
+
+
+def examples_inputs(case, padded=True, empty=False):
+    """Examples of different lengths in any order; one of them may have no target."""
+    parameters = averaging_tree(case)
+    batch, length = case.size("batch", 5, smallest=2), case.size("length", 6, smallest=2)
+    tokens = drawn_tokens(case, batch, length)
+    targets = drawn_tokens(case, batch, length)
+    for row, number in enumerate(case.shuffled(range(batch))):
+        if padded:
+            targets[row, 1 + (number * length) // batch :] = -100
+        if empty and number == 0:
+            targets[row] = -100
+    return parameters, tokens, targets
+
+
+@handed_out
+def examples_oracle(parameters, tokens, targets):
+    ...
+
+
+@handed_out
+def largest_oracle(parameters, tokens, targets):
+    ...
+
+
+def examples_law(seen, parameters, tokens, targets):
+    expected = examples_oracle(parameters, tokens, targets)
+    return tree_differs("the gradient of each example", seen, expected)
+
+
+LARGEST = {"norms": "batch", "index": ""}
+
+
+@exercise(
+    "largest_gradient",
+    number="6.12",
+    title="The example with the largest gradient",
+    asks="`example_gradients` returns one gradient for each example of a batch, "
+    "`largest_gradient` their norms and the index of the largest.",
+    difficulty=3,
+    importance=3,
+    minutes=25,
+    deeper=True,
+)
+class TestLargestGradient:
+    @points(2)
+    def test_each_example_has_a_gradient_of_its_own(self, subject, case):
+        inputs = partial(examples_inputs, padded=False)
+        expect_law(subject, case, "example_gradients", inputs, examples_law)
+
+    @points(2)
+    def test_each_example_is_a_mean_over_its_own_targets(self, subject, case):
+        expect_law(subject, case, "example_gradients", examples_inputs, examples_law)
+
+    @points(1, only_with="test_each_example_is_a_mean_over_its_own_targets")
+    def test_an_example_without_targets_has_a_gradient_of_zero(self, subject, case):
+        inputs = partial(examples_inputs, empty=True)
+        expect_law(subject, case, "example_gradients", inputs, examples_law)
+
+    @points(2)
+    def test_the_norm_is_that_of_the_whole_tree(self, subject, case):
+        self.compare(subject, case, "norms")
+
+    @points(1, only_with="test_the_norm_is_that_of_the_whole_tree")
+    def test_the_index_is_that_of_the_largest_norm(self, subject, case):
+        self.compare(subject, case, "index", draws=8)
+
+    def compare(self, subject, case, part, draws=1):
+        expect_agrees(
+            subject,
+            case,
+            "largest_gradient",
+            examples_inputs,
+            largest_oracle,
+            LARGEST,
+            compare=[part],
+            draws=draws,
+        )
+
+
+# 6.13 -----------------------------------------------------------------------------------------
+
+MEMBERS = 16
+
+
+exec(packed(__file__, 1), globals())
+
+
+@exercise(
+    "check_set_model",
+    number="6.13",
+    title="Write a test: a transformer on sets",
+    asks="`check_set_model` calls the given model on a set, on the same set in other orders and "
+    "without its padding, and `assert`s that the scores are the same.",
+    difficulty=3,
+    importance=3,
+    minutes=25,
+    deeper=True,
+)
+class TestCheckSetModel:
+    @points(1)
+    def test_positions_are_caught(self, subject, case):
+        self.judge(subject, case, "a model with positions")
+
+    @points(1)
+    def test_a_weak_dependence_on_positions_is_caught(self, subject, case):
+        self.judge(subject, case, "a model with a very weak dependence on positions")
+
+    @points(1)
+    def test_a_causal_mask_is_caught(self, subject, case):
+        self.judge(subject, case, "a model with a causal mask")
+
+    @points(1)
+    def test_a_bias_for_the_distance_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that attends less to distant tokens on a circle")
+
+    @points(1)
+    def test_a_first_token_that_represents_the_set_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that compares every token with the first")
+
+    @points(1)
+    def test_scores_in_another_order_are_caught(self, subject, case):
+        self.judge(
+            subject, case, "a model that sorts its tokens and returns the scores in that order"
+        )
+
+    @points(1)
+    def test_a_mask_that_does_not_move_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that takes the padding to be at the end")
+
+    @points(1)
+    def test_padding_that_is_seen_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that ignores the mask")
+
+    @points(1)
+    def test_padding_that_counts_in_a_mean_is_caught(self, subject, case):
+        self.judge(subject, case, "a model whose mean is divided by the length with padding")
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_set_model", ON_SETS, NOT_ON_SETS, bug)
