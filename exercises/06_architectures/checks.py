@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from classroom.calls.lending import Refused
 from classroom.calls.subject import Crashed, StudentError, WrongKind
 from classroom.exercise.comparing import describe, differs, same
+from classroom.exercise.diagnosis import asks_for
 from classroom.exercise.expect import (
     CheckFailed,
     exercise,
@@ -24,6 +25,7 @@ from classroom.exercise.expect import (
     expect_test_judges,
     points,
 )
+from classroom.exercise.expect import expect_answer as expect_replies
 from classroom.exercise.prepared import handed_out, known, observing, packed
 
 LOGITS = {"logits": "batch length vocab_size"}
@@ -1047,3 +1049,399 @@ class TestSwappedCrossAttention:
     def test_with_it_in_any_layer_the_logits_are_the_same(self, subject, case):
         for layer in range(len(translator()[0].blocks)):
             expect_same_logits(subject, case, layer)
+
+
+# 6.11 -----------------------------------------------------------------------------------------
+
+
+def leaves_of(tree, path=""):
+    """List the tensors of a tree by the names that lead to them."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    found = {}
+    for name, branch in tree.items():
+        found |= leaves_of(branch, f"{path}[{name!r}]")
+    return found
+
+
+def tree_differs(what, seen, expected):
+    """Say how a tree differs from another one in its names, its shapes or its numbers."""
+    if not isinstance(seen, dict):
+        return f"{what} should be nested dictionaries like `parameters`; it is {describe(seen)}"
+    seen, expected = leaves_of(seen), leaves_of(expected)
+    if missing := [name for name in expected if name not in seen]:
+        return f"{what} should have the same names as `parameters`; it lacks {missing[0]}"
+    if more := [name for name in seen if name not in expected]:
+        return f"{what} should have the same names as `parameters`; it also has {more[0]}"
+    for name, leaf in expected.items():
+        found, label = seen[name], f"{what} at {name}"
+        if not isinstance(found, torch.Tensor) or found.shape != leaf.shape:
+            return f"{label} should have shape {tuple(leaf.shape)}; it is {describe(found)}"
+        if problem := differs(label, found, leaf):
+            return problem
+    return None
+
+
+def drawn_tree(case, tied=False):
+    vocab_size, d_model = (
+        case.size("vocab_size", 11, smallest=2),
+        case.size("d_model", 4, smallest=2),
+    )
+    d_ff, layers = case.size("d_ff", 6), case.size("layers", 3)
+    max_len = case.size("max_len", 13)
+    tree = {
+        "embedding": {
+            "tokens": case.normal(vocab_size, d_model),
+            "positions": case.normal(max_len, d_model, std=0.7),
+        },
+        "blocks": {str(i): block_weights(case, d_model, d_ff) for i in range(layers)},
+        "final_norm": {
+            "gain": 1.0 + case.normal(d_model, std=0.5),
+            "bias": case.normal(d_model),
+        },
+    }
+    return tree if tied else tree | {"unembedding": case.normal(vocab_size, d_model)}
+
+
+def drawn_tokens(case, *shape):
+    vocab_size = case.size("vocab_size", 11, smallest=2)
+    tokens = [case.integer(0, vocab_size - 1) for _ in range(math.prod(shape))]
+    return torch.tensor(tokens).reshape(shape)
+
+
+def tree_inputs(case, tied=False, batched=True):
+    batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
+    shape = (batch, length) if batched else (length,)
+    return drawn_tree(case, tied), drawn_tokens(case, *shape)
+
+
+def targets_inputs(case, tied=False, batched=True):
+    """The first sequence has more targets that do not count than the last."""
+    tree, tokens = tree_inputs(case, tied, batched)
+    targets = drawn_tokens(case, *tokens.shape)
+    if batched:
+        targets[0, : (case.asked["length"] - 1) // 2] = -100
+    targets[..., -1] = -100
+    return tree, tokens, targets
+
+
+@handed_out
+def tree_logits_oracle(parameters, tokens):
+    ...
+
+
+@handed_out
+def tree_loss_oracle(parameters, tokens, targets):
+    ...
+
+
+@handed_out
+def tree_gradients_oracle(parameters, tokens, targets):
+    ...
+
+
+def step_inputs(case):
+    return drawn_tree(case), drawn_tree(case), float(case.uniform(low=0.05, high=0.4))
+
+
+@handed_out
+def step_oracle(parameters, gradients, learning_rate):
+    ...
+
+
+def gradient_law(seen, parameters, tokens, targets):
+    return tree_differs("the gradient", seen, tree_gradients_oracle(parameters, tokens, targets))
+
+
+def step_law(seen, parameters, gradients, learning_rate):
+    expected = step_oracle(parameters, gradients, learning_rate)
+    return tree_differs("the new tree", seen, expected)
+
+
+SMALL = {"vocab_size": 3, "d_model": 2, "d_ff": 1, "layers": 1, "max_len": 5, "length": 4}
+
+
+def what_is_left(subject, name, *args):
+    """Call a function; return what it was given, as it is after the call."""
+    return list(subject.call_and_return_inputs(name, *args)[1])
+
+
+def nothing_changed(after, name, *args):
+    for number, (before, now) in enumerate(zip(args, after, strict=True), start=1):
+        before, now = leaves_of(before), leaves_of(now)
+        for path in [*before, *now]:
+            if path not in now:
+                change = f"{path or 'it'} is gone"
+            elif path not in before:
+                change = f"it has the new entry {path}"
+            elif not same(before[path], now[path]):
+                change = f"{path or 'it'} has other numbers"
+            else:
+                continue
+            return (
+                f"`{name}` changes its argument number {number}: after the call {change}. Compute "
+                "new tensors and new dictionaries, and leave what you are given as it is"
+            )
+    return None
+
+
+@exercise(
+    "functional_gradients",
+    number="6.11",
+    title="The transformer as functions",
+    asks="`functional_logits` and `functional_loss` compute with a tree of parameters, "
+    "`functional_gradients` returns the gradient as a tree, and `sgd_step` a new tree.",
+    difficulty=3,
+    importance=3,
+    minutes=40,
+    deeper=True,
+)
+class TestFunctionalGradients:
+    @points(2)
+    def test_the_logits_come_from_the_tree(self, subject, case):
+        expect_agrees(subject, case, "functional_logits", tree_inputs, tree_logits_oracle, LOGITS)
+
+    @points(1)
+    def test_without_an_unembedding_the_table_is_used_twice(self, subject, case):
+        inputs = partial(tree_inputs, tied=True)
+        expect_agrees(subject, case, "functional_logits", inputs, tree_logits_oracle, LOGITS)
+
+    @points(1)
+    def test_the_loss_is_a_mean_over_the_targets_that_count(self, subject, case):
+        expect_agrees(
+            subject, case, "functional_loss", targets_inputs, tree_loss_oracle, {"loss": ""}
+        )
+
+    @points(1)
+    def test_a_single_sequence_needs_no_batch_axis(self, subject, case):
+        given = targets_inputs(case, batched=False)
+        together = targets_inputs(case.fresh(0))
+        requests = [
+            asks_for("functional_loss", given),
+            asks_for("functional_logits", given[:2]),
+            asks_for("functional_loss", together),
+            asks_for("functional_logits", together[:2]),
+        ]
+
+        def judge_loss(loss):
+            loss, problem = as_a_number(loss)
+            return problem or differs("the loss of one sequence", loss, tree_loss_oracle(*given))
+
+        def judge_logits(logits):
+            expected = tree_logits_oracle(*given[:2])
+            if not isinstance(logits, torch.Tensor) or logits.shape != expected.shape:
+                return (
+                    f"the logits of tokens of shape {tuple(given[1].shape)} should have shape "
+                    f"{tuple(expected.shape)} = (length, vocab_size); they are {describe(logits)}"
+                )
+            return differs("the logits of one sequence", logits, expected)
+
+        for first, judge in ((1, judge_logits), (0, judge_loss)):
+            expect_replies(subject, case, requests[first:] + requests[:first], judge)
+
+    @points(2)
+    def test_the_gradients_are_a_tree_like_the_parameters(self, subject, case):
+        for tied in (False, True):
+            inputs = partial(targets_inputs, tied=tied)
+            expect_law(subject, case, "functional_gradients", inputs, gradient_law)
+
+    @points(1)
+    def test_a_step_moves_every_leaf_of_the_tree(self, subject, case):
+        expect_law(subject, case, "sgd_step", step_inputs, step_law)
+
+    @points(
+        1,
+        only_with=[
+            "test_the_logits_come_from_the_tree",
+            "test_the_gradients_are_a_tree_like_the_parameters",
+            "test_a_step_moves_every_leaf_of_the_tree",
+        ],
+    )
+    def test_what_is_given_stays_as_it_is(self, subject, case):
+        tied = partial(targets_inputs, tied=True)
+        for name, inputs in (
+            ("functional_logits", lambda case: tied(case)[:2]),
+            ("functional_loss", tied),
+            ("functional_gradients", tied),
+            ("sgd_step", step_inputs),
+        ):
+
+            def draw(case, name=name, inputs=inputs):
+                return name, *inputs(case.smaller(SMALL, rounded=False))
+
+            expect_answer(subject, case, draw, what_is_left, nothing_changed)
+
+
+# 6.12 -----------------------------------------------------------------------------------------
+
+
+def averaging_tree(case):
+    vocab_size, d_model = case.size("vocab_size", 11, smallest=2), case.size("d_model", 3)
+    d_ff = case.size("d_ff", 5)
+    return {
+        "embedding": case.normal(vocab_size, d_model),
+        "ffn": {"up": case.normal(d_model, d_ff), "down": case.normal(d_ff, d_model)},
+        "unembedding": case.normal(d_model, vocab_size),
+    }
+
+
+def examples_inputs(case, padded=True, empty=False):
+    """Examples of different lengths in any order; one of them may have no target."""
+    parameters = averaging_tree(case)
+    batch, length = case.size("batch", 4, smallest=2), case.size("length", 6, smallest=2)
+    tokens = drawn_tokens(case, batch, length)
+    targets = drawn_tokens(case, batch, length)
+    for row, number in enumerate(case.shuffled(range(batch))):
+        if padded:
+            targets[row, 1 + (number * length) // batch :] = -100
+        if empty and number == 0:
+            targets[row] = -100
+    return parameters, tokens, targets
+
+
+@handed_out
+def examples_oracle(parameters, tokens, targets):
+    ...
+
+
+@handed_out
+def largest_oracle(parameters, tokens, targets):
+    ...
+
+
+def examples_law(seen, parameters, tokens, targets):
+    expected = examples_oracle(parameters, tokens, targets)
+    return tree_differs("the gradient of each example", seen, expected)
+
+
+LARGEST = {"norms": "batch", "index": ""}
+
+
+def indices_of(subject, *batches):
+    """Ask for the index in several batches, because there are few that it can be."""
+    found = []
+    for batch in batches:
+        seen = subject.call("largest_gradient", *batch)
+        index = seen[1] if isinstance(seen, (tuple, list)) and len(seen) == 2 else seen
+        number, problem = as_a_number(index)
+        found.append(describe(index) if problem else int(number) if number % 1 == 0 else number)
+    return found
+
+
+def indices_judge(seen, *batches):
+    for index, batch in zip(seen, batches, strict=True):
+        norms, expected = largest_oracle(*batch)
+        if index != int(expected):
+            return (
+                f"index is {index}, expected {int(expected)}: the norms are "
+                f"{[round(norm, 3) for norm in norms.tolist()]}"
+            )
+    return None
+
+
+@exercise(
+    "largest_gradient",
+    number="6.12",
+    title="The example with the largest gradient",
+    asks="`example_gradients` returns one gradient for each example of a batch, "
+    "`largest_gradient` their norms and the index of the largest.",
+    difficulty=3,
+    importance=3,
+    minutes=25,
+    deeper=True,
+)
+class TestLargestGradient:
+    @points(2)
+    def test_each_example_has_a_gradient_of_its_own(self, subject, case):
+        inputs = partial(examples_inputs, padded=False)
+        expect_law(subject, case, "example_gradients", inputs, examples_law)
+
+    @points(2)
+    def test_each_example_is_a_mean_over_its_own_targets(self, subject, case):
+        expect_law(subject, case, "example_gradients", examples_inputs, examples_law)
+
+    @points(1, only_with="test_each_example_is_a_mean_over_its_own_targets")
+    def test_an_example_without_targets_has_a_gradient_of_zero(self, subject, case):
+        inputs = partial(examples_inputs, empty=True)
+        expect_law(subject, case, "example_gradients", inputs, examples_law)
+
+    @points(2)
+    def test_the_norm_is_that_of_the_whole_tree(self, subject, case):
+        expect_agrees(
+            subject,
+            case,
+            "largest_gradient",
+            examples_inputs,
+            largest_oracle,
+            LARGEST,
+            compare=["norms"],
+        )
+
+    @points(1, only_with="test_the_norm_is_that_of_the_whole_tree")
+    def test_the_index_is_that_of_the_largest_norm(self, subject, case):
+        def draw(case):
+            return [examples_inputs(case) for _ in range(8)]
+
+        expect_answer(subject, case, draw, indices_of, indices_judge)
+
+
+# 6.13 -----------------------------------------------------------------------------------------
+
+MEMBERS = 16
+
+
+exec(packed(__file__, 1), globals())
+
+
+@exercise(
+    "check_set_model",
+    number="6.13",
+    title="Write a test: a transformer on sets",
+    asks="`check_set_model` calls the given model on a set, on the same set in other orders and "
+    "without its padding, and `assert`s that the scores are the same.",
+    difficulty=3,
+    importance=3,
+    minutes=25,
+    deeper=True,
+)
+class TestCheckSetModel:
+    @points(1)
+    def test_positions_are_caught(self, subject, case):
+        self.judge(subject, case, "a model with positions")
+
+    @points(1)
+    def test_a_weak_dependence_on_positions_is_caught(self, subject, case):
+        self.judge(subject, case, "a model with a very weak dependence on positions")
+
+    @points(1)
+    def test_a_causal_mask_is_caught(self, subject, case):
+        self.judge(subject, case, "a model with a causal mask")
+
+    @points(1)
+    def test_a_bias_for_the_distance_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that attends less to distant tokens on a circle")
+
+    @points(1)
+    def test_a_first_token_that_represents_the_set_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that compares every token with the first")
+
+    @points(1)
+    def test_scores_in_another_order_are_caught(self, subject, case):
+        self.judge(
+            subject, case, "a model that sorts its tokens and returns the scores in that order"
+        )
+
+    @points(1)
+    def test_a_mask_that_does_not_move_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that takes the padding to be at the end")
+
+    @points(1)
+    def test_padding_that_is_seen_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that ignores the mask")
+
+    @points(1)
+    def test_padding_that_counts_in_a_mean_is_caught(self, subject, case):
+        self.judge(subject, case, "a model whose mean is divided by the length with padding")
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_set_model", ON_SETS, NOT_ON_SETS, bug)

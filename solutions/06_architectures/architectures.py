@@ -7,7 +7,7 @@
 #
 # **Conventions.** Tokens are integers of the shape `(batch, length)`. `bos` is the token that begins a sequence, `eos` the one that ends it, and `pad` the padding of shorter sequences in a batch. A mask is boolean and True where attention is allowed. A weight matrix multiplies from the right, `x @ w`; `nn.Linear` stores the transposed matrix, `(d_out, d_in)`, and so do the weights of a trained model.
 #
-# **Given.** The first cell defines `block`, a pre-norm block with one head and without gains and biases. Use it unchanged where an exercise stacks blocks.
+# **Given.** The first cell defines `block`, a pre-norm block with one head and without gains and biases. Use it unchanged where an exercise stacks blocks. It also defines `averaging_logits`, the small model of exercise 6.12.
 
 # %%
 import math
@@ -31,6 +31,19 @@ def block(x, mask, weights):
     found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     x = x + found @ weights["output"]
     return x + F.gelu(F.layer_norm(x, x.shape[-1:]) @ weights["up"]) @ weights["down"]
+
+
+def averaging_logits(parameters, tokens):
+    """Average the vectors up to each position, apply an FFN, and return the logits.
+
+    Shapes: tokens (batch, length) or (length,); returns (batch, length, vocab_size) or
+    (length, vocab_size). The leaves are embedding (vocab_size, d_model), ffn["up"]
+    (d_model, d_ff), ffn["down"] (d_ff, d_model) and unembedding (d_model, vocab_size).
+    """
+    counts = torch.arange(1, tokens.shape[-1] + 1)[:, None]
+    x = parameters["embedding"][tokens].cumsum(dim=-2) / counts
+    x = x + F.gelu(x @ parameters["ffn"]["up"]) @ parameters["ffn"]["down"]
+    return x @ parameters["unembedding"]
 
 
 # %% [markdown]
@@ -702,6 +715,220 @@ def noam(step: int, d_model: int, warmup_steps: int) -> float:
     ### BEGIN SOLUTION
     number = step + 1
     return d_model**-0.5 * min(number**-0.5, number * warmup_steps**-1.5)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise functional_gradients}}
+#
+# A module keeps its parameters inside. Written as a function, the same model takes them as an argument: a **tree**, that is, nested dictionaries whose leaves are tensors. A function that depends on its arguments alone and changes none of them is called *pure*. What is that good for? Other functions can transform it. `torch.func.grad` turns it into a function that returns the gradient with respect to its first argument, here the whole tree, and `torch.func.vmap` maps it over the examples of a batch.
+#
+# | leaf of the tree | shape |
+# |---|---|
+# | `parameters["embedding"]["tokens"]` | `(vocab_size, d_model)` |
+# | `parameters["embedding"]["positions"]` | `(max_len, d_model)` |
+# | `parameters["blocks"]["0"]`, then `"1"` … | the dictionary of weights that the given `block` takes, one for each block, in order |
+# | `parameters["final_norm"]["gain"]` and `["bias"]` | `(d_model,)` |
+# | `parameters["unembedding"]` | `(vocab_size, d_model)`; not in the tree if the weights are tied |
+#
+# Write four pure functions:
+#
+# - `functional_logits`: the decoder-only model of exercise 6.1, without the scale. Embeddings plus positions, every block with a causal mask, the final norm, the logits. If the tree has no `"unembedding"`, the table of the tokens is used twice.
+# - `functional_loss`: the mean cross-entropy in nats over all targets that are not `-100`. The targets are the next tokens already: nothing has to be shifted.
+# - `functional_gradients`: the gradient of the loss, as a tree with the same names and shapes as `parameters`.
+# - `sgd_step`: a *new* tree, in which every leaf has moved against its gradient by `learning_rate` times that gradient.
+#
+# Tokens and targets are `(batch, length)`, or `(length,)` for a single sequence: mapped by `vmap`, a function sees one example without the batch axis. The given `block` works with both.
+#
+# *Before you code:* in a tree without `"unembedding"`, how many gradients does the table of the tokens get? And what goes wrong if `functional_logits` writes `parameters["unembedding"] = parameters["embedding"]["tokens"]` first?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# One: the sum over both of its uses. The caller's tree has changed: from then on it has one more leaf, each of the two gets a part of the gradient, and after one step of gradient descent they differ. The weights are no longer tied, and nothing crashes.
+# </details>
+#
+# <details><summary>Hint: with or without a batch axis</summary>
+#
+# Count axes from the right: `tokens.shape[-1]` is the length in both cases, and `logits.flatten(0, -2)` has one row per target in both.
+# </details>
+# <details><summary>Hint: a gradient of a tree</summary>
+#
+# `torch.func.grad(function)` is a function. It takes the arguments of `function`, and returns a tree like the first.
+# </details>
+# <details><summary>Hint: a step for every leaf</summary>
+#
+# `sgd_step` can call itself: on a dictionary it returns a dictionary of the results for its entries, on a tensor a new tensor.
+# </details>
+
+
+# %% exercise="functional_gradients"
+def functional_logits(parameters: dict, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the logits of the token after each position, computed from a tree of parameters.
+
+    Shapes: tokens (batch, length) or (length,); returns (batch, length, vocab_size) or
+    (length, vocab_size).
+    """
+    ### BEGIN SOLUTION
+    length, table = tokens.shape[-1], parameters["embedding"]["tokens"]
+    x = table[tokens] + parameters["embedding"]["positions"][:length]
+    past = torch.ones(length, length, dtype=torch.bool).tril()
+    for weights in parameters["blocks"].values():
+        x = block(x, past, weights)
+    norm = parameters["final_norm"]
+    x = F.layer_norm(x, x.shape[-1:], norm["gain"], norm["bias"])
+    return x @ parameters.get("unembedding", table).T
+    ### END SOLUTION
+
+
+def functional_loss(parameters: dict, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy in nats over the targets that are not -100."""
+    ### BEGIN SOLUTION
+    logits = functional_logits(parameters, tokens)
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)
+    ### END SOLUTION
+
+
+def functional_gradients(parameters: dict, tokens: torch.Tensor, targets: torch.Tensor) -> dict:
+    """Return the gradient of the loss with respect to each leaf, as a tree like parameters."""
+    ### BEGIN SOLUTION
+    return torch.func.grad(functional_loss)(parameters, tokens, targets)
+    ### END SOLUTION
+
+
+def sgd_step(parameters: dict, gradients: dict, learning_rate: float) -> dict:
+    """Return a new tree after one step of gradient descent."""
+    ### BEGIN SOLUTION
+    if isinstance(parameters, dict):
+        return {
+            name: sgd_step(leaf, gradients[name], learning_rate)
+            for name, leaf in parameters.items()
+        }
+    return parameters - learning_rate * gradients
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise largest_gradient}}
+#
+# `backward()` gives the gradient of a batch. But which of its examples pulls hardest? A wrong label, a sequence in another language or a broken file often shows as one very large gradient. Clipping each example's gradient instead of the batch's, as differentially private training does, needs the same numbers. With pure functions they are cheap: `torch.func.grad(loss)` gives the gradient of *one* example, and `torch.func.vmap` maps that over the batch. Every leaf of the result then has an axis for the examples in front.
+#
+# The model here is `averaging_logits` from the first cell, a function of a tree with four leaves: `parameters["embedding"]`, `["ffn"]["up"]`, `["ffn"]["down"]` and `["unembedding"]`. It has no attention: every position takes the average of the vectors up to its own, so it sees no later token either. Use it unchanged.
+#
+# Write two functions:
+#
+# - `example_gradients`: the gradient of each example's loss, as a tree like `parameters` in which every leaf has the batch as its first axis. The loss of an example is the mean cross-entropy over *its own* targets, without those that are `-100`. An example in which all targets are `-100` has a loss of 0.
+# - `largest_gradient`: the norm of each example's gradient, and the index of the example with the largest. The norm is that of the whole tree, as if all its entries stood in one long vector.
+#
+# *Before you code:* one example of a batch has 3 targets, another has 30, and the rest is padding. Instead of the mean of each, you differentiate each example's part in the mean of the batch: its summed loss, divided by 33. How does that change the comparison?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The gradient of the first becomes 11 times smaller, that of the second only 1.1 times. Long examples then look hard because they are long.
+# </details>
+#
+# <details><summary>Hint: one example</summary>
+#
+# Write the loss of one example first: a function of `parameters`, `tokens` of shape `(length,)` and `targets` of shape `(length,)`. `vmap(..., in_dims=(None, 0, 0))` passes the same parameters to all examples and one row of the tokens and of the targets to each.
+# </details>
+# <details><summary>Hint: padding under vmap</summary>
+#
+# `nats[targets != -100]` has another size in each example, which `vmap` does not allow. Multiply by the mask, sum, and divide by the number of targets, which must not be 0.
+# </details>
+# <details><summary>Hint: the norm of a tree</summary>
+#
+# The square root of a sum over all leaves. `leaf.flatten(1).square().sum(dim=1)` is what one leaf adds for each example.
+# </details>
+
+
+# %% exercise="largest_gradient"
+def example_gradients(parameters: dict, tokens: torch.Tensor, targets: torch.Tensor) -> dict:
+    """Return the gradient of each example's loss, as a tree with the batch as first axis.
+
+    Shapes: tokens and targets (batch, length); a leaf of parameters of shape (...) becomes one of
+    shape (batch, ...).
+    """
+
+    ### BEGIN SOLUTION
+    def loss(parameters, tokens, targets):
+        counts = targets != -100
+        log_p = averaging_logits(parameters, tokens).log_softmax(dim=-1)
+        nats = -log_p.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)
+        return (nats * counts).sum() / counts.sum().clamp(min=1)
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+    return each(parameters, tokens, targets)
+    ### END SOLUTION
+
+
+def largest_gradient(
+    parameters: dict, tokens: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the norm of each example's gradient, and the index of the largest.
+
+    Shapes: tokens and targets (batch, length); returns norms (batch,) and the index, a single
+    number.
+    """
+
+    ### BEGIN SOLUTION
+    def squares(tree):
+        if isinstance(tree, dict):
+            return sum(squares(branch) for branch in tree.values())
+        return tree.flatten(1).square().sum(dim=1)
+
+    norms = squares(example_gradients(parameters, tokens, targets)).sqrt()
+    return norms, norms.argmax()
+    ### END SOLUTION
+
+
+# %% [markdown]
+# {{exercise check_set_model}}
+#
+# Which token of a set does not belong? All of them are of one kind, except one. The order of the tokens means nothing here, so a model that finds the odd one must not depend on it. An encoder without positions has this property, called **permutation equivariance**: if the tokens are reordered, the scores are the same numbers, reordered in the same way. Sets of different sizes share a batch by padding, and the padding must not matter either.
+#
+# Both properties are easy to lose: by positions that a library adds by default, by a mask that is causal, by code that expects padding only at the end. The loss shows none of this. A test does.
+#
+# Write this test. `check_set_model` gets `model(tokens, mask)`. `tokens` and `mask` are `(length,)`, with at most 16 tokens from 0 to 15; the mask is True at real tokens, of which there must be at least one, and padding may be anywhere. The model returns a score for each token, `(length,)`: how odd it is. The scores at padding have no meaning. The test raises `AssertionError` if one of these does not hold:
+#
+# 1. with the tokens and their mask reordered, the model returns the scores in the new order;
+# 2. without the padding, the model returns the same scores for the real tokens.
+#
+# Your test must reject nine models: one with positions, one with a very weak dependence on positions, one with a causal mask, one that attends less to distant tokens (on a circle, where the last token is a neighbour of the first), one that compares every token with the first, one that sorts its tokens and returns the scores in that order, one that takes the padding to be at the end wherever it is, one that ignores the mask, and one whose mean over the set is divided by the length with padding. Correct models must pass. Some of them compute in `float32`, or return `-inf` or arbitrary numbers at padding: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
+#
+# *Before you code:* you reverse the order of the tokens. Which of the nine models does this not reveal? And which of `model(tokens[order], mask[order])[order]` and `model(tokens, mask)[order]` should `model(tokens[order], mask[order])` be equal to?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# The one that depends on distances: two tokens are as far apart as before. Nor does it reveal the models that ignore the mask or count the padding: they do so in every order. The second: entry `i` of the new input is token `order[i]` of the old one.
+# </details>
+#
+# <details><summary>Hint: which orders?</summary>
+#
+# A reversal keeps distances, and so does moving all tokens around the circle. A few orders from `torch.randperm` with a seeded generator keep nothing.
+# </details>
+# <details><summary>Hint: padding</summary>
+#
+# Reorder the padding with the tokens, so that it is no longer at the end. Compare scores at real tokens only. `tokens[mask]` is the set without padding.
+# </details>
+
+
+# %% exercise="check_set_model"
+def check_set_model(model) -> None:
+    """Raise AssertionError if a model's scores depend on the order of a set or on its padding.
+
+    model(tokens, mask): two tensors (length,); returns scores (length,).
+    """
+    ### BEGIN SOLUTION
+    tokens = torch.tensor([3, 14, 7, 1, 12, 9, 5, 0, 10])
+    mask = torch.arange(9) < 6
+    scores = model(tokens, mask)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        order = torch.randperm(9, generator=generator)
+        reordered = model(tokens[order], mask[order])
+        off = (reordered - scores[order])[mask[order]].abs().max()
+        assert off < 1e-5, f"in the order {order.tolist()}, a score changes by {off:.2g}"
+    off = (model(tokens[mask], mask[mask]) - scores[mask]).abs().max()
+    assert off < 1e-5, f"without the padding, a score changes by {off:.2g}"
     ### END SOLUTION
 
 

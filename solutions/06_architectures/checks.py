@@ -16,6 +16,7 @@ from torch import nn
 from classroom.calls.lending import Refused
 from classroom.calls.subject import Crashed, StudentError, WrongKind
 from classroom.exercise.comparing import describe, differs, same
+from classroom.exercise.diagnosis import asks_for
 from classroom.exercise.expect import (
     CheckFailed,
     exercise,
@@ -25,6 +26,9 @@ from classroom.exercise.expect import (
     expect_law,
     expect_test_judges,
     points,
+)
+from classroom.exercise.expect import (
+    expect_answer as expect_replies,
 )
 from classroom.exercise.prepared import known, observing, oracle
 
@@ -1314,3 +1318,555 @@ class TestSwappedCrossAttention:
     def test_with_it_in_any_layer_the_logits_are_the_same(self, subject, case):
         for layer in range(len(translator()[0].blocks)):
             expect_same_logits(subject, case, layer)
+
+
+# 6.11 -----------------------------------------------------------------------------------------
+
+
+def leaves_of(tree, path=""):
+    """List the tensors of a tree by the names that lead to them."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    found = {}
+    for name, branch in tree.items():
+        found |= leaves_of(branch, f"{path}[{name!r}]")
+    return found
+
+
+def tree_differs(what, seen, expected):
+    """Say how a tree differs from another one in its names, its shapes or its numbers."""
+    if not isinstance(seen, dict):
+        return f"{what} should be nested dictionaries like `parameters`; it is {describe(seen)}"
+    seen, expected = leaves_of(seen), leaves_of(expected)
+    if missing := [name for name in expected if name not in seen]:
+        return f"{what} should have the same names as `parameters`; it lacks {missing[0]}"
+    if more := [name for name in seen if name not in expected]:
+        return f"{what} should have the same names as `parameters`; it also has {more[0]}"
+    for name, leaf in expected.items():
+        found, label = seen[name], f"{what} at {name}"
+        if not isinstance(found, torch.Tensor) or found.shape != leaf.shape:
+            return f"{label} should have shape {tuple(leaf.shape)}; it is {describe(found)}"
+        if problem := differs(label, found, leaf):
+            return problem
+    return None
+
+
+def drawn_tree(case, tied=False):
+    vocab_size, d_model = (
+        case.size("vocab_size", 11, smallest=2),
+        case.size("d_model", 4, smallest=2),
+    )
+    d_ff, layers = case.size("d_ff", 6), case.size("layers", 3)
+    max_len = case.size("max_len", 13)
+    tree = {
+        "embedding": {
+            "tokens": case.normal(vocab_size, d_model),
+            "positions": case.normal(max_len, d_model, std=0.7),
+        },
+        "blocks": {str(i): block_weights(case, d_model, d_ff) for i in range(layers)},
+        "final_norm": {
+            "gain": 1.0 + case.normal(d_model, std=0.5),
+            "bias": case.normal(d_model),
+        },
+    }
+    return tree if tied else tree | {"unembedding": case.normal(vocab_size, d_model)}
+
+
+def drawn_tokens(case, *shape):
+    vocab_size = case.size("vocab_size", 11, smallest=2)
+    tokens = [case.integer(0, vocab_size - 1) for _ in range(math.prod(shape))]
+    return torch.tensor(tokens).reshape(shape)
+
+
+def tree_inputs(case, tied=False, batched=True):
+    batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
+    shape = (batch, length) if batched else (length,)
+    return drawn_tree(case, tied), drawn_tokens(case, *shape)
+
+
+def targets_inputs(case, tied=False, batched=True):
+    """The first sequence has more targets that do not count than the last."""
+    tree, tokens = tree_inputs(case, tied, batched)
+    targets = drawn_tokens(case, *tokens.shape)
+    if batched:
+        targets[0, : (case.asked["length"] - 1) // 2] = -100
+    targets[..., -1] = -100
+    return tree, tokens, targets
+
+
+@oracle
+def tree_logits_oracle(parameters, tokens):
+    embedding, norm = parameters["embedding"], parameters["final_norm"]
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    order = torch.arange(rows.shape[1])
+    x = F.embedding(rows, embedding["tokens"]) + embedding["positions"][None, : rows.shape[1]]
+    for i in range(len(parameters["blocks"])):
+        x = run_block(x, order[:, None] >= order, parameters["blocks"][str(i)])
+    x = F.layer_norm(x, norm["gain"].shape, norm["gain"], norm["bias"])
+    unembedding = parameters["unembedding" if "unembedding" in parameters else "embedding"]
+    if isinstance(unembedding, dict):
+        unembedding = unembedding["tokens"]
+    return F.linear(x, unembedding).reshape(*tokens.shape, -1)
+
+
+@oracle
+def tree_loss_oracle(parameters, tokens, targets):
+    """Go target by target."""
+    log_p = tree_logits_oracle(parameters, tokens).log_softmax(dim=-1).flatten(0, -2)
+    nats = [-log_p[i, t] for i, t in enumerate(targets.flatten().tolist()) if t != -100]
+    return torch.stack(nats).mean()
+
+
+def tree_of(leaves, like):
+    """Put leaves, in their order, into a tree like another."""
+    if not isinstance(like, dict):
+        return next(leaves)
+    return {name: tree_of(leaves, branch) for name, branch in like.items()}
+
+
+@oracle
+def tree_gradients_oracle(parameters, tokens, targets):
+    leaves = [leaf.clone().requires_grad_() for leaf in leaves_of(parameters).values()]
+    loss = tree_loss_oracle(tree_of(iter(leaves), parameters), tokens, targets)
+    found = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+    return tree_of(iter(found), parameters)
+
+
+def step_inputs(case):
+    return drawn_tree(case), drawn_tree(case), float(case.uniform(low=0.05, high=0.4))
+
+
+@oracle
+def step_oracle(parameters, gradients, learning_rate):
+    pairs = zip(leaves_of(parameters).values(), leaves_of(gradients).values(), strict=True)
+    return tree_of((torch.sub(p, g, alpha=learning_rate) for p, g in pairs), parameters)
+
+
+def gradient_law(seen, parameters, tokens, targets):
+    return tree_differs("the gradient", seen, tree_gradients_oracle(parameters, tokens, targets))
+
+
+def step_law(seen, parameters, gradients, learning_rate):
+    expected = step_oracle(parameters, gradients, learning_rate)
+    return tree_differs("the new tree", seen, expected)
+
+
+SMALL = {"vocab_size": 3, "d_model": 2, "d_ff": 1, "layers": 1, "max_len": 5, "length": 4}
+
+
+def what_is_left(subject, name, *args):
+    """Call a function; return what it was given, as it is after the call."""
+    return list(subject.call_and_return_inputs(name, *args)[1])
+
+
+def nothing_changed(after, name, *args):
+    for number, (before, now) in enumerate(zip(args, after, strict=True), start=1):
+        before, now = leaves_of(before), leaves_of(now)
+        for path in [*before, *now]:
+            if path not in now:
+                change = f"{path or 'it'} is gone"
+            elif path not in before:
+                change = f"it has the new entry {path}"
+            elif not same(before[path], now[path]):
+                change = f"{path or 'it'} has other numbers"
+            else:
+                continue
+            return (
+                f"`{name}` changes its argument number {number}: after the call {change}. Compute "
+                "new tensors and new dictionaries, and leave what you are given as it is"
+            )
+    return None
+
+
+@exercise(
+    "functional_gradients",
+    number="6.11",
+    title="The transformer as functions",
+    asks="`functional_logits` and `functional_loss` compute with a tree of parameters, "
+    "`functional_gradients` returns the gradient as a tree, and `sgd_step` a new tree.",
+    difficulty=3,
+    importance=3,
+    minutes=40,
+    deeper=True,
+)
+class TestFunctionalGradients:
+    @points(2)
+    def test_the_logits_come_from_the_tree(self, subject, case):
+        expect_agrees(subject, case, "functional_logits", tree_inputs, tree_logits_oracle, LOGITS)
+
+    @points(1)
+    def test_without_an_unembedding_the_table_is_used_twice(self, subject, case):
+        inputs = partial(tree_inputs, tied=True)
+        expect_agrees(subject, case, "functional_logits", inputs, tree_logits_oracle, LOGITS)
+
+    @points(1)
+    def test_the_loss_is_a_mean_over_the_targets_that_count(self, subject, case):
+        expect_agrees(
+            subject, case, "functional_loss", targets_inputs, tree_loss_oracle, {"loss": ""}
+        )
+
+    @points(1)
+    def test_a_single_sequence_needs_no_batch_axis(self, subject, case):
+        given = targets_inputs(case, batched=False)
+        together = targets_inputs(case.fresh(0))
+        requests = [
+            asks_for("functional_loss", given),
+            asks_for("functional_logits", given[:2]),
+            asks_for("functional_loss", together),
+            asks_for("functional_logits", together[:2]),
+        ]
+
+        def judge_loss(loss):
+            loss, problem = as_a_number(loss)
+            return problem or differs("the loss of one sequence", loss, tree_loss_oracle(*given))
+
+        def judge_logits(logits):
+            expected = tree_logits_oracle(*given[:2])
+            if not isinstance(logits, torch.Tensor) or logits.shape != expected.shape:
+                return (
+                    f"the logits of tokens of shape {tuple(given[1].shape)} should have shape "
+                    f"{tuple(expected.shape)} = (length, vocab_size); they are {describe(logits)}"
+                )
+            return differs("the logits of one sequence", logits, expected)
+
+        for first, judge in ((1, judge_logits), (0, judge_loss)):
+            expect_replies(subject, case, requests[first:] + requests[:first], judge)
+
+    @points(2)
+    def test_the_gradients_are_a_tree_like_the_parameters(self, subject, case):
+        for tied in (False, True):
+            inputs = partial(targets_inputs, tied=tied)
+            expect_law(subject, case, "functional_gradients", inputs, gradient_law)
+
+    @points(1)
+    def test_a_step_moves_every_leaf_of_the_tree(self, subject, case):
+        expect_law(subject, case, "sgd_step", step_inputs, step_law)
+
+    @points(
+        1,
+        only_with=[
+            "test_the_logits_come_from_the_tree",
+            "test_the_gradients_are_a_tree_like_the_parameters",
+            "test_a_step_moves_every_leaf_of_the_tree",
+        ],
+    )
+    def test_what_is_given_stays_as_it_is(self, subject, case):
+        tied = partial(targets_inputs, tied=True)
+        for name, inputs in (
+            ("functional_logits", lambda case: tied(case)[:2]),
+            ("functional_loss", tied),
+            ("functional_gradients", tied),
+            ("sgd_step", step_inputs),
+        ):
+
+            def draw(case, name=name, inputs=inputs):
+                return name, *inputs(case.smaller(SMALL, rounded=False))
+
+            expect_answer(subject, case, draw, what_is_left, nothing_changed)
+
+
+# 6.12 -----------------------------------------------------------------------------------------
+
+
+def averaging_tree(case):
+    vocab_size, d_model = case.size("vocab_size", 11, smallest=2), case.size("d_model", 3)
+    d_ff = case.size("d_ff", 5)
+    return {
+        "embedding": case.normal(vocab_size, d_model),
+        "ffn": {"up": case.normal(d_model, d_ff), "down": case.normal(d_ff, d_model)},
+        "unembedding": case.normal(d_model, vocab_size),
+    }
+
+
+def examples_inputs(case, padded=True, empty=False):
+    """Examples of different lengths in any order; one of them may have no target."""
+    parameters = averaging_tree(case)
+    batch, length = case.size("batch", 4, smallest=2), case.size("length", 6, smallest=2)
+    tokens = drawn_tokens(case, batch, length)
+    targets = drawn_tokens(case, batch, length)
+    for row, number in enumerate(case.shuffled(range(batch))):
+        if padded:
+            targets[row, 1 + (number * length) // batch :] = -100
+        if empty and number == 0:
+            targets[row] = -100
+    return parameters, tokens, targets
+
+
+@oracle
+def examples_oracle(parameters, tokens, targets):
+    """Go example by example and position by position."""
+    found = []
+    for row, labels in zip(tokens, targets, strict=True):
+        leaves = [leaf.clone().requires_grad_() for leaf in leaves_of(parameters).values()]
+        embedding, up, down, unembedding = leaves
+        nats = []
+        for i, label in enumerate(labels.tolist()):
+            if label != -100:
+                x = embedding[row[: i + 1]].mean(dim=0)
+                x = x + F.linear(F.gelu(F.linear(x, up.T)), down.T)
+                nats.append(F.cross_entropy(F.linear(x, unembedding.T), labels[i]))
+        loss = torch.stack(nats).mean() if nats else 0.0 * embedding.sum()
+        found.append(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
+    return tree_of(map(torch.stack, zip(*found, strict=True)), parameters)
+
+
+@oracle
+def largest_oracle(parameters, tokens, targets):
+    leaves = leaves_of(examples_oracle(parameters, tokens, targets)).values()
+    norms = torch.cat([leaf.flatten(1) for leaf in leaves], dim=1).norm(dim=1)
+    return norms, norms.argmax()
+
+
+def examples_law(seen, parameters, tokens, targets):
+    expected = examples_oracle(parameters, tokens, targets)
+    return tree_differs("the gradient of each example", seen, expected)
+
+
+LARGEST = {"norms": "batch", "index": ""}
+
+
+def indices_of(subject, *batches):
+    """Ask for the index in several batches, because there are few that it can be."""
+    found = []
+    for batch in batches:
+        seen = subject.call("largest_gradient", *batch)
+        index = seen[1] if isinstance(seen, (tuple, list)) and len(seen) == 2 else seen
+        number, problem = as_a_number(index)
+        found.append(describe(index) if problem else int(number) if number % 1 == 0 else number)
+    return found
+
+
+def indices_judge(seen, *batches):
+    for index, batch in zip(seen, batches, strict=True):
+        norms, expected = largest_oracle(*batch)
+        if index != int(expected):
+            return (
+                f"index is {index}, expected {int(expected)}: the norms are "
+                f"{[round(norm, 3) for norm in norms.tolist()]}"
+            )
+    return None
+
+
+@exercise(
+    "largest_gradient",
+    number="6.12",
+    title="The example with the largest gradient",
+    asks="`example_gradients` returns one gradient for each example of a batch, "
+    "`largest_gradient` their norms and the index of the largest.",
+    difficulty=3,
+    importance=3,
+    minutes=25,
+    deeper=True,
+)
+class TestLargestGradient:
+    @points(2)
+    def test_each_example_has_a_gradient_of_its_own(self, subject, case):
+        inputs = partial(examples_inputs, padded=False)
+        expect_law(subject, case, "example_gradients", inputs, examples_law)
+
+    @points(2)
+    def test_each_example_is_a_mean_over_its_own_targets(self, subject, case):
+        expect_law(subject, case, "example_gradients", examples_inputs, examples_law)
+
+    @points(1, only_with="test_each_example_is_a_mean_over_its_own_targets")
+    def test_an_example_without_targets_has_a_gradient_of_zero(self, subject, case):
+        inputs = partial(examples_inputs, empty=True)
+        expect_law(subject, case, "example_gradients", inputs, examples_law)
+
+    @points(2)
+    def test_the_norm_is_that_of_the_whole_tree(self, subject, case):
+        expect_agrees(
+            subject,
+            case,
+            "largest_gradient",
+            examples_inputs,
+            largest_oracle,
+            LARGEST,
+            compare=["norms"],
+        )
+
+    @points(1, only_with="test_the_norm_is_that_of_the_whole_tree")
+    def test_the_index_is_that_of_the_largest_norm(self, subject, case):
+        def draw(case):
+            return [examples_inputs(case) for _ in range(8)]
+
+        expect_answer(subject, case, draw, indices_of, indices_judge)
+
+
+# 6.13 -----------------------------------------------------------------------------------------
+
+MEMBERS = 16
+
+
+### BEGIN PACKED
+SET_TABLE, SET_PLACES = fixed(MEMBERS + 2, WIDTH)[:MEMBERS], fixed(MEMBERS + 3, WIDTH)[:MEMBERS]
+READOUT = 0.1 * fixed(WIDTH)
+ALONE = SET_TABLE @ READOUT
+
+
+def set_scores(tokens, mask, places=0.0, causal=False, slope=0.0, dtype=torch.float64):
+    """Score each token of a set by an encoder; the faults make it depend on the order."""
+    order, number = torch.arange(len(tokens)), int(mask.sum())
+    x = (SET_TABLE[tokens] + places * SET_PLACES[: len(tokens)]).to(dtype)
+    allowed = mask.expand(len(tokens), -1)
+    if causal:
+        allowed = (allowed & no_later(len(tokens))) | (order[:, None] == order)
+    distance = order[:, None] - order
+    distance = torch.minimum(distance % number, -distance % number)  # on a circle
+    for maps in LAYERS.to(dtype):
+        x = F.layer_norm(x, (WIDTH,))
+        query, key, value = x @ maps[0], x @ maps[1], x @ maps[2]
+        scores = query @ key.T / WIDTH**0.5 - slope * distance
+        x = x + scores.masked_fill(~allowed, -math.inf).softmax(dim=-1) @ value
+    return F.layer_norm(x, (WIDTH,)) @ READOUT.to(dtype)
+
+
+def minus_infinity_at_padding(tokens, mask):
+    return set_scores(tokens, mask).masked_fill(~mask, -math.inf)
+
+
+def far_from(rows, centre):
+    return 0.3 * (rows - centre).square().sum(dim=-1).sqrt()
+
+
+def far_from_the_mean(tokens, mask, by_length=False):
+    """Score a token by its distance from the mean; padding gets its position."""
+    rows = SET_TABLE[tokens]
+    mean = rows[mask].sum(dim=0) / (len(mask) if by_length else mask.sum())
+    return torch.where(mask, far_from(rows, mean), torch.arange(len(mask)).double())
+
+
+def far_from_the_first(tokens, mask):
+    rows = SET_TABLE[tokens]
+    return far_from(rows, rows[int(mask.long().argmax())])
+
+
+def in_order_of_the_tokens(tokens, mask):
+    """Sort the real tokens, score them, and put nothing back."""
+    sorted_scores = set_scores(tokens[mask].sort().values, mask[mask])
+    return torch.zeros(len(mask), dtype=torch.float64).masked_scatter(mask, sorted_scores)
+
+
+def each_alone(tokens, mask):
+    return ALONE[tokens]
+
+
+def by_counting(tokens, mask):
+    """Count the real tokens of another kind; there are four kinds."""
+    kinds = tokens // 4
+    return ((kinds[:, None] != kinds) & mask).double().sum(dim=1)
+
+
+def weakly_by_position(tokens, mask):
+    return 0.99 * set_scores(tokens, mask) + 0.01 * set_scores(tokens, mask, places=1.0)
+
+
+def padding_at_the_end(tokens, mask):
+    return set_scores(tokens, torch.arange(len(mask)) < mask.sum())
+
+
+def mask_ignored(tokens, mask):
+    return set_scores(tokens, torch.ones_like(mask))
+
+
+def set_model(model):
+    """Return the same model, which answers at once what it was asked before."""
+    known = {}
+
+    def score(tokens, mask):
+        if tokens.dim() != 1 or mask.shape != tokens.shape or mask.dtype != torch.bool:
+            raise Refused("model needs tokens (length,) and a boolean mask of the same shape")
+        if not mask.any():
+            raise Refused("model needs at least one real token, where the mask is True")
+        if len(tokens) > MEMBERS:
+            raise Refused(f"model takes at most {MEMBERS} tokens, got {len(tokens)}")
+        if tokens.dtype != torch.int64 or not ((tokens >= 0) & (tokens < MEMBERS)).all():
+            raise Refused(f"model takes tokens from 0 to {MEMBERS - 1}, of dtype int64")
+        text = (*tokens.tolist(), *mask.tolist())
+        if text not in known:
+            known[text] = model(tokens, mask)
+        return known[text]
+
+    return score
+
+
+ON_SETS = {
+    "an encoder without positions": set_scores,
+    "one that computes in float32": partial(set_scores, dtype=torch.float32),
+    "one that returns -inf at padding": minus_infinity_at_padding,
+    "one that compares each token with the mean, with arbitrary scores at padding": (
+        far_from_the_mean
+    ),
+    "one that scores each token alone": each_alone,
+    "one that counts the tokens of another kind": by_counting,
+}
+NOT_ON_SETS = {
+    "a model with positions": partial(set_scores, places=1.0),
+    "a model with a very weak dependence on positions": weakly_by_position,
+    "a model with a causal mask": partial(set_scores, causal=True),
+    "a model that attends less to distant tokens on a circle": partial(set_scores, slope=0.5),
+    "a model that compares every token with the first": far_from_the_first,
+    "a model that sorts its tokens and returns the scores in that order": in_order_of_the_tokens,
+    "a model that takes the padding to be at the end": padding_at_the_end,
+    "a model that ignores the mask": mask_ignored,
+    "a model whose mean is divided by the length with padding": partial(
+        far_from_the_mean, by_length=True
+    ),
+}
+ON_SETS = {description: set_model(model) for description, model in ON_SETS.items()}
+NOT_ON_SETS = {description: set_model(model) for description, model in NOT_ON_SETS.items()}
+### END PACKED
+
+
+@exercise(
+    "check_set_model",
+    number="6.13",
+    title="Write a test: a transformer on sets",
+    asks="`check_set_model` calls the given model on a set, on the same set in other orders and "
+    "without its padding, and `assert`s that the scores are the same.",
+    difficulty=3,
+    importance=3,
+    minutes=25,
+    deeper=True,
+)
+class TestCheckSetModel:
+    @points(1)
+    def test_positions_are_caught(self, subject, case):
+        self.judge(subject, case, "a model with positions")
+
+    @points(1)
+    def test_a_weak_dependence_on_positions_is_caught(self, subject, case):
+        self.judge(subject, case, "a model with a very weak dependence on positions")
+
+    @points(1)
+    def test_a_causal_mask_is_caught(self, subject, case):
+        self.judge(subject, case, "a model with a causal mask")
+
+    @points(1)
+    def test_a_bias_for_the_distance_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that attends less to distant tokens on a circle")
+
+    @points(1)
+    def test_a_first_token_that_represents_the_set_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that compares every token with the first")
+
+    @points(1)
+    def test_scores_in_another_order_are_caught(self, subject, case):
+        self.judge(
+            subject, case, "a model that sorts its tokens and returns the scores in that order"
+        )
+
+    @points(1)
+    def test_a_mask_that_does_not_move_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that takes the padding to be at the end")
+
+    @points(1)
+    def test_padding_that_is_seen_is_caught(self, subject, case):
+        self.judge(subject, case, "a model that ignores the mask")
+
+    @points(1)
+    def test_padding_that_counts_in_a_mean_is_caught(self, subject, case):
+        self.judge(subject, case, "a model whose mean is divided by the length with padding")
+
+    def judge(self, subject, case, bug):
+        expect_test_judges(subject, case, "check_set_model", ON_SETS, NOT_ON_SETS, bug)

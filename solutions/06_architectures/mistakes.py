@@ -17,6 +17,13 @@ def block(x, mask, weights):
     return x + F.gelu(F.layer_norm(x, x.shape[-1:]) @ weights["up"]) @ weights["down"]
 
 
+def averaging_logits(parameters, tokens):
+    counts = torch.arange(1, tokens.shape[-1] + 1)[:, None]
+    x = parameters["embedding"][tokens].cumsum(dim=-2) / counts
+    x = x + F.gelu(x @ parameters["ffn"]["up"]) @ parameters["ffn"]["down"]
+    return x @ parameters["unembedding"]
+
+
 # 6.1 --------------------------------------------------------------------------------------------
 class Logits(Correct, exercise="decoder_only_logits"):
     def decoder_only_logits(tokens, table, positions, layers, gain, bias, is_scaled=False):
@@ -1016,3 +1023,358 @@ OutputMapForgotten = Swapped.but("return x …", "return x + merged")
 MatricesNotTransposed = Swapped.but("].T +", "] +", times=4)
 """The matrices are used as they are stored, (d_out, d_in), which raises no error because they are
 square: nn.Linear multiplies by the transpose."""
+
+
+# 6.11 -------------------------------------------------------------------------------------------
+class Functions(Correct, exercise="functional_gradients"): ...
+
+
+TiedInTheTree = Functions.but("length, table = …", "").but(
+    "x = table[tokens] …",
+    """
+    length, table = tokens.shape[-1], parameters["embedding"]["tokens"]
+    parameters.setdefault("unembedding", table)
+    x = table[tokens] + parameters["embedding"]["positions"][:length]
+    """,
+)
+"""The table is written into the tree as its unembedding matrix, so the caller's tree is no longer
+tied: its next gradient is split between two leaves. Look the table up, and write nothing into
+parameters."""
+
+UnembeddingIgnored = Functions.but('parameters.get("unembedding", table)', "table")
+"""The logits always come from the table of the tokens; if the tree has an unembedding matrix, the
+weights are not tied."""
+
+TiedToACopy = Functions.but("table).T", "table.detach()).T")
+"""The tied matrix is a detached copy of the table, so the gradient of the table lacks its second
+use; use the same leaf twice."""
+
+NormOfItsOwn = Functions.but(
+    "norm = …\nx = …",
+    "norm = torch.nn.LayerNorm(x.shape[-1], dtype=x.dtype)\nx = norm(x)",
+)
+"""The final norm is a module made in the function, with a gain of 1 and a bias of 0: take both from
+the tree."""
+
+FirstBlockRepeated = Functions.but(
+    'for weights in parameters["blocks"].values():\n    x = block(x, past, weights)',
+    'for _ in parameters["blocks"]:\n    x = block(x, past, parameters["blocks"]["0"])',
+)
+"""Every block is computed with the weights of block 0; each has its own branch of the tree."""
+
+NothingHidden = Functions.but("dtype=torch.bool).tril()", "dtype=torch.bool)")
+"""The causal mask hides nothing: each position sees the tokens after it, and the loss is too
+low."""
+
+BatchAxisAssumed = Functions.but("tokens.shape[-1]", "tokens.shape[1]")
+"""The length is read from axis 1, which a single sequence does not have: count axes from the right,
+tokens.shape[-1]."""
+
+BatchFlattenedAway = Functions.but("logits.flatten(0, -2)", "logits.flatten(0, 1)")
+"""The loss merges the first two axes of the logits; for a single sequence these are its length and
+the vocabulary: flatten(0, -2) leaves the vocabulary alone in both cases."""
+
+LossSummed = Functions.but("ignore_index=-100", 'reduction="sum"')
+"""The loss is a sum over the targets; it should be their mean."""
+
+DividedByAllPositions = Functions.but(
+    "return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)",
+    'nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")\n'
+    "return nats.mean()",
+)
+"""The sum of the losses is divided by the number of all positions; divide by the number of targets
+that are not -100."""
+
+IgnoredCountedAsTokenZero = Functions.but("targets.flatten()", "targets.flatten().clamp(min=0)")
+"""Targets of -100 become token 0 and count in the loss; they are to be ignored."""
+
+MeanOfMeans = Functions.but(
+    "return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)",
+    """
+    nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    nats, counts = nats.reshape(targets.shape), targets != -100
+    return (nats.sum(dim=-1) / counts.sum(dim=-1)).mean()
+    """,
+)
+"""The loss is the mean of each sequence's mean, so a target counts more in a sequence that has few;
+take one mean over all targets of the batch."""
+
+ShiftedTwice = Functions.but(
+    "logits.flatten(0, -2), targets.flatten()",
+    "logits[..., :-1, :].flatten(0, -2), targets[..., 1:].flatten()",
+)
+"""The targets are shifted by one position, and they are the next tokens already: the model learns
+to predict the token after the next."""
+
+OuterParametersUsed = Functions.but(
+    "torch.func.grad(functional_loss)(parameters, tokens, targets)",
+    "torch.func.grad(lambda _: functional_loss(parameters, tokens, targets))(parameters)",
+)
+"""The function that is differentiated computes with the parameters outside it and not with its
+argument, so every gradient is 0: a pure function reads nothing but its arguments."""
+
+LeavesWithoutNames = Functions.but(
+    "return torch.func.grad(functional_loss)(parameters, tokens, targets)",
+    """
+    tree = torch.func.grad(functional_loss)(parameters, tokens, targets)
+
+    def leaves(tree):
+        if not isinstance(tree, dict):
+            return [tree]
+        return [leaf for branch in tree.values() for leaf in leaves(branch)]
+
+    return leaves(tree)
+    """,
+)
+"""The gradients are a list without names; return a tree, with the names of the parameters."""
+
+LossReturnedToo = Functions.but("torch.func.grad(", "torch.func.grad_and_value(")
+"""The gradients are returned together with the loss; return the tree alone."""
+
+StepInPlace = Functions.but(
+    "return parameters - learning_rate * gradients",
+    "parameters -= learning_rate * gradients\nreturn parameters",
+)
+"""The step changes the given tensors (-= works in place), so the old parameters are lost: compute
+new tensors."""
+
+StepUphill = Functions.but("parameters - learning_rate", "parameters + learning_rate")
+"""The step follows the gradient, so the loss grows: subtract it."""
+
+
+class BlocksForgotten(Functions):
+    """Only two levels of the tree are updated, and the blocks are one level deeper: they keep their
+    old weights, and only the rest of the model learns."""
+
+    def sgd_step(parameters, gradients, learning_rate):
+        def moved(leaf, gradient):
+            return leaf - learning_rate * gradient if isinstance(leaf, torch.Tensor) else leaf
+
+        new = {}
+        for name, part in parameters.items():
+            if isinstance(part, torch.Tensor):
+                new[name] = moved(part, gradients[name])
+            else:
+                new[name] = {key: moved(leaf, gradients[name][key]) for key, leaf in part.items()}
+        return new
+
+
+# 6.12 -------------------------------------------------------------------------------------------
+class Examples(Correct, exercise="largest_gradient"): ...
+
+
+class SameGradientForAll(Examples):
+    """Each example gets the gradient of the batch: the loss is a mean over all of them. Write the
+    loss of one example, and map its gradient over the batch."""
+
+    def example_gradients(parameters, tokens, targets):
+        def loss(parameters):
+            logits = averaging_logits(parameters, tokens)
+            return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+        def repeated(tree):
+            if isinstance(tree, dict):
+                return {name: repeated(branch) for name, branch in tree.items()}
+            return tree.expand(len(tokens), *tree.shape)
+
+        return repeated(torch.func.grad(loss)(parameters))
+
+
+PartsOfTheBatchMean = Examples.but(
+    "each = …",
+    "number = (targets != -100).sum()\n"
+    "each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))",
+).but("counts.sum().clamp(min=1)", "number")
+"""Each example's loss is divided by the number of targets in the whole batch, so long examples get
+large gradients because they are long: divide by the number of its own targets."""
+
+DividedByTheBatchSize = Examples.but("clamp(min=1)", "clamp(min=1) / len(all_targets)").but(
+    "each = …",
+    "all_targets = targets\neach = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))",
+)
+"""Each example's gradient is divided by the batch size, as in a mean over the batch: the gradient of
+an example is that of its own loss."""
+
+DividedByTheLength = Examples.but("counts.sum().clamp(min=1)", "len(targets)")
+"""Each example's loss is divided by its length with padding: divide by the number of its targets
+that are not -100."""
+
+LossesSummed = Examples.but(
+    "(nats * counts).sum() / counts.sum().clamp(min=1)", "(nats * counts).sum()"
+)
+"""The loss of an example is a sum over its targets; it should be their mean."""
+
+PaddingCounted = Examples.but("counts = targets != -100", "counts = targets >= -100")
+"""Targets of -100 count as if they were token 0; they are to be ignored."""
+
+EmptyExampleIsNaN = Examples.but("counts.sum().clamp(min=1)", "counts.sum()")
+"""The gradient of an example without targets is NaN, from 0 divided by 0, and argmax takes NaN for
+the largest: divide by at least 1."""
+
+
+class GradientsAccumulate(Examples):
+    """The gradients of earlier examples are still there when those of the next are added:
+    backward() adds to .grad. Set it to None for each example, or use torch.func.grad."""
+
+    def example_gradients(parameters, tokens, targets):
+        def copied(tree):
+            if isinstance(tree, dict):
+                return {name: copied(branch) for name, branch in tree.items()}
+            return tree.detach().clone().requires_grad_()
+
+        def read(trees):
+            if isinstance(trees[0], dict):
+                return {name: read([tree[name] for tree in trees]) for name in trees[0]}
+            return torch.stack(trees)
+
+        def gradients(tree):
+            if isinstance(tree, dict):
+                return {name: gradients(branch) for name, branch in tree.items()}
+            return tree.grad.clone()
+
+        tree, found = copied(parameters), []
+        for row, row_targets in zip(tokens, targets, strict=True):
+            counts = row_targets != -100
+            log_p = averaging_logits(tree, row).log_softmax(dim=-1)
+            nats = -log_p.gather(-1, row_targets.clamp(min=0)[:, None]).squeeze(-1)
+            ((nats * counts).sum() / counts.sum().clamp(min=1)).backward()
+            found.append(gradients(tree))
+        return read(found)
+
+
+FirstTargetOnly = Examples.but(
+    "counts = …", "counts = (targets != -100) & (torch.arange(len(targets)) == 0)"
+)
+"""Only the first target of each example counts; its loss is a mean over all that are not -100."""
+
+NormsAdded = Examples.but("square().sum(dim=1)", "norm(dim=1)").but(").sqrt()", ")")
+"""The norms of the leaves are added; add their squares, and take the root of the sum."""
+
+RootForgotten = Examples.but(").sqrt()", ")")
+"""The sum of the squares is returned; the norm is its square root."""
+
+NestedLeavesForgotten = Examples.but(
+    "sum(squares(branch) for branch in tree.values())",
+    "sum(squares(leaf) for leaf in tree.values() if not isinstance(leaf, dict))",
+)
+"""The norm leaves out what is deeper in the tree, here the FFN; it is that of all leaves."""
+
+EmbeddingOnly = Examples.but(
+    "squares(example_gradients(parameters, tokens, targets))",
+    'squares(example_gradients(parameters, tokens, targets)["embedding"])',
+)
+"""The norm is that of one leaf, the embedding; it is that of the whole tree."""
+
+MeanSquare = Examples.but("square().sum(dim=1)", "square().mean(dim=1)")
+"""The squares of a leaf are averaged; the norm adds all of them."""
+
+LargestLoss = Examples.but(
+    "return norms, norms.argmax()",
+    """
+    log_p = averaging_logits(parameters, tokens).log_softmax(dim=-1)
+    nats = -log_p.gather(-1, targets.clamp(min=0)[..., None]).squeeze(-1)
+    counts = targets != -100
+    losses = (nats * counts).sum(dim=1) / counts.sum(dim=1).clamp(min=1)
+    return norms, losses.argmax()
+    """,
+)
+"""The index is that of the example with the largest loss; the one with the largest gradient is
+asked for, and often it is another."""
+
+SmallestTaken = Examples.but("norms.argmax()", "norms.argmin()")
+"""The index is that of the smallest norm; the largest is asked for."""
+
+
+# 6.13 -------------------------------------------------------------------------------------------
+class CheckSets(Correct, exercise="check_set_model"):
+    def check_set_model(model):
+        tokens, mask = torch.tensor([3, 14, 7, 1, 12, 9, 5, 0, 10]), torch.arange(9) < 6
+        orders = [[4, 8, 1, 6, 0, 3, 7, 5, 2], [7, 2, 5, 0, 8, 1, 6, 3, 4]]
+        scores = model(tokens, mask)
+        for order in map(torch.tensor, orders):
+            reordered, real = model(tokens[order], mask[order]), mask[order]
+            expected = scores[order]
+            assert torch.allclose(reordered[real], expected[real], atol=1e-5)
+        alone = model(tokens[mask], mask[mask])
+        assert torch.allclose(alone, scores[mask], atol=1e-5)
+
+
+NothingAsserted = CheckSets.but("assert torch.allclose", "torch.allclose", times=2)
+"""Every model passes, wrong ones too: the comparisons are made, but their result is ignored; put
+`assert` in front of them."""
+
+WrongSideReordered = CheckSets.but("scores[order]", "scores[order.argsort()]")
+"""Every model is rejected, correct ones too: entry i of the reordered set is token order[i], so its
+scores must be scores[order], and not those of the inverse order."""
+
+MaskNotReordered = CheckSets.but("mask[order]), mask[order]", "mask), mask")
+"""Correct models are rejected: the tokens are reordered and their mask is not, so other tokens are
+padding. Pass mask[order]."""
+
+OnlyReversed = CheckSets.but(
+    "[[4, 8, 1, 6, 0, 3, 7, 5, 2], [7, 2, 5, 0, 8, 1, 6, 3, 4]]", "[list(range(9))[::-1]]"
+)
+"""A model that depends on the distance of two tokens passes: a reversal keeps all distances, and so
+does a rotation on a circle. Try other orders, such as random ones."""
+
+NoChangeExpected = CheckSets.but("expected = …\nassert", "assert").but(
+    "expected[real]", "scores[mask]"
+)
+"""Correct models are rejected, and one that always returns the same order passes: the scores must
+change places with the tokens. Compare with scores[order]."""
+
+OrderOfScoresIgnored = CheckSets.but(
+    "reordered[real], expected[real]", "reordered[real].sort()[0], expected[real].sort()[0]"
+)
+"""A model that returns the scores in an order of its own passes: sorting, or summing, hides which
+token has which score. Compare with scores[order], token by token."""
+
+FirstTokenStays = CheckSets.but(
+    "[4, 8, 1, 6, 0, 3, 7, 5, 2], [7, 2, 5, 0, 8, 1, 6, 3, 4]", "[0, 8, 1, 6, 4, 3, 7, 5, 2]"
+)
+"""A model that compares every token with the first passes: your order leaves the first token where
+it is. Try orders that move every token."""
+
+NoPadding = CheckSets.but("torch.arange(9) < 6", "torch.arange(9) < 9")
+"""Models that treat padding wrongly pass, because the set has none: let the mask be False at some
+tokens."""
+
+PaddingStaysAtTheEnd = CheckSets.but(
+    "[[4, 8, 1, 6, 0, 3, 7, 5, 2], [7, 2, 5, 0, 8, 1, 6, 3, 4]]",
+    "[[4, 1, 0, 3, 5, 2, 7, 6, 8], [2, 5, 0, 1, 3, 4, 8, 6, 7]]",
+)
+"""A model that takes the padding to be at the end passes, because there it stays: reorder the
+padding with the tokens."""
+
+PaddingNeverRemoved = CheckSets.but("alone = …\nassert …", "")
+"""Models to which padding matters pass: they treat it alike in every order. Also compare with the
+set without its padding."""
+
+PaddingOnlyReplaced = CheckSets.but(
+    "alone = …\nassert …",
+    "alone = model(torch.where(mask, tokens, 15), mask)\n"
+    "assert torch.allclose(alone[mask], scores[mask], atol=1e-5)",
+)
+"""A model whose mean is divided by the length passes: other tokens at padding do not change how many
+there are. Remove the padding."""
+
+PaddingCompared = CheckSets.but("reordered[real], expected[real]", "reordered, expected")
+"""A correct model is rejected for its scores at padding, which have no meaning: compare real tokens
+only."""
+
+OnlyTheOddOneCompared = CheckSets.but(
+    "torch.allclose(reordered[real], expected[real], atol=1e-5)",
+    "reordered[real].argmax() == expected[real].argmax()",
+)
+"""Models pass that depend on the order, but not enough to change which token is the oddest: compare
+all scores."""
+
+WeakDependencePasses = CheckSets.but("atol=1e-5", "atol=0.01", times=2)
+"""A weak dependence on positions passes: it changes a score by a few thousandths. Allow only for
+rounding."""
+
+RoundingForbidden = CheckSets.but(
+    "torch.allclose(reordered[real], expected[real], atol=1e-5)",
+    "torch.equal(reordered[real], expected[real])",
+)
+"""Correct models whose rounding depends on the order are rejected: allow a small difference."""

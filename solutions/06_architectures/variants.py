@@ -17,6 +17,13 @@ def block(x, mask, weights):
     return x + F.gelu(F.layer_norm(x, x.shape[-1:]) @ weights["up"]) @ weights["down"]
 
 
+def averaging_logits(parameters, tokens):
+    counts = torch.arange(1, tokens.shape[-1] + 1)[:, None]
+    x = parameters["embedding"][tokens].cumsum(dim=-2) / counts
+    x = x + F.gelu(x @ parameters["ffn"]["up"]) @ parameters["ffn"]["down"]
+    return x @ parameters["unembedding"]
+
+
 # 6.1 ------------------------------------------------------------------------------------------
 
 
@@ -542,3 +549,263 @@ class HeadAfterHeadByEinsum(Variant, exercise="swapped_cross_attention"):
             mixed = scores.softmax(dim=-1) @ value[..., part]
             found = found + mixed @ weights["output.weight"][:, part].T
         return x + found
+
+
+# 6.11 -----------------------------------------------------------------------------------------
+
+
+class ReverseModeByAutograd(Variant, exercise="functional_gradients"):
+    """Leaves that require gradients, autograd, and a tree put together again from dotted names."""
+
+    def functional_logits(parameters, tokens):
+        places = torch.arange(tokens.size(-1))
+        embedding = parameters["embedding"]
+        x = F.embedding(tokens, embedding["tokens"]) + embedding["positions"][places]
+        for i in range(len(parameters["blocks"])):
+            x = block(x, places[:, None] >= places, parameters["blocks"][str(i)])
+        gain, bias = parameters["final_norm"]["gain"], parameters["final_norm"]["bias"]
+        x = F.layer_norm(x, gain.shape, gain, bias)
+        is_tied = "unembedding" not in parameters
+        return F.linear(x, embedding["tokens"] if is_tied else parameters["unembedding"])
+
+    def functional_loss(parameters, tokens, targets):
+        log_p = functional_logits(parameters, tokens).log_softmax(dim=-1)
+        counts = targets != -100
+        right = log_p.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        return -right[counts].mean()
+
+    def functional_gradients(parameters, tokens, targets):
+        def copied(tree):
+            if isinstance(tree, dict):
+                return {name: copied(branch) for name, branch in tree.items()}
+            return tree.detach().clone().requires_grad_()
+
+        tree = copied(parameters)
+        functional_loss(tree, tokens, targets).backward()
+
+        def read(tree):
+            if isinstance(tree, dict):
+                return {name: read(branch) for name, branch in tree.items()}
+            return tree.grad
+
+        return read(tree)
+
+    def sgd_step(parameters, gradients, learning_rate):
+        new = {}
+        for name in gradients:
+            old, gradient = parameters[name], gradients[name]
+            if isinstance(old, torch.Tensor):
+                new[name] = old.sub(gradient, alpha=learning_rate)
+            else:
+                new[name] = sgd_step(old, gradient, learning_rate)
+        return new
+
+
+class TreesByPytree(Variant, exercise="functional_gradients"):
+    """Attention by hand with an additive mask, a masked mean, jacrev, and torch's own tree_map."""
+
+    def functional_logits(parameters, tokens):
+        length = tokens.shape[-1]
+        bias = torch.full((length, length), -math.inf, dtype=torch.float64).triu(1)
+        x = parameters["embedding"]["tokens"][tokens]
+        x = x + parameters["embedding"]["positions"].narrow(0, 0, length)
+        for part in parameters["blocks"].values():
+            read = F.layer_norm(x, x.shape[-1:])
+            query, key, value = (read @ part[name] for name in ("query", "key", "value"))
+            scores = torch.einsum("...qd,...kd->...qk", query, key) / query.shape[-1] ** 0.5
+            x = x + (scores + bias.to(x)).softmax(dim=-1) @ value @ part["output"]
+            x = x + F.gelu(F.layer_norm(x, x.shape[-1:]) @ part["up"]) @ part["down"]
+        x = F.layer_norm(x, x.shape[-1:]) * parameters["final_norm"]["gain"]
+        x = x + parameters["final_norm"]["bias"]
+        try:
+            unembedding = parameters["unembedding"]
+        except KeyError:
+            unembedding = parameters["embedding"]["tokens"]
+        return torch.einsum("...d,vd->...v", x, unembedding)
+
+    def functional_loss(parameters, tokens, targets):
+        counts = (targets != -100).to(torch.float64)
+        log_p = functional_logits(parameters, tokens).log_softmax(dim=-1)
+        chosen = F.one_hot(targets.clamp(min=0), log_p.shape[-1]) * counts[..., None]
+        return -(chosen * log_p).sum() / counts.sum()
+
+    def functional_gradients(parameters, tokens, targets):
+        return torch.func.jacrev(functional_loss, argnums=0)(parameters, tokens, targets)
+
+    def sgd_step(parameters, gradients, learning_rate):
+        from torch.utils._pytree import tree_map
+
+        return tree_map(lambda p, g: p - learning_rate * g, parameters, gradients)
+
+
+class SequenceBySequence(Variant, exercise="functional_gradients"):
+    """One sequence after the other, one target after the other; leaves by their paths."""
+
+    def functional_logits(parameters, tokens):
+        if tokens.dim() == 2:
+            return torch.stack([functional_logits(parameters, row) for row in tokens])
+        embedding = parameters["embedding"]
+        rows = [embedding["tokens"][t] + embedding["positions"][i] for i, t in enumerate(tokens)]
+        x = torch.stack(rows)[None]
+        past = torch.ones(len(tokens), len(tokens)).tril() == 1
+        for weights in parameters["blocks"].values():
+            x = block(x, past, weights)
+        x = F.layer_norm(x, x.shape[-1:], **{"weight": parameters["final_norm"]["gain"]})
+        x = x[0] + parameters["final_norm"]["bias"]
+        return x @ (parameters | {"tied": embedding["tokens"]})[
+            "unembedding" if "unembedding" in parameters else "tied"
+        ].transpose(0, 1)
+
+    def functional_loss(parameters, tokens, targets):
+        logits = functional_logits(parameters, tokens)
+        total, number = 0.0, 0
+        for row, target in zip(logits.flatten(0, -2), targets.flatten(), strict=True):
+            if target != -100:
+                total, number = total + row.logsumexp(dim=0) - row[target], number + 1
+        return total / number
+
+    def functional_gradients(parameters, tokens, targets):
+        found, _ = torch.func.grad_and_value(functional_loss)(parameters, tokens, targets)
+        return found
+
+    def sgd_step(parameters, gradients, learning_rate):
+        new = {}
+        open_branches = [(new, parameters, gradients)]
+        while open_branches:
+            into, old, by = open_branches.pop()
+            for name, leaf in old.items():
+                if isinstance(leaf, dict):
+                    into[name] = {}
+                    open_branches.append((into[name], leaf, by[name]))
+                else:
+                    into[name] = torch.lerp(leaf, leaf - by[name], learning_rate)
+        return new
+
+
+# 6.12 -----------------------------------------------------------------------------------------
+
+
+class CrossEntropyUnderVmap(Variant, exercise="largest_gradient"):
+    """Torch's cross-entropy, whose gradient is 0 if all targets are ignored; one long vector."""
+
+    def example_gradients(parameters, tokens, targets):
+        def loss(parameters, tokens, targets):
+            return F.cross_entropy(averaging_logits(parameters, tokens), targets, ignore_index=-100)
+
+        return torch.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, tokens, targets)
+
+    def largest_gradient(parameters, tokens, targets):
+        each, rows = example_gradients(parameters, tokens, targets), []
+        open_branches = [each]
+        while open_branches:
+            branch = open_branches.pop()
+            if isinstance(branch, dict):
+                open_branches.extend(branch.values())
+            else:
+                rows.append(branch.reshape(len(tokens), -1))
+        norms = torch.cat(rows, dim=1).norm(dim=1)
+        return norms, int(norms.max(dim=0).indices)
+
+
+class ExampleAfterExample(Variant, exercise="largest_gradient"):
+    """A loop over the batch, with autograd; pytrees; a sort."""
+
+    def example_gradients(parameters, tokens, targets):
+        from torch.utils._pytree import tree_flatten, tree_unflatten
+
+        leaves, form = tree_flatten(parameters)
+        found = []
+        for row, labels in zip(tokens, targets, strict=True):
+            own = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+            kept = labels != -100
+            logits = averaging_logits(tree_unflatten(own, form), row)
+            if not kept.any():
+                found.append([torch.zeros_like(leaf) for leaf in leaves])
+                continue
+            loss = F.cross_entropy(logits[kept], labels[kept])
+            found.append(torch.autograd.grad(loss, own))
+        return tree_unflatten([torch.stack(each) for each in zip(*found, strict=True)], form)
+
+    def largest_gradient(parameters, tokens, targets):
+        from torch.utils._pytree import tree_leaves
+
+        leaves = tree_leaves(example_gradients(parameters, tokens, targets))
+        norms = torch.stack([leaf.flatten(1).norm(dim=1) for leaf in leaves]).norm(dim=0)
+        return norms, norms.argsort(descending=True)[0]
+
+
+class JacobianOfTheLosses(Variant, exercise="largest_gradient"):
+    """All losses in one vector, and its Jacobian."""
+
+    def example_gradients(parameters, tokens, targets):
+        def losses(parameters):
+            logits = averaging_logits(parameters, tokens)
+            nats = F.cross_entropy(logits.mT, targets, reduction="none")
+            return nats.sum(dim=1) / (targets != -100).sum(dim=1).clamp(min=1)
+
+        return torch.func.jacrev(losses)(parameters)
+
+    def largest_gradient(parameters, tokens, targets):
+        each = example_gradients(parameters, tokens, targets)
+        leaves = [each["embedding"], *each["ffn"].values(), each["unembedding"]]
+        norms = sum(torch.einsum("bij,bij->b", leaf, leaf) for leaf in leaves) ** 0.5
+        index = max(range(len(norms)), key=lambda i: norms[i].item())
+        return norms, torch.tensor(index)
+
+
+# 6.13 -----------------------------------------------------------------------------------------
+
+
+class EveryTokenFirst(Variant, exercise="check_set_model"):
+    """Random sets with padding anywhere; the padding is removed and the rest reordered at once."""
+
+    def check_set_model(model):
+        generator = torch.Generator().manual_seed(5)
+        for length in (7, 12, 16):
+            tokens = torch.randint(0, 16, (length,), generator=generator)
+            mask = torch.rand(length, generator=generator) < 0.7
+            mask[:2] = True
+            real = mask.nonzero().flatten()
+            scores = model(tokens, mask)[real].double()
+            for _ in range(3):
+                order = torch.randperm(len(real), generator=generator)
+                seen = model(tokens[real[order]], torch.ones_like(real, dtype=torch.bool))
+                torch.testing.assert_close(seen.double(), scores[order], rtol=0, atol=2e-6)
+
+
+class BackByTheInverse(Variant, exercise="check_set_model"):
+    """The order is undone on the scores, which are zero at padding; two laws, two loops."""
+
+    def check_set_model(model):
+        tokens = torch.tensor([2, 15, 4, 8, 11, 6, 1, 13])
+        mask = torch.tensor([1, 1, 0, 1, 1, 0, 1, 0]).bool()
+
+        def at_real(tokens, mask):
+            return torch.where(mask, model(tokens, mask).double(), 0.0)
+
+        expected = at_real(tokens, mask)
+        for seed in range(4):
+            order = torch.randperm(8, generator=torch.Generator().manual_seed(seed))
+            undone = at_real(tokens[order], mask[order])[order.argsort()]
+            assert (undone - expected).abs().max() < 1e-5, "the order matters"
+        alone = model(tokens[mask], torch.ones(int(mask.sum())) == 1)
+        if (alone.double() - expected[mask]).abs().max() > 1e-5:
+            raise AssertionError("the padding matters")
+
+
+class SwapsOfTwo(Variant, exercise="check_set_model"):
+    """Every pair of positions is exchanged, which generates all orders; padding is added."""
+
+    def check_set_model(model):
+        tokens, everything = torch.tensor([9, 3, 12, 0, 7]), torch.ones(5, dtype=torch.bool)
+        alone = model(tokens, everything)
+        padded = torch.cat([tokens, torch.tensor([5, 14])])
+        mask = torch.cat([everything, torch.tensor([False, False])])
+        for i in range(7):
+            for j in range(i):
+                order = list(range(7))
+                order[i], order[j] = j, i
+                seen = model(padded[order], mask[order])
+                for place, token in enumerate(order):
+                    if token < 5:
+                        assert abs(float(seen[place]) - float(alone[token])) < 1e-5
