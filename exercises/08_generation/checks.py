@@ -1336,17 +1336,17 @@ class TestRetention:
 
     @points(1)
     def test_full_chunks_give_the_same(self, subject, case):
-        self.chunked(subject, case, "output", length=9, chunk_len=3)
+        self.chunked(subject, case, "output", length=6, chunk_len=2)
 
     @points(1)
     def test_the_length_of_a_chunk_does_not_matter(self, subject, case):
         for chunk_len in (4, 15, 1):
-            self.chunked(subject, case, "output", length=9, chunk_len=chunk_len)
+            self.chunked(subject, case, "output", length=9, chunk_len=chunk_len, batch=1)
 
     @points(1)
     def test_the_state_after_the_last_chunk_is_that_of_all_tokens(self, subject, case):
         for chunk_len in (7, 15):
-            self.chunked(subject, case, "state", length=9, chunk_len=chunk_len)
+            self.chunked(subject, case, "state", length=9, chunk_len=chunk_len, batch=1)
 
     @points(1)
     def test_gradients_flow_from_the_last_chunk_to_the_first(self, subject, case):
