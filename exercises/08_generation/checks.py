@@ -1168,3 +1168,195 @@ class TestMendedGenerate:
             return (generate_inputs(case, lengths),)
 
         expect_right(subject, case, draw, generated, judge)
+
+
+# 8.9 ------------------------------------------------------------------------------------------
+
+OUTPUT = {"output": "batch num_heads length d_value"}
+CHUNKED = {**OUTPUT, "state": "batch num_heads d_head d_value"}
+STEP = {"output": "batch num_heads d_value", "state": "batch num_heads d_head d_value"}
+
+
+def retention_inputs(case, length=7, chunk_len=None, batch=2):
+    batch, num_heads = case.size("batch", batch), case.size("num_heads", 3)
+    length = case.size("length", length)
+    d_head, d_value = case.size("d_head", 5), case.size("d_value", 4)
+    query, key = case.normal(2, batch, num_heads, length, d_head)
+    value = case.normal(batch, num_heads, length, d_value)
+    decay = case.uniform(num_heads, low=0.45, high=0.9)
+    return query, key, value, decay, *(() if chunk_len is None else (chunk_len,))
+
+
+def long_inputs(case):
+    """Decays whose powers are 0 for the furthest pairs, and infinite if the sign is wrong."""
+    query, key = case.normal(2, 1, 2, 330, 3)
+    return query, key, case.normal(1, 2, 330, 1), case.uniform(2, low=0.06, high=0.09)
+
+
+@handed_out
+def retention_oracle(query, key, value, decay):
+    ...
+
+
+def step_inputs(case):
+    query, key, value, decay = (x[:, :, 0] if x.dim() > 1 else x for x in retention_inputs(case))
+    return case.normal(*key.shape, value.shape[-1]), query, key, value, decay
+
+
+@handed_out
+def step_oracle(state, query, key, value, decay):
+    ...
+
+
+@handed_out
+def chunked_oracle(query, key, value, decay, chunk_len):
+    ...
+
+
+def twin_inputs(case):
+    """Two sequences that begin alike, and how many of their tokens are the same."""
+    inputs, others = retention_inputs(case), retention_inputs(case)
+    same = case.integer(2, 4)
+    twins = [
+        torch.cat((x[:, :, :same], other[:, :, same:]), dim=2)
+        for x, other in zip(inputs[:3], others[:3], strict=True)
+    ]
+    return inputs[:3], twins, inputs[3], same
+
+
+def outputs_of_twins(subject, inputs, twins, decay, same):
+    return [subject.call("retention_parallel", *x, decay) for x in (inputs, twins)]
+
+
+def judge_twins(outputs, inputs, twins, decay, same):
+    for seen in outputs:
+        if not isinstance(seen, torch.Tensor) or seen.shape != inputs[2].shape:
+            wanted = tuple(inputs[2].shape)
+            return f"an output of shape {wanted} should be returned; the result is {describe(seen)}"
+    before, after = (seen[:, :, :same] for seen in outputs)
+    problem = differs("output", after, before)
+    return problem and (
+        f"two sequences differ only from the token at index {same} on, but earlier outputs "
+        f"differ, too; compared with the first sequence, {problem}"
+    )
+
+
+def read_token_by_token(subject, query, key, value, decay):
+    """Begin with a state of zeros: each token's output, or what is wrong with what came back."""
+    state = torch.zeros(*key.shape[:2], key.shape[-1], value.shape[-1], dtype=key.dtype)
+    shape, outputs = state.shape, []
+    for t in range(query.shape[2]):
+        token = (x[:, :, t] for x in (query, key, value))
+        answer = subject.call("retention_step", state, *token, decay)
+        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+            return f"`retention_step` should return (output, state); it returned {describe(answer)}"
+        output, state = answer
+        if not isinstance(state, torch.Tensor) or state.shape != shape:
+            return (
+                f"after the token at index {t} the state should have shape {tuple(shape)} = (batch, "
+                f"num_heads, d_head, d_value), as after any other; it is {describe(state)}"
+            )
+        outputs.append(output)
+    return outputs
+
+
+def judge_tokens(outputs, query, key, value, decay):
+    if isinstance(outputs, str):
+        return outputs
+    for t, expected in enumerate(retention_oracle(query, key, value, decay).unbind(dim=2)):
+        seen = outputs[t]
+        if not isinstance(seen, torch.Tensor) or seen.shape != expected.shape:
+            return f"output should have shape {tuple(expected.shape)}; it is {describe(seen)}"
+        if problem := differs("output", seen, expected):
+            return f"token by token from a state of zeros, at index {t}: {problem}"
+    return None
+
+
+def last_chunk_inputs(case):
+    """Three chunks, and a slope for what the last of them returns."""
+    args = retention_inputs(case, length=7, chunk_len=3, batch=1)
+    slope = case.normal(*args[2].shape)
+    slope[:, :, :6] = 0.0
+    return args, [slope, torch.zeros_like(args[1][:, :, 0, :, None] * args[2][:, :, 0, None])]
+
+
+def gradients_of_the_last_chunk(subject, args, slopes):
+    return subject.gradients("retention_chunked", args, [1, 2, 3], slopes)
+
+
+def judge_gradients(seen, args, slopes):
+    expected = chunked_oracle.gradients(args, [1, 2, 3], slopes)
+    for label, found, right in zip(("key", "value", "decay"), seen, expected, strict=True):
+        if found is None:
+            return f"no gradient of the last chunk's output reaches `{label}`: it is cut off"
+        if label in ("key", "value") and not found[:, :, :6].any():
+            return (
+                f"the last chunk's output has no gradient with respect to the `{label}` of earlier "
+                "chunks: it is cut off at the state (look for .detach(), .data, torch.no_grad())"
+            )
+        what = f"the gradient of the last chunk's output with respect to `{label}`"
+        if problem := differs(what, found, right):
+            return problem
+    return None
+
+
+@exercise(
+    "retention_chunked",
+    number="8.9",
+    title="Linear attention: three forms that agree",
+    asks="Write linear attention with a decay in three forms: `retention_parallel` computes all "
+    "pairs at once, `retention_step` adds one token to a state and reads it, and "
+    "`retention_chunked` is parallel within chunks and has a state between them.",
+    difficulty=3,
+    importance=3,
+    minutes=35,
+    deeper=True,
+)
+class TestRetention:
+    @points(1)
+    def test_an_output_is_the_weighted_sum_of_the_values_so_far(self, subject, case):
+        self.parallel(subject, case, retention_inputs)
+
+    @points(1, only_with="test_an_output_is_the_weighted_sum_of_the_values_so_far")
+    def test_later_tokens_change_no_earlier_output(self, subject, case):
+        expect_right(subject, case, twin_inputs, outputs_of_twins, judge_twins)
+
+    @points(1)
+    def test_in_a_long_sequence_distant_weights_are_zero_and_not_nan(self, subject, case):
+        self.parallel(subject, case, long_inputs)
+
+    @points(1)
+    def test_a_step_continues_from_a_given_state_and_leaves_it_unchanged(self, subject, case):
+        expect_agrees(subject, case, "retention_step", step_inputs, step_oracle, STEP)
+        expect_inputs_unchanged(subject, case, "retention_step", step_inputs)
+
+    @points(1)
+    def test_token_by_token_gives_the_same_and_the_state_does_not_grow(self, subject, case):
+        expect_right(subject, case, retention_inputs, read_token_by_token, judge_tokens)
+
+    @points(1)
+    def test_full_chunks_give_the_same(self, subject, case):
+        self.chunked(subject, case, "output", length=6, chunk_len=2)
+
+    @points(1)
+    def test_the_length_of_a_chunk_does_not_matter(self, subject, case):
+        for chunk_len in (4, 15, 1):
+            self.chunked(subject, case, "output", length=9, chunk_len=chunk_len, batch=1)
+
+    @points(1)
+    def test_the_state_after_the_last_chunk_is_that_of_all_tokens(self, subject, case):
+        for chunk_len in (7, 15):
+            self.chunked(subject, case, "state", length=9, chunk_len=chunk_len, batch=1)
+
+    @points(1)
+    def test_gradients_flow_from_the_last_chunk_to_the_first(self, subject, case):
+        expect_right(subject, case, last_chunk_inputs, gradients_of_the_last_chunk, judge_gradients)
+
+    def parallel(self, subject, case, inputs):
+        expect_agrees(subject, case, "retention_parallel", inputs, retention_oracle, OUTPUT)
+
+    def chunked(self, subject, case, part, **sizes):
+        inputs = partial(retention_inputs, **sizes)
+        expect_agrees(
+            subject, case, "retention_chunked", inputs, chunked_oracle, CHUNKED, compare=[part]
+        )

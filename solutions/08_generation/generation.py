@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Generation and inference
 #
-# This notebook goes with chapter 8 of *Attention from the Ground Up*. A trained model returns logits for the next token. Here you generate text from them. You sample tokens, and you build a KV cache so that no token is processed twice. The deeper exercises count the memory of a cache, batch several prompts, let a small model draft tokens for a large one (speculative decoding), and search for the most probable sequence (beam search). The mistakes of this chapter rarely crash. They generate text that is a little worse, or fluent for six tokens and junk from the seventh on.
+# This notebook goes with chapter 8 of *Attention from the Ground Up*. A trained model returns logits for the next token. Here you generate text from them. You sample tokens, and you build a KV cache so that no token is processed twice. The deeper exercises count the memory of a cache, batch several prompts, let a small model draft tokens for a large one (speculative decoding), search for the most probable sequence (beam search), and replace the cache by a state of fixed size (linear attention). The mistakes of this chapter rarely crash. They generate text that is a little worse, or fluent for six tokens and junk from the seventh on.
 #
 # **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. It draws new numbers for every test, so no answer can be hard-coded. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
@@ -609,6 +609,106 @@ def beam_search(
 
 
 # %% [markdown]
+# {{exercise retention_chunked}}
+#
+# A KV cache grows with every token. **Linear attention** keeps a state of fixed size instead. It has no softmax: each output is a sum of the values so far, weighted by the dot products themselves. **Retention** (Sun et al. 2023, [section 2.1](https://arxiv.org/abs/2307.08621)) adds a decay $\gamma$, by which an older token counts for less. For one head, with rows $q_t$, $k_t$ and $v_t$ for token $t$, it is
+#
+# $$o_t = \sum_{s \le t} \gamma^{t-s} \, (q_t k_s^{\top}) \, v_s = q_t S_t, \qquad S_t = \gamma S_{t-1} + k_t^{\top} v_t .$$
+#
+# That is all: nothing is divided by $\sqrt{d_{\text{head}}}$ or by the sum of the weights. The state $S_t$ is a matrix of shape `(d_head, d_value)` for each head, and it is 0 before the first token. You write the same function in three forms.
+#
+# - `retention_parallel` computes the weights of all pairs at once, `(length, length)` for each head, then the output.
+# - `retention_step` is the recurrent form. It gets the state after the earlier tokens and one new token, and returns that token's output and the new state. Do not change the state that you are given, because another sequence may continue from it.
+# - `retention_chunked` is the form for training on long sequences. It cuts the sequence into chunks of `chunk_len` tokens, of which the last may be shorter. Within a chunk it is parallel; what came before the chunk is read from a state, which is updated once per chunk. It returns the output and the state after the last token, from which `retention_step` can continue.
+#
+# `decay` holds one number for each head, above 0 and at most 1. Sequences may have hundreds of tokens: $0.1^{400}$ is 0 in float64, $0.1^{-400}$ is infinite, and 0 times infinity is NaN.
+#
+# *Before you code:* one head has `d_head` = `d_value` = 1 and the decay ½. The keys are 1, 2, 1, and the values 8, 4, 2. What is the state after each token? The third query is 3: what is the third output, and the weight of the first value in it? By which power of the decay must the first token of a chunk multiply the state of the past, and by which the fifth?
+#
+# <details><summary>Answers, after you have tried</summary>
+#
+# 8, then 4 + 8 = 12, then 6 + 2 = 8. The output is 3 · 8 = 24, and the weight of the first value is ½² · 3 · 1 = ¾. The first token multiplies by the decay itself, the fifth by its fifth power.
+# </details>
+#
+# <details><summary>Hint: the decay of each pair</summary>
+#
+# `index[:, None] - index` is the distance from each key to each query, negative for keys in the future. Set negative distances to 0 before you take the power, then set these weights to 0. `decay[:, None, None]` has one number for each head and broadcasts over `(batch, num_heads, length, length)`.
+# </details>
+# <details><summary>Hint: an outer product for each head</summary>
+#
+# `key[..., :, None] * value[..., None, :]` has the shape of the state.
+# </details>
+# <details><summary>Hint: three powers in a chunk</summary>
+#
+# Let a chunk have `n` tokens, and count them from 1. Token `i` reads the state of the past times `decay ** i`. At the end of the chunk, the outer product of token `i` has faded by `decay ** (n - i)`, and the state of the past by `decay ** n`. The last chunk has its own `n`.
+# </details>
+
+
+# %% exercise="retention_chunked"
+def retention_parallel(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, decay: torch.Tensor
+) -> torch.Tensor:
+    """Compute the weights of all pairs at once.
+
+    Shapes: query and key (batch, num_heads, length, d_head), value (batch, num_heads, length,
+    d_value), decay (num_heads,); returns the output, (batch, num_heads, length, d_value).
+    """
+    ### BEGIN SOLUTION
+    places = torch.arange(query.shape[2])
+    distance = places[:, None] - places
+    fade = decay[:, None, None] ** distance.clamp(min=0)
+    scores = query @ key.transpose(-2, -1)
+    return (scores * fade).masked_fill(distance < 0, 0.0) @ value
+    ### END SOLUTION
+
+
+def retention_step(
+    state: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    decay: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add one token to the state of the earlier ones, and read it: (output, new state).
+
+    Shapes: state (batch, num_heads, d_head, d_value), query and key (batch, num_heads, d_head),
+    value (batch, num_heads, d_value), decay (num_heads,); returns the output, (batch, num_heads,
+    d_value), and a state of the same shape as the given one.
+    """
+    ### BEGIN SOLUTION
+    outer = key.unsqueeze(-1) * value.unsqueeze(-2)
+    state = decay[:, None, None] * state + outer
+    return (query.unsqueeze(-2) @ state).squeeze(-2), state
+    ### END SOLUTION
+
+
+def retention_chunked(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    decay: torch.Tensor,
+    chunk_len: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the weights within chunks, and read earlier chunks from a state: (output, state).
+
+    Shapes: as for `retention_parallel`; returns the output, (batch, num_heads, length, d_value),
+    and the state after the last token, (batch, num_heads, d_head, d_value).
+    """
+    ### BEGIN SOLUTION
+    fade = decay[:, None, None]
+    state = (key[:, :, :1].transpose(-2, -1) @ value[:, :, :1]) * 0.0
+    outputs = []
+    for q, k, v in zip(*(x.split(chunk_len, dim=2) for x in (query, key, value)), strict=True):
+        count = q.shape[2]
+        number = torch.arange(1, count + 1)[:, None]
+        outputs.append(retention_parallel(q, k, v, decay) + (q * fade**number) @ state)
+        added = (k * fade ** (count - number)).transpose(-2, -1) @ v
+        state = fade**count * state + added
+    return torch.cat(outputs, dim=2), state
+    ### END SOLUTION
+
+
+# %% [markdown]
 # ## Look at what you built
 #
 # First, your functions generate text. `cached_attention` runs in each layer of the trained model, and `next_token` chooses the tokens. If you have made your own library with `classroom mine`, the rest of the model below is computed with your parts from earlier chapters. (These cells are not graded.)
@@ -770,6 +870,39 @@ def step(tokens, caches):
 
 check_cache(step)
 print("your test accepts your cache in the trained model")
+
+# %% [markdown]
+# And your three forms of retention, on the same 1,000 tokens: how much their outputs differ, how long each of them takes, and how many numbers they keep for the next token. A KV cache of the same heads would hold 256,000 numbers.
+
+# %%
+import time
+
+random = torch.Generator().manual_seed(9)
+q, k, v = (torch.randn(1, 4, 1000, 32, generator=random) / 32**0.5 for _ in "qkv")
+decay = 1 - 2.0 ** -torch.arange(5, 9)
+
+
+def token_by_token():
+    """Run the recurrent form; return the outputs and the last state."""
+    state, outputs = torch.zeros(1, 4, 32, 32), []
+    for t in range(q.shape[2]):
+        output, state = retention_step(state, q[:, :, t], k[:, :, t], v[:, :, t], decay)
+        outputs.append(output)
+    return torch.stack(outputs, dim=2), state
+
+
+expected = retention_parallel(q, k, v, decay)
+for form, run in (
+    ("parallel", lambda: (retention_parallel(q, k, v, decay), None)),
+    ("recurrent", token_by_token),
+    ("chunks of 64", lambda: retention_chunked(q, k, v, decay, 64)),
+):
+    began = time.perf_counter()
+    output, state = run()
+    spent = 1000 * (time.perf_counter() - began)
+    kept = "no state" if state is None else f"a state of {state.numel():,} numbers"
+    off = (output - expected).abs().max()
+    print(f"{form:12} differs by {off:.0e}, {spent:5.0f} ms, {kept}")
 
 # %% [markdown]
 # {{question what_a_cache_keeps}}

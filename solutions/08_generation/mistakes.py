@@ -793,3 +793,223 @@ PromptReturned = Mended.but(
     "stack(written, dim=1)", "cat([prompt, torch.stack(written, dim=1)], dim=1)"
 )
 """The prompt is returned before the new tokens; return only the new ones."""
+
+
+# 8.9 ---------------------------------------------------------------------------------------------
+class Retention(Correct, exercise="retention_chunked"):
+    def retention_parallel(query, key, value, decay):
+        index = torch.arange(query.shape[2])
+        distance = index[:, None] - index
+        faded = (decay[:, None, None] ** distance.clamp(min=0)).tril()
+        weights = query @ key.mT * faded
+        return weights @ value
+
+    def retention_step(state, query, key, value, decay):
+        fade = decay[:, None, None]
+        outer = key[..., :, None] * value[..., None, :]
+        state = fade * state + outer
+        output = (query[..., None, :] @ state).squeeze(-2)
+        return output, state
+
+    def retention_chunked(query, key, value, decay, chunk_len):
+        fade = decay[:, None, None]
+        state = key.new_zeros(*key.shape[:2], key.shape[-1], value.shape[-1])
+        outputs = []
+        for start in range(0, query.shape[2], chunk_len):
+            q, k, v = (x[:, :, start : start + chunk_len] for x in (query, key, value))
+            n = q.shape[2]
+            i = torch.arange(1, n + 1)[:, None]
+            before = fade**i * (q @ state)
+            outputs.append(before + retention_parallel(q, k, v, decay))
+            state = fade**n * state + (fade ** (n - i) * k).mT @ v
+        return torch.cat(outputs, dim=2), state
+
+
+FutureIncluded = Retention.but("distance.clamp(min=0)).tril()", "distance.abs())")
+"""Later tokens get a weight as well, faded by their distance; a token may use only those up to
+itself, so the weights above the diagonal must be 0."""
+
+FutureNotFaded = Retention.but("distance.clamp(min=0)).tril()", "distance.clamp(min=0))")
+"""Later tokens get a weight that has not faded at all: a distance of 0 is not yet a weight of 0;
+mask the weights above the diagonal."""
+
+OwnTokenLeftOut = Retention.but(".tril()", ".tril(-1)")
+"""The parallel form leaves out the token itself; the sum includes it, with the weight `query ·
+key`."""
+
+OwnTokenFades = Retention.but("distance.clamp(min=0)", "(distance + 1).clamp(min=0)")
+"""In the parallel form every weight has faded once too often; the token itself has the distance 0,
+so it does not fade."""
+
+FadedFromTheStart = Retention.but("distance.clamp(min=0)", "index")
+"""A value fades by its position in the sequence, so the newest fades most; use the distance from
+the query's token to the key's."""
+
+FadedTwice = Retention.but("distance.clamp(min=0)", "(2 * distance).clamp(min=0)")
+"""The weights fade twice as fast as they should: the decay is applied once for each step of the
+distance."""
+
+NoDecay = Retention.but("decay[:, None, None] ** distance.clamp(min=0)", "distance + 0.0 >= 0").but(
+    "query @ key.mT * faded", "(query @ key.mT) * faded"
+)
+"""The parallel form does not use the decay; a token that is n steps back counts `decay ** n` times
+as much."""
+
+SoftmaxKept = Retention.but(
+    "query @ key.mT * faded",
+    "(query @ key.mT).masked_fill(faded == 0, -math.inf).softmax(dim=-1) * faded",
+)
+"""The parallel form applies a softmax to the dot products; linear attention has none."""
+
+ScaleKept = Retention.but("key.mT * faded", "key.mT / query.shape[-1] ** 0.5 * faded")
+"""The parallel form divides the dot products by the square root of `d_head`; use them as they
+are."""
+
+WeightsSumToOne = Retention.but(
+    "return weights @ value", "return weights @ value / weights.sum(dim=-1, keepdim=True)"
+)
+"""The parallel form divides by the sum of the weights, which may even be negative; retention is a
+sum, not an average."""
+
+QueriesAndKeysExchanged = Retention.but("query @ key.mT * faded", "key @ query.mT * faded")
+"""In the parallel form queries and keys have changed places, so each row of weights belongs to a
+key; rows are queries: `query @ key.mT`."""
+
+OneDecayForAll = Retention.but("faded = (decay[:, None, None]", "faded = (decay[0]")
+"""The parallel form uses the first head's decay for all heads; each head has its own."""
+
+DecayAlongTheBatch = Retention.but(
+    "faded = (decay[:, None, None]", "faded = (decay[:, None, None, None]"
+)
+"""The parallel form broadcasts the decays along the batch; they belong to the heads, the third axis
+from the end of the scores: `decay[:, None, None]`."""
+
+NegativePowers = Retention.but("distance.clamp(min=0)).tril()", "distance) * (distance >= 0)")
+"""For later tokens the power is negative and becomes infinite in a long sequence, and infinity
+times 0 is NaN; set the distance to at least 0 before taking the power, then mask."""
+
+PowersOnBothSides = Retention.but(
+    "faded = (…\nweights = …",
+    "fade = decay[:, None, None]\n"
+    "weights = ((query * fade ** index[:, None]) @ (key / fade ** index[:, None]).mT).tril()",
+)
+"""The decay is split into `decay ** t` for the query and `decay ** -s` for the key; in a long
+sequence the first becomes 0 and the second infinite. Use the power of the distance, which is
+between 0 and 1."""
+
+ReadBeforeTheUpdate = Retention.but(
+    "state = fade * state + outer\noutput = (query[..., None, :] @ state).squeeze(-2)",
+    "output = (query[..., None, :] @ state).squeeze(-2)\nstate = fade * state + outer",
+)
+"""`retention_step` reads the old state, so a token does not see itself; update first, then read."""
+
+NewTokenFades = Retention.but("fade * state + outer", "fade * (state + outer)")
+"""`retention_step` adds the new token before the state fades, so the token fades at once; fade the
+old state, then add."""
+
+StateDoesNotFade = Retention.but("fade * state + outer", "state + outer")
+"""`retention_step` does not use the decay; multiply the old state by it before the token is
+added."""
+
+FadesTheWrongOne = Retention.but("fade * state + outer", "state + fade * outer")
+"""`retention_step` multiplies the new token by the decay and not the old state; it is the old state
+that fades."""
+
+MovingAverage = Retention.but("fade * state + outer", "fade * state + (1 - fade) * outer")
+"""`retention_step` takes a moving average: the new token is multiplied by `1 - decay`; it is added
+as it is."""
+
+OldStateForgotten = Retention.but("fade * state + outer", "outer + 0.0 * state")
+"""`retention_step` puts the new token in the place of the state; add it to the faded state."""
+
+OldStateReturned = Retention.but("return output, state", "return output, (state - outer) / fade")
+"""`retention_step` returns the state that it was given, so the next token does not find this one;
+return the new state."""
+
+ValuesInTheRows = Retention.but("outer = …", "outer = value[..., :, None] * key[..., None, :]").but(
+    "(query[..., None, :] @ state).squeeze(-2)", "(state @ query[..., :, None]).squeeze(-1)"
+)
+"""`retention_step` builds the outer product with rows for values and columns for keys; the state is
+`(d_head, d_value)`: keys in the rows, `key[..., :, None] * value[..., None, :]`."""
+
+StateGrows = Retention.but(
+    "state = fade * state + outer\noutput = …",
+    "state = torch.cat([fade * state, outer], dim=2)\n"
+    "parts = state.unflatten(2, (-1, key.shape[-1])).sum(dim=2)\n"
+    "output = (query[..., None, :] @ parts).squeeze(-2)",
+)
+"""`retention_step` appends the token's outer product to the state, which grows with each token like
+a cache; add it to the state, whose shape stays the same."""
+
+StateChangedInPlace = Retention.but(
+    "state = fade * state + outer\noutput", "state *= fade\nstate += outer\noutput"
+)
+"""`retention_step` changes the given state in place, so another sequence that continues from it
+sees this token; return a new state."""
+
+ChunksAreIslands = Retention.but("before + retention", "retention")
+"""The output of a chunk does not include what came before it; read it from the state, faded."""
+
+PastDoesNotFade = Retention.but("fade**i * (q @ state)", "q @ state")
+"""Within a chunk, the state of the past is read as it was at its beginning; for token i of the
+chunk, counted from 1, it has faded by `decay ** i`."""
+
+PastFadesTooLate = Retention.but("fade**i * (q", "fade ** (i - 1) * (q")
+"""Every token of a chunk reads the state of the past with one decay too few: the first token
+already multiplies it by the decay."""
+
+PastFadesByTheChunk = Retention.but("fade**i * (q", "fade**n * (q")
+"""Every token of a chunk reads the state of the past faded by the whole chunk; for token i, counted
+from 1, it is `decay ** i`."""
+
+StateFadesOnce = Retention.but("fade**n * state", "fade * state")
+"""The state between chunks fades once per chunk; it must fade once for each token of the chunk."""
+
+StateNeverFades = Retention.but("fade**n * state", "state")
+"""The state between chunks does not fade when a chunk is added; multiply it by `decay ** n` for a
+chunk of n tokens."""
+
+OnlyTheLastChunkIsKept = Retention.but("fade**n * state + (fade", "(fade")
+"""The state keeps only the newest chunk; add it to the faded state of those before."""
+
+TokensOfAChunkDoNotFade = Retention.but("(fade ** (n - i) * k).mT", "k.mT")
+"""The tokens of a chunk enter the state without a decay; token i of n, counted from 1, has faded by
+`decay ** (n - i)` when the chunk ends."""
+
+TokensFadeOnceTooOften = Retention.but("fade ** (n - i)", "fade ** (n - i + 1)")
+"""The tokens of a chunk enter the state with one decay too many; the last one does not fade: token
+i of n, counted from 1, fades by `decay ** (n - i)`."""
+
+OldestTokenFadesLeast = Retention.but("fade ** (n - i)", "fade ** (i - 1)")
+"""Of the tokens that enter the state, the newest fades most; it is the oldest of the chunk that
+fades most: `decay ** (n - i)`, with i counted from 1."""
+
+StateReadAfterTheUpdate = Retention.but(
+    "before = …\noutputs.append(before + retention_parallel(q, k, v, decay))\nstate = …",
+    "state = fade**n * state + (fade ** (n - i) * k).mT @ v\n"
+    "outputs.append(fade**i * (q @ state) + retention_parallel(q, k, v, decay))",
+)
+"""A chunk reads the state after its own tokens were added, so they count twice; read first, then
+update."""
+
+ShortChunkDropped = Retention.but(
+    "range(0, query.shape[2], chunk_len)",
+    "range(0, max(query.shape[2] - chunk_len, 0) + 1, chunk_len)",
+)
+"""The tokens after the last full chunk are dropped; the last chunk may be shorter than the
+others."""
+
+ShortChunkFadesAsAFullOne = Retention.but("fade**n * state", "fade**chunk_len * state")
+"""After a last chunk that is not full, the state of the past has faded by `chunk_len` steps; it
+fades once for each token that the chunk really has."""
+
+PaddingFades = Retention.but(
+    "return torch.cat(outputs, dim=2), state",
+    "return torch.cat(outputs, dim=2), fade ** (-query.shape[2] % chunk_len) * state",
+)
+"""The state fades on through the padding of the last chunk; it must be the state after the last
+real token."""
+
+StateDetached = Retention.but("(q @ state)", "(q @ state.detach())")
+"""The state is detached between chunks, so the keys and values of one chunk do not learn from the
+next; leave it in the graph."""

@@ -541,3 +541,141 @@ class PositionsCountedUp(Variant, exercise="mended_generate"):
             positions = positions[:, -1:] + 1
             written = torch.hstack((written, tokens))
         return written
+
+
+# 8.9 ------------------------------------------------------------------------------------------
+
+
+class PairsOneByOne(Variant, exercise="retention_chunked"):
+    """Loops over pairs and steps; a chunk adds its own pairs to what the state gives."""
+
+    def retention_parallel(query, key, value, decay):
+        outputs = []
+        for t in range(query.size(2)):
+            output = torch.zeros_like(value[:, :, 0])
+            for s in range(t + 1):
+                weight = (query[:, :, t] * key[:, :, s]).sum(-1) * decay.pow(t - s)
+                output = output + weight.unsqueeze(-1) * value[:, :, s]
+            outputs.append(output)
+        return torch.stack(outputs, 2)
+
+    def retention_step(state, query, key, value, decay):
+        rows = [
+            decay[:, None] * state[:, :, i] + key[:, :, i, None] * value
+            for i in range(key.size(-1))
+        ]
+        output = sum(query[:, :, i, None] * row for i, row in enumerate(rows))
+        return output, torch.stack(rows, 2)
+
+    def retention_chunked(query, key, value, decay, chunk_len):
+        batch, num_heads, length, d_head = query.shape
+        state = torch.zeros(batch, num_heads, d_head, value.size(-1)).to(value)
+        outputs = [None] * length
+        for start in range(0, length, chunk_len):
+            end, past = min(start + chunk_len, length), state
+            for t in range(start, end):
+                read = (query[:, :, t, :, None] * past).sum(2) * decay[:, None] ** (t - start + 1)
+                for s in range(start, t + 1):
+                    weight = (query[:, :, t] * key[:, :, s]).sum(-1) * decay ** (t - s)
+                    read = read + weight[..., None] * value[:, :, s]
+                outputs[t] = read
+                state = retention_step(state, query[:, :, t], key[:, :, t], value[:, :, t], decay)[
+                    1
+                ]
+        return torch.stack(outputs, dim=2), state
+
+
+class Einsums(Variant, exercise="retention_chunked"):
+    """Exponentials of distances in the logarithm, minus infinity for the future, and einsum."""
+
+    def retention_parallel(query, key, value, decay):
+        index = torch.arange(query.shape[-2], dtype=decay.dtype)
+        distance = index[:, None] - index[None, :]
+        logs = torch.einsum("h,ts->hts", decay.log(), distance.clamp(min=0.0))
+        faded = logs.masked_fill(distance < 0, -math.inf).exp()
+        return torch.einsum("bhti,bhsi,hts,bhsj->bhtj", query, key, faded, value)
+
+    def retention_step(state, query, key, value, decay):
+        fresh = torch.einsum("h,bhij->bhij", decay, state)
+        fresh = fresh + torch.einsum("bhi,bhj->bhij", key, value)
+        return torch.einsum("bhi,bhij->bhj", query, fresh), fresh
+
+    def retention_chunked(query, key, value, decay, chunk_len):
+        state, outputs = None, []
+        chunks = [x.split(chunk_len, dim=2) for x in (query, key, value)]
+        for q, k, v in zip(*chunks, strict=True):
+            n = q.shape[2]
+            output = retention_parallel(q, k, v, decay)
+            kept = torch.einsum(
+                "hs,bhsi,bhsj->bhij", decay[:, None] ** torch.arange(n - 1, -1, -1), k, v
+            )
+            if state is not None:
+                seen = decay[:, None] ** torch.arange(1, n + 1)
+                output = output + torch.einsum("ht,bhti,bhij->bhtj", seen, q, state)
+                kept = kept + decay[:, None, None] ** n * state
+            state = kept
+            outputs.append(output)
+        return torch.cat(outputs, 2), state
+
+
+class AllChunksAtOnce(Variant, exercise="retention_chunked"):
+    """Padded to full chunks on an axis of their own; padding in front, where nothing is to fade."""
+
+    def retention_parallel(query, key, value, decay):
+        return retention_chunked(query, key, value, decay, query.shape[2])[0]
+
+    def retention_step(state, query, key, value, decay):
+        shape = (len(decay), 1, 1)
+        state = torch.addcmul(state * decay.reshape(shape), key.unsqueeze(-1), value.unsqueeze(-2))
+        return torch.matmul(query.unsqueeze(-2), state)[:, :, 0], state
+
+    def retention_chunked(query, key, value, decay, chunk_len):
+        missing = -query.shape[2] % chunk_len
+        q, k, v = (
+            F.pad(x, (0, 0, missing, 0)).unflatten(2, (-1, chunk_len)) for x in (query, key, value)
+        )
+        gamma = decay.reshape(-1, 1, 1, 1)
+        place = torch.arange(chunk_len)
+        distance = place[:, None] - place
+        faded = torch.where(distance >= 0, gamma ** distance.relu(), 0.0)
+        within = (q @ k.mT * faded) @ v
+        added = (k * gamma ** (chunk_len - 1 - place)[:, None]).mT @ v
+        state, before = torch.zeros_like(added[:, :, 0]), []
+        for one in added.unbind(2):
+            before.append(state)
+            state = state * decay[:, None, None] ** chunk_len + one
+        output = within + (q * gamma ** (place + 1)[:, None]) @ torch.stack(before, 2)
+        return output.flatten(2, 3)[:, :, missing:], state
+
+
+class SplitPowers(Variant, exercise="retention_chunked"):
+    """Within short chunks the power of a distance may be split in two; the rest is matrices."""
+
+    def retention_parallel(query, key, value, decay):
+        outputs = []
+        for head, gamma in enumerate(decay):
+            powers = torch.cat([torch.ones(1).to(gamma), gamma.repeat(query.shape[2] - 1)]).cumprod(
+                0
+            )
+            rows = [
+                F.pad(powers[: t + 1].flip(0), (0, len(powers) - t - 1)) for t in range(len(powers))
+            ]
+            weights = torch.stack(rows) * (query[:, head] @ key[:, head].mT)
+            outputs.append(weights @ value[:, head])
+        return torch.stack(outputs, dim=1)
+
+    def retention_step(state, query, key, value, decay):
+        flat = state.transpose(1, -1) * decay
+        new = flat.transpose(1, -1) + key[..., None] @ value[..., None, :]
+        return (new * query[..., None]).sum(dim=-2), new
+
+    def retention_chunked(query, key, value, decay, chunk_len):
+        past, parts = 0.0 * key[:, :, 0, :, None] * value[:, :, 0, None, :], []
+        while query.shape[2]:
+            q, k, v = (x[:, :, :chunk_len] for x in (query, key, value))
+            query, key, value = (x[:, :, chunk_len:] for x in (query, key, value))
+            power = decay[:, None, None] ** torch.arange(1, q.shape[2] + 1)[:, None]
+            q, k = q * power, k / power
+            parts.append((q @ k.mT).tril() @ v + q @ past)
+            past = (past + k.mT @ v) * power[:, -1:]
+        return torch.cat(parts, dim=2), past
