@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from classroom.calls.lending import Refused
+from classroom.calls.subject import Crashed
 from classroom.exercise.comparing import describe, differs
-from classroom.exercise.diagnosis import Crash, asks_for
+from classroom.exercise.diagnosis import Crash, asking, asks_for
 from classroom.exercise.expect import (
     exercise,
     expect,
@@ -166,10 +167,26 @@ def cut_oracle(tokens, num_held_out):
     ...
 
 
+def judge_nothing_held_out(seen, tokens, num_held_out):
+    if not isinstance(seen, (tuple, list)) or len(seen) != 2:
+        return f"`cut` should return (train, held_out), it returned {describe(seen)}"
+    labels = ("train", "held_out")
+    for label, part, right in zip(labels, seen, cut_oracle(tokens, num_held_out), strict=True):
+        if len(part) != len(right):
+            return (
+                f"nothing is to be held out (num_held_out is 0) of {len(tokens)} tokens, and "
+                f"{label} has {len(part)} of them, expected {len(right)}"
+            )
+        if problem := differs(label, part, right):
+            return problem
+    return None
+
+
 def start_inputs(case):
     length, extra = case.size("length", 5), case.size("extra", 8)
-    inner = case.uniform(case.size("batch", 7))
-    ends = torch.tensor([0.0, 1.0 - 1e-9], dtype=torch.float64)
+    # Rounded to one decimal in a small case, and printed with four digits, all are still below 1.
+    inner = case.uniform(case.size("batch", 7), high=0.94)
+    ends = torch.tensor([0.0, 0.9999], dtype=torch.float64)
     return torch.cat([ends, inner]), length + extra, length
 
 
@@ -179,10 +196,16 @@ def start_oracle(draws, num_tokens, length):
 
 
 def batch_inputs(case):
+    """Draw windows that end before the text does: targets too far ahead still exist."""
     length, extra = case.size("length", 5), case.size("extra", 24, smallest=2)
-    starts = whole_numbers(case, case.size("batch", 3), extra - 1)
-    starts[-1] = extra - 1
+    starts = whole_numbers(case, case.size("batch", 3), extra - 2)
     return whole_numbers(case, length + extra, 96), starts, length
+
+
+def batch_inputs_with_the_last_window(case):
+    tokens, starts, length = batch_inputs(case)
+    starts[-1] = len(tokens) - length - 1
+    return tokens, starts, length
 
 
 @handed_out
@@ -208,8 +231,8 @@ class TestGetBatch:
     @points(2)
     def test_the_end_of_the_text_is_held_out_and_nothing_else(self, subject, case):
         returns = {"train": "num_train", "held_out": "num_held_out"}
-        for inputs in (cut_inputs, nothing_held_out):
-            expect_agrees(subject, case, "cut", inputs, cut_oracle, returns)
+        expect_agrees(subject, case, "cut", cut_inputs, cut_oracle, returns)
+        expect_law(subject, case, "cut", nothing_held_out, judge_nothing_held_out)
 
     @points(2)
     def test_a_window_may_begin_wherever_it_and_its_targets_fit(self, subject, case):
@@ -224,7 +247,8 @@ class TestGetBatch:
 
     @points(3)
     def test_a_target_is_the_token_after(self, subject, case):
-        expect_agrees(subject, case, "get_batch", batch_inputs, batch_oracle, BATCH)
+        for inputs in (batch_inputs, batch_inputs_with_the_last_window):
+            expect_agrees(subject, case, "get_batch", inputs, batch_oracle, BATCH)
 
 
 # 7.2 ------------------------------------------------------------------------------------------
@@ -407,7 +431,7 @@ class TestLearningRate:
         )
 
     @points(1, only_with="test_the_way_down_is_half_a_cosine")
-    def test_no_warm_up_begins_at_the_peak(self, subject, case):
+    def test_without_a_warm_up_the_decay_begins_at_step_0(self, subject, case):
         def inputs(case):
             peak, _, total_steps, final = schedule(case)
             return case.integer(0, 2), peak, 0, total_steps, final
@@ -423,11 +447,10 @@ class TestLearningRate:
 
 
 def drawn_gradients(case):
-    """Draw gradients of different sizes; the second parameter is frozen."""
+    """Draw gradients of different sizes, whose global norm is between 5 and 14."""
     rows, columns = case.size("rows", 3), case.size("columns", 5)
     return [
         case.normal(rows, columns, std=2.0),
-        None,
         case.normal(case.size("features", 7)),
         case.normal(2, columns, rows, std=0.5),
     ]
@@ -438,10 +461,17 @@ def length_of(gradients):
     ...
 
 
-def with_longest_norm(share, case):
-    """Draw gradients, and a longest norm that is this share of their own."""
-    gradients = drawn_gradients(case)
-    return gradients, share * length_of(gradients)
+def to_be_clipped(case):
+    return drawn_gradients(case), float(case.uniform(low=1.0, high=3.0))
+
+
+def short_enough(case):
+    return drawn_gradients(case), float(case.uniform(low=15.0, high=20.0))
+
+
+def with_a_frozen_parameter(case):
+    (first, *others), max_norm = to_be_clipped(case)
+    return [first, None, *others], max_norm
 
 
 # How torch's own function divides, by a norm that is larger by 1e-6, passes as well.
@@ -483,6 +513,17 @@ def judge_norm(seen, gradients, max_norm):
     return differs("norm", seen[1], length_of(gradients), ROUNDING)
 
 
+CRASHED = "it raised an error"
+
+
+def clipped_or_crashed(subject, gradients, max_norm):
+    """Ask for the result, or for whether there is one: None can be stumbled over in many ways."""
+    try:
+        return subject.call("clip_gradients", gradients, max_norm)
+    except Crashed:
+        return CRASHED
+
+
 def judge_frozen(seen, gradients, max_norm):
     if problem := judge_form(seen, gradients):
         return problem
@@ -491,7 +532,7 @@ def judge_frozen(seen, gradients, max_norm):
             return f"parameter {place} is frozen, its gradient is None, and you return " + (
                 describe(s)
             )
-    return None
+    return judge_clipped(seen, gradients, max_norm)
 
 
 @exercise(
@@ -507,28 +548,40 @@ def judge_frozen(seen, gradients, max_norm):
 class TestClipGradients:
     @points(2)
     def test_long_gradients_keep_their_direction_and_get_the_longest_norm(self, subject, case):
-        inputs = partial(with_longest_norm, 0.3)
-        expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
+        expect_law(subject, case, "clip_gradients", to_be_clipped, judge_clipped)
 
     @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
     def test_shorter_gradients_stay_as_they_are(self, subject, case):
-        inputs = partial(with_longest_norm, 1.5)
-        expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
+        expect_law(subject, case, "clip_gradients", short_enough, judge_clipped)
 
     @points(1)
     def test_the_norm_is_that_of_all_entries_before_clipping(self, subject, case):
-        inputs = partial(with_longest_norm, 0.3)
-        expect_law(subject, case, "clip_gradients", inputs, judge_norm)
+        expect_law(subject, case, "clip_gradients", to_be_clipped, judge_norm)
 
     @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
     def test_a_frozen_parameter_stays_without_a_gradient(self, subject, case):
-        inputs = partial(with_longest_norm, 0.3)
-        expect_law(subject, case, "clip_gradients", inputs, judge_frozen)
+        given = with_a_frozen_parameter(case)
+
+        def judge(seen):
+            if seen != CRASHED:
+                return judge_frozen(seen, *given)
+            said = "parameter 1 is frozen, its gradient is None, and then "
+            try:
+                subject.call("clip_gradients", *given)
+            except Crashed as error:
+                said += str(error)
+            return said
+
+        # Code that crashes on None is recognised if it is right without one.
+        others = [with_a_frozen_parameter(case.fresh(i)) for i in range(2)]
+        others += [to_be_clipped(case.fresh(i)) for i in range(2)]
+        requests = [asking(clipped_or_crashed, *one) for one in (given, *others)]
+        expect_answer(subject, case, requests, judge)
 
     @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
     def test_gradients_of_zero_stay_zero(self, subject, case):
         def inputs(case):
-            return [g if g is None else 0 * g for g in drawn_gradients(case)], 2.5
+            return [0 * gradient for gradient in drawn_gradients(case)], 2.5
 
         expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
 
@@ -537,21 +590,24 @@ class TestClipGradients:
         requests = []
         for bad in (math.nan, math.inf):
             gradients = drawn_gradients(case)
-            gradients[case.integer(0, 1) * 2].view(-1)[0] = bad
+            gradients[case.integer(0, 2)].view(-1)[0] = bad
             requests.append(asks_for("clip_gradients", (gradients, 1.0)))
 
-        def judge(seen):
-            if isinstance(seen, Crash):
-                return None if seen.kind == "ValueError" else f"it raised {seen.kind}: {seen.text}"
-            return "an entry of a gradient is NaN or infinite, and no ValueError was raised"
+        for first, held in enumerate(("NaN", "infinity")):
 
-        for first in (0, 1):
+            def judge(seen, held=held):
+                said = f"one entry of a gradient is {held}, and "
+                if not isinstance(seen, Crash):
+                    return f"{said}no ValueError was raised"
+                if seen.kind != "ValueError":
+                    return f"{said}not ValueError was raised but {seen.kind}: {seen.text}"
+                return None
+
             expect_answer(subject, case, requests[first:] + requests[:first], judge, may_crash=True)
 
     @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
     def test_what_was_handed_over_stays_as_it_was(self, subject, case):
-        inputs = partial(with_longest_norm, 0.3)
-        expect_inputs_unchanged(subject, case, "clip_gradients", inputs)
+        expect_inputs_unchanged(subject, case, "clip_gradients", to_be_clipped)
 
 
 # 7.5 ------------------------------------------------------------------------------------------

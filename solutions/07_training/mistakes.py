@@ -203,8 +203,9 @@ TargetsNotShifted = Batch.but(
 """The targets are the windows themselves, so the model predicts its own input: each target is the
 next token."""
 
-TargetsShiftedTwice = Batch.but("places + 1", "(places + 2).clamp(max=len(tokens) - 1)")
-"""The targets are two positions ahead: each target should be the next token."""
+TargetsShiftedTwice = Batch.but("places + 1", "places + 2")
+"""The targets are two positions ahead, and beyond the end of the text for the last window: each
+target should be the next token."""
 
 TargetsShiftedBackwards = Batch.but("[places], tokens[places + 1]", "[places + 1], tokens[places]")
 """The targets are the previous tokens, which the model has already seen: each target should be the
@@ -225,6 +226,10 @@ text is never a target: there are num_tokens - length positions."""
 OneStartTooMany = Batch.but("- length", "- length + 1")
 """A window may begin so late that its last target is beyond the end of the text: the window fits
 there, but its targets do not."""
+
+AnyTokenIsAStart = Batch.but("(num_tokens - length)", "num_tokens")
+"""The draws are multiplied by num_tokens, so a window may begin at any token, and the last windows
+do not fit: there are num_tokens - length positions."""
 
 StartsRounded = Batch.but("long()", "round().long()")
 """The draws are rounded to the nearest position instead of down, so one position too many is
@@ -333,12 +338,29 @@ never exceeds 1."""
 SecondAverageNotSquared = AdamW.but("gradient**2", "gradient").but("sqrt()", "abs().sqrt()")
 """The second average is of the gradient; it must be of the squared gradient."""
 
+MagnitudeInsteadOfSquare = AdamW.but("gradient**2", "gradient.abs()")
+"""The second average is of the magnitude of the gradient, |g|; it must be of its square, because a
+square root follows."""
+
 RootForgotten = AdamW.but("size = …", "size = mean_square / (1 - beta2**step) + eps")
 """The mean is divided by the mean square; divide by its square root."""
 
 DecayWithoutTheRate = AdamW.but("lr * weight_decay", "weight_decay")
 """The parameter shrinks by the fraction weight_decay at every update; it should shrink by lr *
 weight_decay, so that the decay follows the schedule."""
+
+DecayWithTheWrongSign = AdamW.but("1 - lr * weight_decay", "1 + lr * weight_decay")
+"""The decay makes the parameter larger: subtract lr * weight_decay * parameter, which pulls it
+towards 0."""
+
+StepUphill = AdamW.but("parameter - lr * (mean", "parameter + lr * (mean")
+"""The step along the gradient is added, so the loss rises: subtract it."""
+
+WholeUpdateAdded = AdamW.but("1 - lr * weight_decay", "1 + lr * weight_decay").but(
+    "parameter - lr * (mean", "parameter + lr * (mean"
+)
+"""The whole update is added, the decay included: subtract lr times both, so that the loss falls and
+the parameter is pulled towards 0."""
 
 DecayOfTheUpdatedParameter = AdamW.but(
     "parameter = …", "parameter = parameter - lr * (mean / (1 - beta1**step)) / size"
@@ -396,6 +418,22 @@ FloorForgotten = Rate.but("final + (peak - final)", "peak")
 FloorAdded = Rate.but("(peak - final)", "peak")
 """`final` is added to the whole cosine, so the decay begins above the peak: scale the cosine by
 peak - final."""
+
+FinalTakenAsAFraction = Rate.but(
+    "progress = …\nreturn …",
+    "progress = (step - warmup_steps) / (total_steps - 1 - warmup_steps)\n"
+    "return peak * (final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2)",
+)
+"""`final` is multiplied by the peak, as in the function `rate` of the chapter, where it is a
+fraction of the peak. Here `final` is itself a rate: go from `peak` to `final`, and stay there after
+the last step."""
+
+PiForgotten = Rate.but("math.pi * progress", "progress")
+"""The cosine is of the progress alone, so the angle ends at 1: half a period is pi."""
+
+WholePeriod = Rate.but("math.pi * progress", "2 * math.pi * progress")
+"""The angle runs to 2 pi, a whole period, so the rate falls and rises again before the end: half a
+period is pi."""
 
 AngleInDegrees = Rate.but("math.pi", "180")
 """The angle runs to 180; `cos` takes radians, so half a period is pi."""
@@ -467,6 +505,20 @@ NormNotRooted = Clip.but(
 )
 """The sum of the squares is used as the norm: take its square root."""
 
+RootOfTheMeanSquare = Clip.but(".norm()", ".square().mean().sqrt()")
+"""The root of the mean square (RMS) is used as the norm: add the squares of all entries up, do not
+average them."""
+
+MeanOfNorms = Clip.but(
+    "norm = …", "norm = torch.stack([g.norm() for g in gradients if g is not None]).mean()"
+)
+"""The norms of the gradients are averaged; the global norm is the square root of the sum of their
+squares."""
+
+LargestNorm = Clip.but("norm = …", "norm = max(g.norm() for g in gradients if g is not None)")
+"""The largest norm of a gradient is used; the global norm is the square root of the sum of the
+squares of all of them."""
+
 NormAfterClipping = Clip.but(
     "return …", "return [g if g is None else g * factor for g in gradients], norm * factor"
 )
@@ -483,6 +535,12 @@ FrozenParametersDropped = Clip.but(
 ).but("factor = …\nreturn …", "return [g * min(1.0, max_norm / norm) for g in kept], norm")
 """Frozen parameters are omitted from the list, so every later gradient goes to the wrong parameter:
 keep None in its place."""
+
+NoneNotExpected = Clip.but(" for g in gradients if g is not None", " for g in gradients").but(
+    "g if g is None else g * factor", "g * factor"
+)
+"""The gradient of a frozen parameter is None, which has no norm and cannot be multiplied: skip None
+in the norm, and return it as it is, in its place."""
 
 NoNumberLetThrough = Clip.but("if not norm.isfinite():\n    raise …", "")
 """With one NaN or infinite entry, the norm is not finite either, and scaling spreads it to every
