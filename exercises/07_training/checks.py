@@ -186,8 +186,9 @@ def start_inputs(case):
     length, extra = case.size("length", 5), case.size("extra", 8)
     # Rounded to one decimal in a small case, and printed with four digits, all are still below 1.
     inner = case.uniform(case.size("batch", 7), high=0.94)
-    ends = torch.tensor([0.0, 0.9999], dtype=torch.float64)
-    return torch.cat([ends, inner]), length + extra, length
+    # The third still gives position 0, and the nearest one is 1.
+    edges = torch.tensor([0.0, 0.9999, 0.9 / extra], dtype=torch.float64)
+    return torch.cat([edges, inner]), length + extra, length
 
 
 @handed_out

@@ -227,9 +227,13 @@ OneStartTooMany = Batch.but("- length", "- length + 1")
 """A window may begin so late that its last target is beyond the end of the text: the window fits
 there, but its targets do not."""
 
-AnyTokenIsAStart = Batch.but("(num_tokens - length)", "num_tokens")
+StartAnywhere = Batch.but("(num_tokens - length)", "num_tokens")
 """The draws are multiplied by num_tokens, so a window may begin at any token, and the last windows
 do not fit: there are num_tokens - length positions."""
+
+StartAtAnyTokenWithTarget = Batch.but("(num_tokens - length)", "(num_tokens - 1)")
+"""A window may begin at any token but the last, as if its length were 1: the token after the whole
+window must exist, so there are num_tokens - length positions."""
 
 StartsRounded = Batch.but("long()", "round().long()")
 """The draws are rounded to the nearest position instead of down, so one position too many is
@@ -419,7 +423,7 @@ FloorAdded = Rate.but("(peak - final)", "peak")
 """`final` is added to the whole cosine, so the decay begins above the peak: scale the cosine by
 peak - final."""
 
-FinalTakenAsAFraction = Rate.but(
+FinalAsFraction = Rate.but(
     "progress = …\nreturn …",
     "progress = (step - warmup_steps) / (total_steps - 1 - warmup_steps)\n"
     "return peak * (final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2)",
@@ -536,7 +540,7 @@ FrozenParametersDropped = Clip.but(
 """Frozen parameters are omitted from the list, so every later gradient goes to the wrong parameter:
 keep None in its place."""
 
-NoneNotExpected = Clip.but(" for g in gradients if g is not None", " for g in gradients").but(
+CrashesOnNone = Clip.but(" for g in gradients if g is not None", " for g in gradients").but(
     "g if g is None else g * factor", "g * factor"
 )
 """The gradient of a frozen parameter is None, which has no norm and cannot be multiplied: skip None
