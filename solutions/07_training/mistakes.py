@@ -439,6 +439,9 @@ WholePeriod = Rate.but("math.pi * progress", "2 * math.pi * progress")
 """The angle runs to 2 pi, a whole period, so the rate falls and rises again before the end: half a
 period is pi."""
 
+CosineUpsideDown = Rate.but("(1 + math.cos", "(1 - math.cos")
+"""The cosine is upside down, so the rate begins at `final` and rises: 1 + cos goes from 2 to 0."""
+
 AngleInDegrees = Rate.but("math.pi", "180")
 """The angle runs to 180; `cos` takes radians, so half a period is pi."""
 
@@ -553,6 +556,10 @@ gradient, or makes them all zero: raise ValueError instead."""
 OnlyInfinityRefused = Clip.but("not norm.isfinite()", "norm == math.inf")
 """Infinite entries are rejected, but NaN is not: a comparison with NaN is always false, so test
 with isfinite."""
+
+InfinityLetThrough = Clip.but("not norm.isfinite()", "norm.isnan()")
+"""NaN is rejected, but an infinite entry is not, and it scales every other one to zero: test with
+isfinite."""
 
 GradientsScaledInPlace = Clip.but("g * factor", "g.mul_(factor)")
 """The input gradients are scaled in place; return new tensors."""
