@@ -656,7 +656,8 @@ class TestClipGradients:
                 if not isinstance(seen, Crash):
                     return f"{said}no ValueError was raised"
                 if seen.kind != "ValueError":
-                    return f"{said}{seen.kind} was raised instead of ValueError: {seen.text}"
+                    text = f": {seen.text}" if seen.text else ""
+                    return f"{said}{seen.kind} was raised instead of ValueError{text}"
                 return None
 
             expect_answer(subject, case, requests[first:] + requests[:first], judge, may_crash=True)

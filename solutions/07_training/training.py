@@ -858,7 +858,7 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# What did this run cost, and what is its loss in bits per byte? Exercise 7.7 below the line has the functions for it; without them, this cell only says so.
+# What did this run cost, and what is its loss in bits per byte? The functions for it are those of the deeper exercise 7.7. Until you have written them, the cell only prints how fast the run was.
 
 # %%
 asked = tokenizer.decode(targets.flatten().tolist())
