@@ -205,7 +205,7 @@ def batch_inputs(case):
 
 def batch_inputs_with_the_last_window(case):
     tokens, starts, length = batch_inputs(case)
-    starts[-1] = len(tokens) - length - 1
+    starts[-1] = case.asked["extra"] - 1
     return tokens, starts, length
 
 
