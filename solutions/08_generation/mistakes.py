@@ -198,8 +198,9 @@ OwnRandomNumbersInsteadOfU = NextToken.but(
     "numbers = torch.Generator().manual_seed(len(u))\n"
     "return torch.multinomial(logits.softmax(dim=1), 1, generator=numbers).squeeze(1)",
 )
-"""`draw` takes random numbers of its own, as `torch.multinomial` and `torch.rand` do, and not u.
-Use u: the token is the first one at which the cumulative probability exceeds u."""
+"""The token is drawn with other random numbers, such as those of `torch.multinomial` or
+`torch.rand`, and not with u. Use u: the token is the first one at which the cumulative probability
+exceeds u."""
 
 LastEdgeIsNotExactlyOne = NextToken.but("edges / edges[:, -1:]", "edges")
 """The last edge is not exactly 1: rounding can leave the sum of the probabilities slightly below 1,
