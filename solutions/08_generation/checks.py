@@ -52,6 +52,11 @@ def unnamed(case):
     return replace(case, mistakes=())
 
 
+def without(case, name):
+    """Return a case that does not look for one known mistake, which is already ruled out."""
+    return replace(case, mistakes=tuple(m for m in case.mistakes if m.name != name))
+
+
 def drawn_tokens(case, *shape, vocab_size):
     numbers = [case.integer(0, vocab_size - 1) for _ in range(math.prod(shape))]
     return torch.tensor(numbers).reshape(shape)
@@ -326,6 +331,8 @@ class TestNextToken:
         self.repeat(subject, case, "next_token")
         # From few steps to all, so that a mistake is named by the step that it is in.
         self.compare_tokens(subject, case, partial(next_token_inputs, k=False, p=False))
+        # So the draw alone is right. After a sort in `top_k` or `top_p`, it looks like this one.
+        case = without(case, "IndexInTheSortedOrder")
         self.compare_tokens(subject, case, partial(next_token_inputs, p=False))
         self.compare_tokens(subject, case, partial(next_token_inputs, k=False))
         self.compare_tokens(subject, case, next_token_inputs)
