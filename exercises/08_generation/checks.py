@@ -48,6 +48,11 @@ def unnamed(case):
     return replace(case, mistakes=())
 
 
+def without(case, name):
+    """Return a case that does not look for one known mistake, which is already ruled out."""
+    return replace(case, mistakes=tuple(m for m in case.mistakes if m.name != name))
+
+
 def drawn_tokens(case, *shape, vocab_size):
     numbers = [case.integer(0, vocab_size - 1) for _ in range(math.prod(shape))]
     return torch.tensor(numbers).reshape(shape)
@@ -161,6 +166,63 @@ def counts_follow_shares(tokens, logits, u):
     )
 
 
+def repeated_inputs(case, name):
+    """One row and one number, again and again: all rows draw the same token."""
+    row = case.normal(7, std=0.5)
+    u = torch.full((60,), float(case.uniform(low=0.2, high=0.8)), dtype=torch.float64)
+    return name, row.expand(len(u), -1).contiguous(), u
+
+
+def draws_differ(subject, name, logits, u):
+    """Draw for all rows, and for all but the last: whether a token is another one."""
+    first = subject.call(name, logits, u)
+    again = subject.call(name, logits[:-1], u[:-1])
+    for tokens, rows in ((first, len(u)), (again, len(u) - 1)):
+        if not isinstance(tokens, torch.Tensor) or tokens.shape != (rows,):
+            return None
+    return bool((first[:-1] != again).any())
+
+
+def judge_repetition(differ, name, logits, u):
+    if not differ:  # None if the result has the wrong form, which the other expectations report
+        return None
+    return f"`{name}`, called again with the same logits and the same u, returned other tokens"
+
+
+# So many equal probabilities add up to less than 1 in float64.
+EQUAL = (10, 13, 14, 15)
+
+
+def last_edge_inputs(case):
+    """Rows whose sums end below 1, the last token possible, the first one not, and the largest u."""
+    vocab_size = case.integer(16, 20)
+    logits = torch.full((len(EQUAL), vocab_size), -math.inf, dtype=torch.float64)
+    for row, possible in zip(logits, EQUAL, strict=True):
+        row[case.shuffled(range(1, vocab_size - 1))[: possible - 1]] = 0.0
+        row[-1] = 0.0
+    return logits, torch.full((len(EQUAL),), 1 - 2**-53, dtype=torch.float64)
+
+
+def drawn(subject, logits, u):
+    return subject.call("draw", logits, u)
+
+
+def judge_last_edge(tokens, logits, u):
+    if not isinstance(tokens, torch.Tensor) or tokens.shape != u.shape:
+        return (
+            f"tokens of shape {tuple(u.shape)} should be returned; the result is {describe(tokens)}"
+        )
+    last = logits.shape[1] - 1
+    for token, possible in zip(tokens.tolist(), EQUAL, strict=True):
+        if token != last:
+            return (
+                f"{possible} of {last + 1} tokens are equally probable, the others impossible. For "
+                f"u = 1 - 2**-53, the largest float64 below 1, `draw` returned {token}; it should "
+                f"return the last id, {last}, whose interval ends at 1"
+            )
+    return None
+
+
 def next_token_inputs(case, k=True, p=True):
     # So few tokens and so many rows that the order of the two cuts matters to several of them.
     logits = rows_of_logits(case, batch=150, std=1.2, step=0.0)
@@ -224,17 +286,25 @@ class TestNextToken:
     @points(2)
     def test_a_number_falls_into_one_tokens_share(self, subject, case):
         tokens = {"tokens": "batch"}
+        self.repeat(subject, case, "draw")
         expect_agrees(subject, case, "draw", draw_inputs, draw_oracle, tokens)
+        expect_right(subject, case, last_edge_inputs, drawn, judge_last_edge)
 
     @points(1)
     def test_tokens_are_drawn_as_often_as_their_probabilities_say(self, subject, case):
+        self.repeat(subject, case, "draw")
         expect_law(subject, case, "draw", even_inputs, counts_follow_shares)
 
     @points(2)
     def test_temperature_then_k_then_p_then_the_draw(self, subject, case):
-        self.compare_tokens(subject, case, next_token_inputs)
-        self.compare_tokens(subject, case, partial(next_token_inputs, k=False))
+        self.repeat(subject, case, "next_token")
+        # From few steps to all, so that a mistake is named by the step that it is in.
+        self.compare_tokens(subject, case, partial(next_token_inputs, k=False, p=False))
+        # So the draw alone is right. After a sort in `top_k` or `top_p`, it looks like this one.
+        case = without(case, "IndexInTheSortedOrder")
         self.compare_tokens(subject, case, partial(next_token_inputs, p=False))
+        self.compare_tokens(subject, case, partial(next_token_inputs, k=False))
+        self.compare_tokens(subject, case, next_token_inputs)
 
     @points(
         1,
@@ -251,6 +321,10 @@ class TestNextToken:
 
     def compare(self, subject, case, name, inputs, oracle):
         expect_agrees(subject, case, name, inputs, oracle, LOGITS)
+
+    def repeat(self, subject, case, name):
+        inputs = partial(repeated_inputs, name=name)
+        expect_right(subject, case, inputs, draws_differ, judge_repetition)
 
     def compare_tokens(self, subject, case, inputs):
         tokens = {"tokens": "batch"}

@@ -64,7 +64,7 @@ for text in ("def __init__(self,", "    return"):
 # - `with_temperature` divides the logits by the temperature. Below 1 the differences grow, above 1 they shrink.
 # - `top_k` keeps the `k` highest logits of each row and sets the others to `-inf`. If tokens tie for the last place, those with the lower ids stay. A `k` larger than the vocabulary keeps everything.
 # - `top_p` keeps the smallest number of most probable tokens that *together reach* `p`, so the token that crosses the threshold is the last to stay (nucleus sampling, Holtzman et al. 2020, [section 3.1](https://arxiv.org/abs/1904.09751)). The others become `-inf`. With `p` = 1 everything stays, even the least probable token. Ties may be broken in any way here.
-# - `draw` gets one number `u` per row. Place the probabilities side by side from 0 to 1, in the order of the ids, so that each token has an interval. The token whose interval contains `u` is drawn: the first one at which the cumulative probability exceeds `u`.
+# - `draw` gets one number `u` per row. Place the probabilities side by side from 0 to 1, in the order of the ids, so that each token has an interval. The token whose interval contains `u` is drawn: the first one at which the cumulative probability exceeds `u`. There is one for every `u`, even for the largest float below 1.
 #
 # `next_token` combines them: temperature, then `top_k`, then `top_p` on the remaining tokens, then the draw. If `k` or `p` is None, skip that step.
 #
@@ -282,7 +282,7 @@ show_symptoms(published_generate)
 #
 # <details><summary>Hint: the offset</summary>
 #
-# The offset is the number of tokens in the cache. How many are added in each step?
+# The offset is the number of tokens in the cache. How many tokens does each call add, the first one included?
 # </details>
 
 

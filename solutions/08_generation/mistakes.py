@@ -35,7 +35,7 @@ class NextToken(Correct, exercise="next_token"):
 
     def draw(logits, u):
         edges = logits.softmax(dim=1).cumsum(dim=1)
-        return torch.searchsorted(edges, u[:, None], right=True).squeeze(1)
+        return torch.searchsorted(edges / edges[:, -1:], u[:, None], right=True).squeeze(1)
 
     def next_token(logits, u, temperature=1.0, k=None, p=None):
         logits = with_temperature(logits, temperature)
@@ -128,6 +128,35 @@ LeftInTheSortedOrder = NextToken.but(
 """`top_p` returns the logits in the order of their probability; put each back at the index of its
 token."""
 
+MaskLeftInTheSortedOrder = NextToken.but(
+    "ordered, order = …\nreturn …",
+    "share, order = F.softmax(logits, dim=1).sort(dim=1, descending=True)\n"
+    "return logits.masked_fill(share.cumsum(dim=1) - share >= p, -math.inf)",
+)
+"""`top_p` finds out in sorted order which tokens to remove, and applies this mask to the logits in
+the order of the ids; scatter the mask back with `order` first."""
+
+MaskGatheredByTheOrder = NextToken.but(
+    "ordered, order = …\nreturn …",
+    "share, order = F.softmax(logits, dim=1).sort(dim=1, descending=True)\n"
+    "is_late = share.cumsum(dim=1) - share >= p\n"
+    "return logits.masked_fill(is_late.gather(1, order), -math.inf)",
+)
+"""`top_p` maps its mask from the sorted order to ids by `gather` with `order`, which is the wrong
+direction; `scatter` with `order`, or `gather` with `order.argsort()`, maps it back."""
+
+HighestLogitsInTheSortedOrder = NextToken.but(
+    "rank = …\nreturn …",
+    "ordered = logits.sort(dim=1, descending=True).values\n"
+    "return torch.where(torch.arange(logits.shape[1]) < k, ordered, -math.inf)",
+)
+"""`top_k` returns the logits in the order of their size, so they belong to other tokens; put each
+back at the index of its token."""
+
+FirstIdsKept = NextToken.but("rank = …", "rank = torch.arange(logits.shape[1])")
+"""`top_k` keeps the tokens with the ids 0 to k - 1 instead of those with the k highest logits; map
+the indices of the sorted order back to ids, for example by `scatter` with `order`."""
+
 FullShareCuts = NextToken.but("if p == 1:\n    return logits", "")
 """With p = 1, `top_p` removes tokens because of rounding; everything must stay."""
 
@@ -138,8 +167,8 @@ AlwaysTheBest = NextToken.but("edges = …\nreturn …", "return logits.argmax(d
 """`draw` always takes the most probable token; use u to choose it."""
 
 OneTokenTooEarly = NextToken.but(
-    "torch.searchsorted(edges, u[:, None], right=True)",
-    "(torch.searchsorted(edges, u[:, None], right=True) - 1).clamp(min=0)",
+    "torch.searchsorted(edges / edges[:, -1:], u[:, None], right=True)",
+    "(torch.searchsorted(edges / edges[:, -1:], u[:, None], right=True) - 1).clamp(min=0)",
 )
 """`draw` returns the token before the one whose interval contains u: the id is the number of
 intervals that end at or below u."""
@@ -157,6 +186,33 @@ BestTokenFirst = NextToken.but(
 )
 """`draw` orders the intervals by probability; order them by id, or the same u gives other
 tokens."""
+
+IndexInTheSortedOrder = NextToken.but(
+    "edges = logits.softmax(dim=1)", "edges = logits.softmax(dim=1).sort(descending=True).values"
+)
+"""`draw` sorts the probabilities and returns an index in the sorted order, which is not an id; keep
+the intervals in the order of the ids."""
+
+OwnRandomNumbersInsteadOfU = NextToken.but(
+    "edges = …\nreturn …",
+    "numbers = torch.Generator().manual_seed(len(u))\n"
+    "return torch.multinomial(logits.softmax(dim=1), 1, generator=numbers).squeeze(1)",
+)
+"""The token is drawn with other random numbers, such as those of `torch.multinomial` or
+`torch.rand`, and not with u. Use u: the token is the first one at which the cumulative probability
+exceeds u."""
+
+LastEdgeIsNotExactlyOne = NextToken.but("edges / edges[:, -1:]", "edges")
+"""The last edge is not exactly 1: rounding can leave the sum of the probabilities slightly below 1,
+and for a u above it, `draw` returns the id `vocab_size`, which does not exist. Divide the edges by
+the last one."""
+
+NoEdgeAboveU = NextToken.but(
+    "return torch.searchsorted(edges …", "return (edges > u[:, None]).int().argmax(dim=1)"
+)
+"""The last edge is not exactly 1: rounding can leave the sum of the probabilities slightly below 1.
+No edge exceeds a u above it, and `argmax` of a row without True is 0, so `draw` returns the first
+token instead of the last one. Divide the edges by the last one."""
 
 EveryTokenAlike = NextToken.but(
     "logits.softmax", "torch.where(logits > -math.inf, 0.0, logits).softmax"
@@ -761,6 +817,26 @@ PositionsOfTheExample = Mended.but(
 )
 """The positions are still hard-coded for a prompt of six tokens; compute them from the number of
 tokens."""
+
+SixPositionsExpanded = Mended.but(
+    "positions = seen + torch.arange(tokens.shape[1]).repeat(len(tokens), 1)",
+    "positions = seen + torch.tensor([[0, 1, 2, 3, 4, 5]])[:, : tokens.shape[1]]\n"
+    "positions = positions.expand_as(tokens)",
+)
+"""The six hard-coded positions are still there, and a longer prompt needs more, so `expand_as`
+fails; compute as many positions as there are new tokens."""
+
+OffsetGrowsByOne = Mended.but("seen += tokens.shape[1]", "seen += 1")
+"""The offset grows by one in every call, or counts the generated tokens. The first call adds the
+whole prompt to the cache: the offset must grow by the number of tokens that were read."""
+
+OffsetGrowsByTheBatch = Mended.but("seen += tokens.shape[1]", "seen += tokens.shape[0]")
+"""The offset grows by the number of prompts in the batch; `tokens` has the shape (batch, new), and
+it must grow by `tokens.shape[1]`."""
+
+NoOffset = Mended.but("seen + torch", "torch")
+"""The offset is not added, so every new token gets position 0; the first one comes after the
+prompt, and each next one after it."""
 
 OffsetStandsStill = Mended.but("seen += tokens", "seen = prompt")
 """All new tokens get the first position after the prompt; each should have the next position."""
