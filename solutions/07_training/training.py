@@ -468,7 +468,9 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
     """Train one small model per mistake, all in parallel, and return the curves of each.
 
     Returns one dict per mistake: `train` and `held_out` losses in nats per token, and the `norm`
-    of the gradient, each with one number per ten updates.
+    of the gradient, each with one number per ten updates. Everything is computed in float64 and
+    rounded, weights after each update, so that the curves are the same on every CPU: a release
+    records answers by what was asked.
     """
     generator = torch.Generator().manual_seed(seed)
     num_runs = len(mistakes)
@@ -480,7 +482,9 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
 
     def drawn(name, rows, columns):
         size = {"tokens": 1.0, "places": 1.0, "logits": 0.03}.get(name, 0.25)
-        return size * torch.randn(num_runs, 1, rows * columns, generator=generator)
+        # Uniform numbers, of variance 1: torch's normal ones have other last digits on other CPUs.
+        draws = torch.rand(num_runs, 1, rows * columns, generator=generator).double()
+        return size * 12**0.5 * (draws - 0.5)
 
     weights = torch.cat([drawn(name, *shape) for name, shape in SHAPES.items()], dim=-1)
     weights = weights.requires_grad_()  # (runs, 1, weights)
@@ -495,7 +499,7 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
         }
         given = texts[..., :-1]
         targets = if_made("targets not shifted", given, texts[..., 1:])
-        x = F.one_hot(given, VOCAB_SIZE).float().flatten(1, 2) @ w["tokens"]
+        x = F.one_hot(given, VOCAB_SIZE).double().flatten(1, 2) @ w["tokens"]
         x = x + w["places"].repeat(1, texts.shape[1], 1)
         read = (norm(x) @ w["read"]).unflatten(1, (-1, LENGTH))
         query, key, value = read.chunk(3, dim=-1)
@@ -527,14 +531,16 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
         rate = peak * min(1.0, (step + 1) / 16) * (1 + math.cos(math.pi * descent)) / 2
         with torch.no_grad():
             weights -= rate * mean / (1 - 0.9 ** (step + 1)) / size
+            weights.round_(decimals=7)
         curves["train"].append(loss.detach())
         curves["norm"].append(gradient.norm(dim=(1, 2)))
         if (step + 1) % 10 == 0:
             with torch.no_grad():
                 seen = losses(held_out, if_made("dropout in evaluation", True, False))
             curves["held_out"].append(seen)
-    whole = {name: torch.stack(rows, dim=1).double() for name, rows in curves.items()}
+    whole = {name: torch.stack(rows, dim=1) for name, rows in curves.items()}
     whole |= {n: whole[n].unflatten(1, (-1, 10)).mean(dim=2) for n in ("train", "norm")}
+    whole = {name: rows.round(decimals=6) for name, rows in whole.items()}
     return [{name: rows[run] for name, rows in whole.items()} for run in range(num_runs)]
 
 
