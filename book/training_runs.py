@@ -15,7 +15,6 @@ import datetime
 import functools
 import json
 import math
-import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from groundup.data.batches import IGNORED, Batch, covering_windows, language_mod
 from groundup.data.texts import python_reference
 from groundup.data.tokenizers import CharacterTokenizer
 from groundup.looking.accounting import parameters
+from groundup.looking.throughput import machine
 from groundup.training.loop import TrainingConfig, evaluate, optimizers_for, train, train_step
 
 STEPS, BATCH_SIZE, LENGTH = 160, 6, 64
@@ -296,21 +296,12 @@ def rounded(curve: Curve) -> dict[str, list[float]]:
     }
 
 
-def processor() -> str:
-    """Name the CPU."""
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(": ")[2]
-    return platform.processor()
-
-
 def main() -> None:
     """Make all runs, and write the record."""
     torch.set_num_threads(1)
     runs = {HEALTHY: Run(), **MISTAKES}
     record: dict[str, Any] = {
-        "hardware": f"1 thread of {processor()}, torch {torch.__version__}",
+        "hardware": f"1 thread of {machine()['processor']}, torch {torch.__version__}",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "python book/training_runs.py",
         "curves": {name: rounded(learn(run)) for name, run in runs.items()},

@@ -5,14 +5,13 @@ test runs the commands of the README in processes of their own and writes its ro
 `records/training.json`.
 
 Time is that of the whole `train` command: imports, data, training, saving, measuring. A model as
-small as these is trained by one thread, so three minutes are 180 processor seconds; they are
+small as these is trained by one thread, so three minutes are 180 CPU seconds; they are
 bounded instead of the wall clock, which is longer on a machine that is shared with others.
 """
 
 import datetime
 import json
 import os
-import platform
 import resource
 import subprocess
 import time
@@ -21,6 +20,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from groundup.looking.throughput import machine
+
 pytestmark = pytest.mark.benchmark
 
 RECORDS = Path(__file__).parent / "records" / "training.json"
@@ -28,7 +29,7 @@ MAX_CPU_SECONDS = 180
 
 
 def groundup(*arguments):
-    """Run a command; give what it printed, its processor seconds and its wall-clock seconds."""
+    """Run a command; give what it printed, its CPU seconds and its wall-clock seconds."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
         ["groundup", *map(str, arguments)],
@@ -40,13 +41,6 @@ def groundup(*arguments):
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return done.stdout, cpu, wall
-
-
-def processor():
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(": ")[2]
-    return platform.processor()
 
 
 def write(row):
@@ -62,8 +56,9 @@ def measure(data, out, *evaluate):
     load = os.getloadavg()[0]
     _, cpu, wall = groundup("train", "--data", data, "--out", out)
     printed, _, _ = groundup("evaluate", out, "--json", "--device", "cpu", *evaluate)
+    cpu = machine()["processor"]
     common = {
-        "hardware": f"{os.cpu_count()} cores of {processor()}, torch {torch.__version__}",
+        "hardware": f"{os.cpu_count()} cores of {cpu}, torch {torch.__version__}",
         "load": f"{load:.1f} before the run, {os.cpu_count()} cores",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": command,
