@@ -18,7 +18,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from groundup.looking.throughput import machine
 
@@ -56,9 +55,9 @@ def measure(data, out, *evaluate):
     load = os.getloadavg()[0]
     _, cpu, wall = groundup("train", "--data", data, "--out", out)
     printed, _, _ = groundup("evaluate", out, "--json", "--device", "cpu", *evaluate)
-    cpu = machine()["processor"]
+    about = machine()
     common = {
-        "hardware": f"{os.cpu_count()} cores of {cpu}, torch {torch.__version__}",
+        "hardware": f"{os.cpu_count()} cores of {about['processor']}, torch {about['torch']}",
         "load": f"{load:.1f} before the run, {os.cpu_count()} cores",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": command,
