@@ -8,13 +8,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from classroom.exercise.answers import Answer, files_beside, load_answers
-from classroom.calls.files import File
 from classroom.author.notebooks import cell_of
+from classroom.calls.files import File
+from classroom.calls.local import LocalSubject
 from classroom.course import assignments, text_file
+from classroom.exercise.answers import Answer, files_beside, load_answers
 from classroom.exercise.report import Report
 from classroom.exercise.run import load_checks, run_checks
-from classroom.calls.local import LocalSubject
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from classroom.calls.files import File
-from classroom.exercise.run import run_checks
 from classroom.calls.local import LocalSubject
+from classroom.exercise.run import run_checks
 from groundup.pretrained import FOLDER
 
 EXERCISE = "capstone"

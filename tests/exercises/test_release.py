@@ -8,9 +8,9 @@ import nbformat
 import pytest
 
 from classroom.author.notebooks import cell_of, is_written
+from classroom.author.release import differences
 from classroom.course import CHECK_SUFFIX, is_line
 from classroom.exercise.run import load_checks
-from classroom.author.release import differences
 
 
 @pytest.mark.slow

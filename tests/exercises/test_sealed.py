@@ -15,7 +15,6 @@ import torch
 from classroom.grader.run import Assignment, execute
 from classroom.grader.submission import Submission
 from classroom.limits import Limits
-from classroom.sandbox.launcher import Launcher
 
 _LINE = re.compile(r"in line \d+")
 

@@ -13,9 +13,9 @@ import pytest
 from nbgrader.api import Gradebook
 
 from classroom.author.notebooks import cell_of
+from classroom.calls.local import LocalSubject
 from classroom.course import CHECK_SUFFIX
 from classroom.exercise.run import run_checks
-from classroom.calls.local import LocalSubject
 from classroom.student.terminal import check_notebook
 
 pytestmark = pytest.mark.slow
