@@ -22,7 +22,7 @@ def masked_softmax(
 
     Masking comes before the softmax, so that hidden keys take no probability. A row in which
     nothing is allowed gives zeros, not NaN, and passes back a gradient of zero. Hidden scores
-    become the smallest finite number of the dtype, so half precision does not overflow.
+    become the lowest finite number of the dtype, so half precision does not overflow.
 
     Args:
         scores: How well each query matches each key, any real number.
