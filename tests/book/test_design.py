@@ -248,12 +248,12 @@ def test_every_box_is_of_a_kind_that_has_a_look(page):
 
 
 @pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
-def test_a_chapter_asks_one_question_and_shows_what_the_wild_gets_wrong(page):
+def test_a_chapter_asks_one_question_and_shows_mistakes_seen_in_the_wild(page):
     core, *deeper = [boxes(file.read_text("utf-8")) for file in pages_of(BOOK, page.stem)]
     questions = [title for kind, title in core if kind == "question"]
     assert questions == ["The question of this chapter"]
     wild = [title for found in (core, *deeper) for kind, title in found if kind == "wild"]
-    assert wild == ["What the wild gets wrong"]
+    assert wild == ["Seen in the wild"]
 
 
 def test_the_style_sheet_has_the_colours_of_the_figures():
