@@ -18,8 +18,9 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 PAGES = [*pages(), "search"]
 WRITTEN = [page for page in PAGES if not page.startswith("reference/")]  # by hand
-COLOURS = AXE | {"runOnly": ["color-contrast", "link-in-text-block"]}
-NO_COLOURS = AXE | {"rules": AXE["rules"] | {"color-contrast": {"enabled": False}}}
+OF_COLOURS = ["color-contrast", "link-in-text-block"]
+COLOURS = AXE | {"runOnly": OF_COLOURS}
+NO_COLOURS = AXE | {"rules": AXE["rules"] | {rule: {"enabled": False} for rule in OF_COLOURS}}
 LOOK_AT_THE_PAGE = """() => {
   const seen = (element) => element.offsetParent !== null;
   const text = document.createElement("div");
@@ -62,8 +63,8 @@ LEAVE_ONE_OF_A_KIND = """() => {
     met.add(kind);
   }
   for (const piece of again)
-    if (piece.localName === "span") piece.replaceWith(...piece.childNodes);
-    else piece.textContent = "formula";
+    if (piece.localName === "span") piece.replaceWith(piece.textContent);
+    else [piece.textContent, piece.style.lineHeight] = ["formula", "normal"];
   document.body.normalize();
 }"""
 # The same for the colours of text. A link has to differ from the text around it, so that one stays.
@@ -355,16 +356,11 @@ def test_faint_text_and_a_link_that_looks_like_its_neighbours_are_seen(context, 
         """() => document.querySelector("article").insertAdjacentHTML("beforeend", `
           <p>One has a word that is <i class="faint" style="color: #ddd">faint</i>.</p>
           <p>Another has a <a href="#" class="plain"
-            style="color: inherit; text-decoration: none">link</a> in it.</p>
+            style="color: #555; text-decoration: none">link</a> in it.</p>
           <p><img src="nowhere.png"></p>`)"""
     )
     found = violated(page, "light")
-    assert len(found) == 3
-    assert [one.split(":")[0] for one in found] == [
-        "image-alt",
-        "link-in-text-block",
-        "color-contrast",
-    ]
+    assert [one.split(":")[0] for one in found] == ["image-alt", *OF_COLOURS]
 
 
 def test_an_undefined_macro_is_seen_as_an_error(context, address):
