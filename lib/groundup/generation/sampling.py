@@ -21,8 +21,8 @@ def sample(
     """Draw a token from the softmax of the logits.
 
     Args:
-        logits: Any real numbers; minus infinity is never drawn.
-        generator: Draws the tokens; on the device of the logits.
+        logits: Any real numbers; a token with minus infinity is never drawn.
+        generator: Draws the tokens; must be on the same device as the logits.
 
     """
     probabilities = logits.softmax(dim=-1).reshape(-1, logits.shape[-1])  # (rows, vocab)

@@ -63,7 +63,7 @@ def residual_streams(
     """Return the residual stream of each token at every depth: before the blocks, and after each.
 
     Args:
-        model: Any.
+        model: Any decoder-only model.
         tokens: Token numbers.
 
     Returns:
@@ -100,7 +100,7 @@ def logit_lens(
     depth; if it does not, the model may still hold the information in another form.
 
     Args:
-        model: Any.
+        model: Any decoder-only model.
         tokens: Token numbers.
 
     Returns:
@@ -215,7 +215,7 @@ def induction_scores(
     second half. A head that attends to all tokens equally has a score near 0.
 
     Args:
-        model: Any.
+        model: Any decoder-only model.
         tokens: Repeated passages, as `repeated_tokens` makes them; real text shows the same heads,
             and others too.
 
@@ -251,7 +251,7 @@ def previous_token_scores(
     the token *before* it: that is what the induction head compares with.
 
     Args:
-        model: Any.
+        model: Any decoder-only model.
         tokens: At least two per row.
 
     Returns:

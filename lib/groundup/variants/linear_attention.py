@@ -1,11 +1,11 @@
 """Attention without the softmax: a state of fixed size takes the place of the cache.
 
 Each query still adds up values, weighted by its dot products with the keys so far; with a decay,
-older tokens count for less. Without a softmax the products can be taken in another order: keys
-with values first. Three forms of the same function: all pairs at once (parallel), token by token
-(recurrent), and chunk by chunk. No form divides by the sum of the weights. To get averages, make
-the weights positive by `positive_features`, append a feature of ones to the values, and divide the
-output by its last feature.
+older tokens count for less. Without a softmax the products can be taken in a different order:
+keys with values first. Three forms of the same function: all pairs at once (parallel), token by
+token (recurrent), and chunk by chunk. No form divides by the sum of the weights. To get averages,
+make the weights positive by `positive_features`, append a feature of ones to the values, and
+divide the output by its last feature.
 
 Source:
     Katharopoulos et al. 2020, Transformers are RNNs, sections 3.2 and 3.4,
@@ -71,9 +71,9 @@ def recurrent_linear_attention(
     """Add each token to a state and read it: what a token costs does not depend on the length.
 
     Args:
-        query: As in `parallel_linear_attention`, as are the next three.
-        key: One vector per token.
-        value: One vector per token.
+        query: What each token looks for.
+        key: What each token offers to be matched by.
+        value: What each token contributes.
         decay: As in `Decay`.
         state: Of the tokens before these, from an earlier call; None if there are none.
 
@@ -103,19 +103,18 @@ def chunked_linear_attention(
 ) -> tuple[Float[Tensor, "*batch length d_value"], Float[Tensor, "*batch d_head d_value"]]:
     """Score pairs within a chunk, and read earlier chunks from the state: for training.
 
-    Time is linear in the length, and the steps that must wait for each other are as many as the
-    chunks, not as the tokens.
+    Time is linear in the length, and there are only as many sequential steps as chunks.
 
     Args:
-        query: As in `recurrent_linear_attention`, as are the next four.
-        key: One vector per token.
-        value: One vector per token.
+        query: What each token looks for.
+        key: What each token offers to be matched by.
+        value: What each token contributes.
         decay: As in `Decay`.
-        state: Of the tokens before these, or None.
+        state: As in `recurrent_linear_attention`.
         chunk_size: Number of tokens that are scored together; the last chunk may be shorter.
 
     Returns:
-        As `recurrent_linear_attention`.
+        As in `recurrent_linear_attention`.
 
     Raises:
         ValueError: If a decay is not above 0 and at most 1, or `chunk_size` is below 1.
