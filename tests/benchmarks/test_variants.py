@@ -1,38 +1,27 @@
-"""What the variants of attention and of the feed-forward network lose or gain in loss.
+"""What the variants of attention lose or gain in loss where heads need keys of their own.
 
 Latent attention is compared with other ways to shrink the cache at exactly equal parameters (what
 a smaller attention saves goes into the feed-forward network) on a task for which heads need keys
 of their own: twelve items have four attributes each, with a number attached to each attribute; a
 question names four attributes, mostly of different items, and the numbers are to be returned.
 
-A mixture of experts is compared with a dense network at equal operations per token: models of the
-characters of the Python reference, 1000 updates of 16 windows of 32, two seeds. The loss is that of
-12,800 held-out characters.
+On text, `book/variant_runs.py` compares attentions, and mixtures of experts with dense networks.
 
 Run by `make bench`, or alone:
 
     pytest -o addopts=--import-mode=importlib -m benchmark tests/benchmarks/test_variants.py
 """
 
-import math
 import statistics
-import time
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from groundup.core.config import DecoderOnlyConfig
 from groundup.core.layers import FeedForward
-from groundup.core.models import DecoderOnly
 from groundup.core.multihead import MultiHeadAttention
-from groundup.data.batches import language_model_batches
-from groundup.data.texts import python_reference
-from groundup.data.tokenizers import CharacterTokenizer
-from groundup.training.loop import TrainingConfig, adamw, fraction_of_peak
 from groundup.variants.latent_attention import LatentAttention
-from groundup.variants.mixture_of_experts import MixtureOfExperts, balance_losses
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 
@@ -48,24 +37,6 @@ ATTENTIONS = {
     "multi-query": {"num_kv_heads": 1},
     "latent of 32": {"d_latent": 32},
 }
-
-TEXT_SEEDS = (0, 1)
-CONTEXT, BATCH, HELD_OUT = 32, 16, 400
-RECIPE = TrainingConfig(steps=1000, learning_rate=3e-3, warmup_steps=100)
-EXPERTS, BALANCE = 4, 0.01
-FEED_FORWARDS = {
-    "dense": {"d_ff": 128},
-    "4 experts": {"d_ff": 128, "balance": 0.0},
-    "4 experts, balance loss": {"d_ff": 128, "balance": BALANCE},
-}
-
-
-@pytest.fixture(scope="module")
-def text():
-    data = python_reference()
-    tokenizer = CharacterTokenizer.fit(data.train + data.validation)
-    parts = (data.train, data.validation)
-    return tokenizer.vocab_size, *(torch.tensor(tokenizer.encode(part)) for part in parts)
 
 
 class LookUp(nn.Module):
@@ -127,76 +98,6 @@ def learn_to_look_up(model, seed):
     return nats, (logits.argmax(dim=-1) == answers).float().mean().item()
 
 
-def base(vocab_size, seed, d_ff):
-    config = DecoderOnlyConfig(
-        vocab_size=vocab_size,
-        max_len=CONTEXT,
-        d_model=D_MODEL,
-        num_layers=NUM_LAYERS,
-        num_heads=NUM_HEADS,
-        d_ff=d_ff,
-        positions="rotary",
-        norm="rms",
-        norm_order="pre",
-        activation="gelu",
-        bias=False,
-        dropout=0.0,
-        tie_embeddings=False,
-    )
-    return DecoderOnly(config, torch.Generator().manual_seed(seed))
-
-
-def draw_weights(module, seed):
-    """As the library does: by the width of a token, and smaller where the stream is written."""
-    generator = torch.Generator().manual_seed(seed)
-    for name, weight in module.named_parameters():
-        writers = 2 * NUM_LAYERS if name.endswith("down.weight") else 1
-        std = math.sqrt(2 / (5 * D_MODEL * writers))
-        nn.init.normal_(weight, std=std, generator=generator)
-    return module
-
-
-def with_feed_forward(vocab_size, seed, d_ff, balance=None):
-    model = base(vocab_size, seed, d_ff)
-    if balance is not None:
-        for number, block in enumerate(model.blocks):
-            mixture = MixtureOfExperts(D_MODEL, d_ff, EXPERTS, 1, "gelu", bias=False)
-            block.feed_forward = draw_weights(mixture, 100 * seed + number)
-    return model
-
-
-def learn(model, text, seed, balance=0.0):
-    """Train; give the held-out loss, the fraction of tokens for each expert, and CPU seconds."""
-    _, tokens, held_out = text
-    batches = language_model_batches(tokens, BATCH, CONTEXT, torch.Generator().manual_seed(seed))
-    optimizer, start = adamw(model, RECIPE), time.process_time()
-    for step in range(RECIPE.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = RECIPE.learning_rate * fraction_of_peak(RECIPE, step)
-        batch = next(batches)
-        with balance_losses(model) as losses:
-            logits = model(**batch.inputs)
-        loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
-        optimizer.zero_grad()
-        (loss + balance * sum(losses)).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), RECIPE.max_gradient_norm)
-        optimizer.step()
-    seconds = time.process_time() - start
-    inputs, targets = (held_out[i : HELD_OUT * CONTEXT + i].view(-1, CONTEXT) for i in (0, 1))
-    used = []
-
-    def note(layer, inputs):
-        _, chosen = layer.route(*inputs)
-        used.append([round(x, 3) for x in chosen.float().flatten(0, -2).mean(dim=0).tolist()])
-
-    for module in model.modules():
-        if isinstance(module, MixtureOfExperts):
-            module.register_forward_pre_hook(note)
-    with torch.no_grad():
-        nats = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).item()
-    return nats, used, seconds
-
-
 def test_latent_attention_beside_other_small_caches(record):
     rows = {name: {"nats": [], "right": []} for name in ATTENTIONS}
     for seed in LOOK_UP_SEEDS:
@@ -226,28 +127,3 @@ def test_latent_attention_beside_other_small_caches(record):
 
 def mean(row):
     return round(statistics.mean(row["nats"]), 4)
-
-
-def test_a_mixture_of_experts_beside_a_dense_network(text, record):
-    rows = {name: {"nats": [], "used": [], "cpu_seconds": []} for name in FEED_FORWARDS}
-    for seed in TEXT_SEEDS:
-        for name, choices in FEED_FORWARDS.items():
-            model = with_feed_forward(text[0], seed, **choices)
-            nats, used, seconds = learn(model, text, seed, choices.get("balance") or 0.0)
-            rows[name]["parameters"] = sum(weight.numel() for weight in model.parameters())
-            rows[name]["nats"].append(round(nats, 3))
-            rows[name]["used"].append(used)
-            rows[name]["cpu_seconds"].append(round(seconds, 1))
-    ours, peer = mean(rows["4 experts, balance loss"]), mean(rows["dense"])
-    assert record(
-        FILE,
-        "held-out nats per character, four experts at the operations of a dense network",
-        ours,
-        peer,
-        "a dense feed-forward network",
-        round(ours / peer, 4),
-        "less than the peer",
-        ours < peer,
-        feed_forwards=rows,
-        steps=RECIPE.steps,
-    )

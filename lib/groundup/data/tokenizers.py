@@ -361,7 +361,9 @@ class BytePairTokenizer(_ByteLevelTokenizer):
     ) -> "BytePairTokenizer":
         """Learn merges: join the most frequent pair of tokens until the vocabulary is full.
 
-        The same text gives the same tokens. A text too short for so many merges gives fewer.
+        Of pairs that are equally frequent, the one with the smallest ids is joined first. The bytes
+        have the first ids, in GPT-2's order: first those that print, then the others. So the same
+        text gives the same tokens. A text too short for so many merges gives fewer.
 
         Args:
             text: A string, or several.

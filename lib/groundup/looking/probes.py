@@ -141,20 +141,25 @@ def without_heads(model: DecoderOnly, heads: Iterable[tuple[int, int]]) -> Itera
         https://arxiv.org/abs/1905.09418
 
     """
-    num_layers, num_heads = model.config.num_layers, model.config.num_heads
-    ablated: dict[int, list[int]] = {}
+    ablated: dict[nn.Linear, list[int]] = {}
     for layer, head in heads:
-        if not (0 <= layer < num_layers and 0 <= head < num_heads):
-            raise ValueError(
-                f"a head must be one of {num_layers} layers of {num_heads} heads, "
-                f"got layer={layer}, head={head}"
-            )
-        ablated.setdefault(layer, []).append(head)
+        ablated.setdefault(_attention_of(model, layer, head).output, []).append(head)
     with ExitStack() as hooks:
-        for layer, numbers in ablated.items():
-            output = _blocks(model)[layer].attention.output
-            hooks.enter_context(output.register_forward_pre_hook(_zero_heads(num_heads, numbers)))
+        for output, numbers in ablated.items():
+            hook = _zero_heads(model.config.num_heads, numbers)
+            hooks.enter_context(output.register_forward_pre_hook(hook))
         yield
+
+
+def _attention_of(model: DecoderOnly, layer: int, head: int) -> MultiHeadAttention:
+    """Return the attention that a head is in; refuse a head that is not there."""
+    num_layers, num_heads = model.config.num_layers, model.config.num_heads
+    if not (0 <= layer < num_layers and 0 <= head < num_heads):
+        raise ValueError(
+            f"a head must be one of {num_layers} layers of {num_heads} heads, "
+            f"got layer={layer}, head={head}"
+        )
+    return _blocks(model)[layer].attention
 
 
 def _blocks(model: DecoderOnly) -> list[Block]:

@@ -159,6 +159,32 @@ def test_a_batch_moves_to_a_device_as_a_whole(tokenizers):
     assert moved.inputs.keys() == batch.inputs.keys()
 
 
+@pytest.mark.parametrize(
+    ("device", "is_pinned"), [("cpu", False), ("meta", False), ("cuda:0", True)]
+)
+def test_only_on_its_way_to_a_gpu_is_a_batch_pinned_and_not_waited_for(
+    tokenizers, monkeypatch, device, is_pinned
+):
+    (batch,) = pair_batches([Pair("ab", "z")], 1, *tokenizers)
+    pinned, copies = [], []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x)
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda x, *where, **how: copies.append((*where, how)) or x
+    )
+    batch.to(device)
+    parts = [*batch.inputs.values(), batch.targets]
+    assert [id(x) for x in pinned] == [id(x) for x in parts if is_pinned]
+    assert copies == [(device, {"non_blocking": is_pinned})] * len(parts)
+
+
+@pytest.mark.gpu
+def test_a_batch_arrives_on_a_gpu_before_it_is_read(tokenizers):
+    (batch,) = pair_batches([Pair("ab", "z"), Pair("b", "zyx")], 2, *tokenizers)
+    moved = batch.to("cuda")
+    assert torch.equal(moved.targets.cpu(), batch.targets)
+    assert all(torch.equal(moved.inputs[name].cpu(), x) for name, x in batch.inputs.items())
+
+
 def test_pairs_may_be_written_in_bytes_or_byte_pairs():
     target = BytePairTokenizer.fit("xyxyxy", 260, [PAD, BOS, EOS])
     (batch,) = pair_batches([Pair("aé", "xy")], 3, ByteTokenizer([PAD]), target)

@@ -1,10 +1,15 @@
 import json
 import random
+from collections import Counter
+from itertools import pairwise
 from pydoc_data.topics import topics
 
 import pytest
+import tokenizers as huggingface
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from groundup.data import tokenizers
+from groundup.data.texts import python_reference
 from groundup.data.tokenizers import (
     BOS,
     EOS,
@@ -26,17 +31,22 @@ def byte_pair():
     return BytePairTokenizer.fit(TEXT, 500, [PAD, BOS, EOS])
 
 
-@pytest.fixture(scope="module")
-def published():
-    """A `tokenizer.json` in the manner of GPT-2's and Qwen's, with special tokens at its end."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    model = Tokenizer(models.BPE())
+def by_the_library(text, vocab_size, special_tokens=()):
+    """Train the tokenizer of the `tokenizers` library, which has special tokens first."""
+    model = huggingface.Tokenizer(models.BPE())
     model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=497, show_progress=False, initial_alphabet=alphabet)
-    model.train_from_iterator([TEXT], trainer)
+    choices = {"special_tokens": list(special_tokens), "initial_alphabet": alphabet}
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, **choices)
+    model.train_from_iterator([text], trainer)
+    return model
+
+
+@pytest.fixture(scope="module")
+def published():
+    """A `tokenizer.json` in the manner of GPT-2's and Qwen's, with special tokens at its end."""
+    model = by_the_library(TEXT, 497)
     model.add_special_tokens([PAD, BOS, EOS])
     return PublishedTokenizer(model.to_str())
 
@@ -263,6 +273,71 @@ def test_the_most_frequent_pair_is_joined_first():
     assert tokenizer.vocab_size == 258
 
 
+def merges_by_hand(text, num_merges):
+    """Join the most frequent pair of the smallest ids, and count all pairs again."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    words = Counter(tuple(word) for word, _ in split(text))
+    id_of = {character: number for number, character in enumerate(sorted(tokenizers._BYTE_OF))}
+    merges = []
+    while len(merges) < num_merges:
+        counts = Counter()
+        for word, times in words.items():
+            for pair in pairwise(word):
+                counts[pair] += times
+        if not counts:
+            break
+        merges.append(min(counts, key=lambda pair: (-counts[pair], *map(id_of.get, pair))))
+        id_of["".join(merges[-1])] = len(id_of)
+        words = Counter({joined(word, merges[-1]): times for word, times in words.items()})
+    return merges
+
+
+def joined(word, pair):
+    """Replace each occurrence of a pair, from left to right, by one token."""
+    tokens = []
+    for token in word:
+        if tokens and (tokens[-1], token) == pair:
+            tokens[-1] += token
+        else:
+            tokens.append(token)
+    return tuple(tokens)
+
+
+def test_merges_are_those_by_hand_and_by_the_library_one_by_one():
+    corpus = python_reference().train[:30_000]
+    ours = BytePairTokenizer.fit(corpus, 470, [PAD, BOS, EOS])
+    theirs = json.loads(by_the_library(corpus, 470, [PAD, BOS, EOS]).to_str())["model"]["merges"]
+    found = ours.to_dict()["merges"]
+    assert len(found) == 211
+    for number, merges in enumerate(zip(merges_by_hand(corpus, 211), found, theirs, strict=True)):
+        assert len(set(map(tuple, merges))) == 1, f"merge {number}: {merges}"
+
+
+def test_text_that_was_not_learned_from_is_encoded_as_by_the_library():
+    """The library has the special tokens before all others, ours after."""
+    data = python_reference()
+    ours = BytePairTokenizer.fit(data.train[:60_000], 600, [PAD, BOS, EOS])
+    theirs = by_the_library(data.train[:60_000], 600, [PAD, BOS, EOS])
+    theirs.encode_special_tokens = True  # `<eos>` in a text is text
+    for text in [data.validation[:6_000], *random_texts(300, seed=3)]:
+        ids = theirs.encode(text, add_special_tokens=False).ids
+        assert [index + 3 for index in ours.encode(text)] == ids
+        assert ours.decode(ours.encode(text)) == theirs.decode(ids) == text
+    assert [ours.id_of(token) for token in (PAD, BOS, EOS)] == [597, 598, 599]
+    assert [theirs.token_to_id(token) for token in (PAD, BOS, EOS)] == [0, 1, 2]
+    assert theirs.decode([1, *theirs.encode("if").ids, 2]) == "if"
+    assert ours.decode([598, *ours.encode("if"), 599]) == "if"
+
+
+@pytest.mark.parametrize("alphabet", ["ab", "abc", "abcdé☃ "])
+def test_equally_frequent_pairs_are_joined_in_the_same_order_by_hand(alphabet):
+    pick = random.Random(len(alphabet))
+    for _ in range(40):
+        text = "".join(pick.choices(alphabet, k=pick.randrange(2, 120)))
+        found = BytePairTokenizer.fit(text, 256 + 31).to_dict()["merges"]
+        assert [tuple(merge) for merge in found] == merges_by_hand(text, 31)
+
+
 def test_a_frequent_word_becomes_one_token_with_the_space_before_it(byte_pair):
     assert byte_pair.pieces("the statement and an ox") == [
         "the",
@@ -368,10 +443,8 @@ def test_every_kind_survives_json(any_kind):
 
 
 def test_a_published_tokenizer_in_the_manner_of_llama_keeps_its_start_and_its_spaces():
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-
     words = ["<unk>", "<s>", "▁the", "▁cat", "s", "▁"]
-    model = Tokenizer(
+    model = huggingface.Tokenizer(
         models.WordPiece(
             {word: index for index, word in enumerate(words)},
             unk_token="<unk>",
