@@ -108,9 +108,8 @@ def patched_path(
             or the model is post-norm.
 
     Source:
-        Wang et al. 2022, Interpretability in the Wild, section 3.1,
-        https://arxiv.org/abs/2211.00593, who also change what feed-forward networks between the
-        two heads pass on; one path at a time: Goldowsky-Dill et al. 2023, Localizing Model Behavior
+        Wang et al. 2022, Interpretability in the Wild, https://arxiv.org/abs/2211.00593, who also
+        change what feed-forward networks between the two heads pass on; one path at a time: Goldowsky-Dill et al. 2023, Localizing Model Behavior
         with Path Patching, https://arxiv.org/abs/2304.05969
 
     """
