@@ -87,7 +87,7 @@ class LayerCache:
             All keys and all values to attend to, the new ones last.
 
         Raises:
-            ValueError: If they do not fit, or if the batch is not the one the cache is for.
+            ValueError: If they do not fit, or if their batch size is not that of the cache.
 
         """
         require_batch_size(key, self._keys)

@@ -34,7 +34,7 @@ def attention_maps(
 
     Args:
         model: A window in its configuration applies here as well.
-        tokens: Token numbers.
+        tokens: Token ids.
 
     Returns:
         Weights from 0 to 1, which sum to 1 over the last axis.
@@ -63,8 +63,8 @@ def residual_streams(
     """Return the residual stream of each token at every depth: before the blocks, and after each.
 
     Args:
-        model: Any.
-        tokens: Token numbers.
+        model: Any decoder-only model.
+        tokens: Token ids.
 
     Returns:
         `num_layers + 1` depths.
@@ -100,8 +100,8 @@ def logit_lens(
     depth; if it does not, the model may still hold the information in another form.
 
     Args:
-        model: Any.
-        tokens: Token numbers.
+        model: Any decoder-only model.
+        tokens: Token ids.
 
     Returns:
         At depth 0 the logits from the embeddings alone, at the last depth those of the model.
@@ -182,7 +182,7 @@ def repeated_tokens(
     the first: no token occurs twice in a passage, and none depends on its neighbours.
 
     Args:
-        choices: Token numbers to draw from. Exclude those that the model has never seen, such as
+        choices: Token ids to draw from. Exclude those that the model has never seen, such as
             the bytes of a byte-pair tokenizer that its text does not use.
         length: Tokens of a passage, before it is repeated.
         batch_size: Number of passages.
@@ -215,7 +215,7 @@ def induction_scores(
     second half. A head that attends to all tokens equally has a score near 0.
 
     Args:
-        model: Any.
+        model: Any decoder-only model.
         tokens: Repeated passages, as `repeated_tokens` makes them; real text shows the same heads,
             and others too.
 
@@ -251,7 +251,7 @@ def previous_token_scores(
     the token *before* it: that is what the induction head compares with.
 
     Args:
-        model: Any.
+        model: Any decoder-only model.
         tokens: At least two per row.
 
     Returns:

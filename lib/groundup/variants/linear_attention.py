@@ -103,8 +103,7 @@ def chunked_linear_attention(
 ) -> tuple[Float[Tensor, "*batch length d_value"], Float[Tensor, "*batch d_head d_value"]]:
     """Score pairs within a chunk, and read earlier chunks from the state: for training.
 
-    Time is linear in the length, and the steps that must wait for each other are as many as the
-    chunks, not as the tokens.
+    Time is linear in the length. Only chunks are processed one after the other, not single tokens.
 
     Args:
         query: As in `recurrent_linear_attention`, as are the next four.
