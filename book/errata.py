@@ -456,7 +456,7 @@ def card(slug: str) -> str:
     for mistake in exhibit.mistakes.split():
         names.append("*{}* ({})".format(*_answers()[mistake]))
     if names:
-        caught += f"; the grader calls it {_listed(names)}"
+        caught += f"; the grader calls the mistake {_listed(names)}"
     return f"> {caught}. **More** in {{ref}}`{exhibit.label}`."
 
 
