@@ -64,7 +64,7 @@ class PlainBlock(Block):
 
 @functools.cache
 def reference() -> tuple[Tensor, int]:
-    """Give the text as token numbers, and the size of its vocabulary."""
+    """Give the text as token ids, and the size of its vocabulary."""
     data = python_reference()
     tokenizer = CharacterTokenizer.fit(data.train + data.validation)
     return torch.tensor(tokenizer.encode(data.train)), tokenizer.vocab_size

@@ -219,7 +219,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
     },
     "Numbers": {
         "unimportant": Exhibit(
-            "The scale that is said not to matter",
+            "Scores without the square root",
             "size",
             "sec-01-scale",
             "groundup/core/test_attention.py::"
@@ -304,7 +304,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "groundup/core/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
         ),
         "order": Exhibit(
-            "It works without positions, they say",
+            "Which models need positions",
             "perturb",
             "sec-05-set",
             "groundup/core/test_models.py::test_an_encoder_without_positions_reads_a_set",
@@ -320,7 +320,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
     },
     "Claims": {
         "linear": Exhibit(
-            "A projection that was to lift a limit",
+            "A value projection that lifts no limit",
             "twice",
             "sec-01-values",
             ""
@@ -328,7 +328,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "project_after_mixing.BiasMixedFirst",
         ),
         "normal": Exhibit(
-            "A sum that is called normal",
+            "A dot product that is not normal",
             "size",
             "sec-01-scale",
             "groundup/core/test_attention.py::"
@@ -350,13 +350,13 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "scaled_dot_product_attention.KeysAveraged MultiHeadAttention.ContextAsks",
         ),
         "apple": Exhibit(
-            "A projection that is to know the context",
+            "A projection that cannot see the context",
             "perturb",
             "sec-01-formula",
             "groundup/core/test_layers.py::test_a_token_does_not_feel_its_neighbours",
         ),
         "shares": Exhibit(
-            "A sum that is said to divide a gradient",
+            "A gradient split between two branches",
             "twice",
             "sec-00-shortcuts",
             "book/test_errata.py::test_a_shortcut_hands_on_its_whole_gradient",
@@ -456,7 +456,7 @@ def card(slug: str) -> str:
     for mistake in exhibit.mistakes.split():
         names.append("*{}* ({})".format(*_answers()[mistake]))
     if names:
-        caught += f"; the grader calls it {_listed(names)}"
+        caught += f"; the grader calls the mistake {_listed(names)}"
     return f"> {caught}. **More** in {{ref}}`{exhibit.label}`."
 
 

@@ -121,7 +121,7 @@ def table(rows: Sequence[Kills], titles: dict[str, str]) -> str:
         facts = summary([row for row in rows if row.assignment == chapter])
         lines.append(f"| {title} | {' | '.join(str(facts[name]) for name in columns)} |")
     facts = summary(rows)
-    lines.append(f"| **together** | {' | '.join(f'**{facts[name]:,}**' for name in columns)} |")
+    lines.append(f"| **total** | {' | '.join(f'**{facts[name]:,}**' for name in columns)} |")
     return "\n".join(lines)
 
 

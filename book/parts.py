@@ -217,7 +217,8 @@ GROUPS: dict[str, list[Part]] = {
             "core.masks.masked_softmax",
             "1.4 3.4",
             notes={
-                "post": "It is said to preserve relative sizes. It preserves only the order.",
+                "post": "It is said to preserve relative sizes. It preserves the order, not "
+                "the ratios.",
                 "draft": "The code sums over the queries, and the formula sums over "
                 "one index while its terms have another. With the product "
                 "that follows, query and key are swapped.",
@@ -579,9 +580,9 @@ GROUPS: dict[str, list[Part]] = {
             "core.models.EncoderDecoder",
             "6.4",
             notes={
-                "post": "The figure is correct. The split is called what makes "
-                "transformers special, but recurrent networks for translation "
-                "had it before, and decoder-only transformers do without.",
+                "post": "The figure is correct. The split is said to make transformers "
+                "special, but recurrent networks for translation had it before, "
+                "and decoder-only transformers do without.",
             },
         ),
         Part(
@@ -609,7 +610,8 @@ GROUPS: dict[str, list[Part]] = {
             "ch-architectures",
             "core.blocks.DecoderBlock",
             notes={
-                "draft": "It reads the vector from before cross-attention, which has no effect."
+                "draft": "It reads the vector from before cross-attention, so it never sees "
+                "the source in its block."
             },
         ),
         Part(
@@ -646,7 +648,7 @@ GROUPS: dict[str, list[Part]] = {
             "core.models.EncoderDecoder",
             notes={
                 "post": "Mask and positions have one length for both.",
-                "draft": "So have its positions.",
+                "draft": "So do its positions.",
             },
         ),
         Part(
@@ -713,7 +715,7 @@ GROUPS: dict[str, list[Part]] = {
             },
         ),
         Part(
-            "All parts together, and run",
+            "All parts together, in a program that runs",
             "www--",
             "ch-architectures",
             "core.models.EncoderDecoder variants.functional.encoder_decoder pretrained.load",
@@ -741,9 +743,9 @@ GROUPS: dict[str, list[Part]] = {
             "training.loop.cross_entropy",
             "0.2",
             notes={
-                "draft": "Takes the logarithm of a softmax plus a small number against "
-                "zeros, of a whole vector at once, which needs a dot in "
-                "Julia.",
+                "draft": "Adds a small number to the softmax before the logarithm, to avoid "
+                r"$\ln 0$, which caps the loss. And in Julia the logarithm of a "
+                "vector needs a dot.",
             },
         ),
         Part(

@@ -1,4 +1,4 @@
-"""The command line of the course machinery: `classroom --help` lists its commands."""
+"""Work on the exercises, or write, release, collect, grade and return them."""
 
 import argparse
 import contextlib
@@ -590,7 +590,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     def add(name: str, run: Callable[[argparse.Namespace], int], about: str, *shared: str):
-        command = commands.add_parser(name, help=about)
+        sentence = f"{about[0].upper()}{about[1:]}."
+        command = commands.add_parser(name, help=about, description=sentence)
         command.set_defaults(run=run)
         for option in shared:
             command.add_argument(option, **_SHARED[option])
@@ -772,7 +773,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         choices=("build", "status"),
         default="build",
-        help="build or update it (the default), or list which parts are yours and which borrowed",
+        help="build or update the library (the default), or list which parts are yours",
     )
     option(
         "--seconds-per-exercise",

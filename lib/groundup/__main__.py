@@ -156,9 +156,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--length", type=_positive, default=400, help="tokens to generate")
     command.add_argument("--temperature", type=float, default=0.8, help="lower is less random")
-    command.add_argument("--top-k", type=int, help="sample from this many tokens")
-    command.add_argument("--top-p", type=float, default=1.0, help="sample from this probability")
-    command.add_argument("--greedy", action="store_true", help="always the most probable token")
+    command.add_argument("--top-k", type=int, help="sample from the k most probable tokens only")
+    command.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        help="sample from the fewest tokens whose probabilities sum to at least this",
+    )
+    command.add_argument("--greedy", action="store_true", help="take the most probable token")
     command.add_argument("--seed", type=int, default=0, help="for sampling")
     _add_library(command)
 
@@ -166,9 +171,13 @@ def _parser() -> argparse.ArgumentParser:
         "bench", help="measure how fast this machine trains a model and generates with it"
     )
     command.add_argument("--preset", default="tiny", help="decoder-only model (default: tiny)")
-    command.add_argument("--vocab-size", type=_positive, default=256, help="tokens (default: 256)")
-    command.add_argument("--context", type=_positive, default=128, help="length (default: 128)")
-    command.add_argument("--batch-size", type=_positive, default=16, help="default: 16")
+    for name, default, about in (
+        ("--vocab-size", 256, "tokens in the vocabulary"),
+        ("--context", 128, "tokens per sequence"),
+        ("--batch-size", 16, "sequences per batch"),
+    ):
+        about = f"{about} (default: {default})"
+        command.add_argument(name, type=_positive, default=default, help=about)
     command.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
     command.add_argument(
         "--seconds", type=float, default=10.0, help="approximate training time (default: 10)"
@@ -190,8 +199,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "import",
         help="import a published model: GPT-2, Llama, Mistral, Qwen2",
-        description="Import a published model that lies in a folder as it was downloaded, in the "
-        "format of Hugging Face's transformers: config.json, model.safetensors, tokenizer.json.",
+        description="Import a published model from a folder, as downloaded, in the format of "
+        "Hugging Face's transformers: config.json, model.safetensors, tokenizer.json.",
     )
     command.add_argument("folder", help="the folder of the published model")
     command.add_argument("--out", required=True, help="folder for the model")

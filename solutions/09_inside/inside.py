@@ -421,9 +421,9 @@ print(tokenizer.decode(written))
 #
 # as a start; it takes a few minutes on one core. `groundup train --help` lists the options: the tokenizer and its size, the preset, steps, batch size, context, optimizer, learning rate and schedule. `--library mine` computes with your own parts. Change one thing at a time: a run with two changes tells you nothing about either. A run with a tenth of the steps shows which of two choices learns faster. When you are satisfied, copy `config.json` and `model.safetensors` from `capstone` to the folder of this notebook.
 #
-# **How it is graded.** The grade does not depend on the numbers that you report: the two files are read, never run, outside your notebook. Sizes are checked first. Then bits per byte are measured on passages of the held-out part, drawn at grading time, and compared with a 5-gram model with Kneser-Ney smoothing on the same passages. Your model must beat it; there are more points at 99 % and at 98 % of its bits. If you train on the held-out part, only you will know, but your number will be worthless. Evaluate on it once, at the end.
+# **How it is graded.** The two files are read, never run, outside your notebook. Sizes are checked first. Then bits per byte are measured on passages of the held-out part, drawn at grading time, and compared with a 5-gram model with Kneser-Ney smoothing on the same passages. Your model must beat it; there are more points at 99 % and at 98 % of its bits. If you train on the held-out part, only you will know, but your number will be worthless. Evaluate on it once, at the end.
 #
-# Last, report your results: `capstone()` returns the number of parameters, and the bits per byte on `passage`, the first 3000 characters of the held-out part, as the cell below measures them.
+# Last, report your results, for 3 of the points: `capstone()` returns the number of parameters, and the bits per byte on `passage`, the first 3000 characters of the held-out part, as the cell below measures them. Both must be those of the two files.
 #
 # *Before you code:* your model predicts bytes, a friend's predicts pieces of four bytes. Whose loss per token is larger? Whose bits per byte? Which of the two numbers can be compared?
 #

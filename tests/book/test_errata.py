@@ -57,8 +57,8 @@ def test_an_exhibit_that_names_what_there_is_not_stops_the_page(change, message,
 def test_a_card_names_the_test_and_the_mistakes_in_words(monkeypatch):
     monkeypatch.setattr(errata, "EXHIBITS", {"one": GOOD})
     assert card("one") == (
-        "> **Caught by the test:** *causal mask by hand* (`test_masks.py`); the grader calls it "
-        "*no scale* (1.4) or *triangle flipped* (2.1). **More** in {ref}`sec-01-scale`."
+        "> **Caught by the test:** *causal mask by hand* (`test_masks.py`); the grader calls the "
+        "mistake *no scale* (1.4) or *triangle flipped* (2.1). **More** in {ref}`sec-01-scale`."
     )
 
 

@@ -49,5 +49,5 @@ def test_the_table_counts_by_chapter_and_together():
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]] == [
         ["00 first", "2", "4", "2", "3", "2"],
         ["01 second", "1", "2", "1", "3", "1"],
-        ["**together**", "**3**", "**6**", "**3**", "**6**", "**3**"],
+        ["**total**", "**3**", "**6**", "**3**", "**6**", "**3**"],
     ]

@@ -90,7 +90,7 @@ def silent_rows_stay_silent(normal):
 
 @pytest.fixture
 def tokens():
-    """Draw token numbers below `vocab_size`."""
+    """Draw token ids below `vocab_size`."""
     generator = torch.Generator().manual_seed(2018)
 
     def draw(vocab_size, *shape):

@@ -113,7 +113,7 @@ class Answer:
     @property
     def title(self) -> str:
         """The name in words: `NoScale` reads `no scale`."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", self.name).lower()
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?=[A-Z][a-z])\B", " ", self.name).lower()
 
     @functools.cached_property
     def namespace(self) -> dict[str, Any]:

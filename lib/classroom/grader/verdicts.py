@@ -16,7 +16,7 @@ from classroom.calls.files import shown
 from classroom.exercise.report import Report
 from classroom.grader.json_lines import append, read
 
-TOGETHER = "together"
+TOTAL = "total"
 TO_GRADE = "still to grade"
 VERDICTS = "verdicts.jsonl"
 """Name of the file in which the verdicts of an assignment are kept."""
@@ -281,7 +281,7 @@ def changes_to_csv(found: Sequence[Change]) -> str:
     rows: list[Sequence[str | int]] = [("student", "exercise", "before", "after")]
     for change in found:
         points = ("" if number is None else number for number in (change.before, change.after))
-        rows.append((change.student, change.exercise or TOGETHER, *points))
+        rows.append((change.student, change.exercise or TOTAL, *points))
     return _csv(rows)
 
 
@@ -291,7 +291,7 @@ def changes_to_table(found: Sequence[Change]) -> str:
     for change in found:
         before, after = ("–" if n is None else str(n) for n in (change.before, change.after))
         name = shown(change.student, limit=30)
-        rows.append([name, change.exercise or TOGETHER, before, "->", after])
+        rows.append([name, change.exercise or TOTAL, before, "->", after])
     return aligned(rows, left=(0, 1))
 
 

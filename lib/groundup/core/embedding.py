@@ -1,4 +1,4 @@
-"""The way in: token numbers become vectors that say what a token means and at which position."""
+"""The way in: token ids become vectors that say what a token means and at which position."""
 
 import math
 
@@ -37,10 +37,10 @@ class InputEmbedding(nn.Module):
         tokens: Int[Tensor, "batch length"],
         positions: Int[Tensor, "*batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Turn token numbers into vectors.
+        """Turn token ids into vectors.
 
         Args:
-            tokens: Token numbers.
+            tokens: Token ids.
             positions: Position of each token; by default they are counted from 0.
 
         """

@@ -73,7 +73,7 @@ class DecoderOnly(_Autoregressive):
         """Give the logits of the token after each position.
 
         Args:
-            tokens: Token numbers; with a cache, only those since the last call.
+            tokens: Token ids; with a cache, only those since the last call.
             mask: True where attention is allowed, as in `MultiHeadAttention`. Later tokens are
                 hidden in any case, in training and in evaluation.
             cache: From `new_cache`; stores these tokens for the next call.
@@ -162,7 +162,7 @@ class EncoderOnly(nn.Module):
         """Give the logits of the answers, one row per token or one per sequence.
 
         Args:
-            tokens: Token numbers.
+            tokens: Token ids.
             mask: True on real tokens, as `padding_mask` makes it. An answer for the whole
                 sequence is taken from the mean over these.
 
@@ -222,8 +222,8 @@ class EncoderDecoder(_Autoregressive):
         """Give the logits of the token after each target position.
 
         Args:
-            source: Token numbers to read.
-            target: Token numbers generated so far, from the start token on.
+            source: Token ids to read.
+            target: Token ids generated so far, from the start token on.
             source_mask: True on source tokens that may be attended to, by the encoder and by
                 cross-attention alike, as `padding_mask` makes it: `(batch, 1, 1, src_len)`.
             target_mask: True where target tokens may attend to one another. Later tokens are
@@ -258,7 +258,7 @@ class EncoderDecoder(_Autoregressive):
         """Give the logits of the token after each target position, from a source read before.
 
         Args:
-            target: Token numbers; with a cache, only those since the last call.
+            target: Token ids; with a cache, only those since the last call.
             memory: What `encode` returned. With a cache, only the first call reads it: the keys
                 and values that cross-attention makes of it are stored.
             source_mask: As in `forward`.

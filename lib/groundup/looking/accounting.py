@@ -307,7 +307,7 @@ def activation_bytes(
 
     Returns:
         Bytes of `attention`, `feed_forward`, `norms` (their inputs and outputs) and `loss`
-        (probabilities and token numbers); if blocks are recomputed, of `inputs`, `norms` and
+        (probabilities and token ids); if blocks are recomputed, of `inputs`, `norms` and
         `loss`.
 
     Raises:

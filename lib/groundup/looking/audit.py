@@ -2,7 +2,7 @@
 
 Which logits should a language model give after "the cat"? There is no correct number, but it must
 not change when later words do. Such a law can be tested on any model: most checks here take a
-callable that turns token numbers `(batch, length)` into one row of logits per token.
+callable that turns token ids `(batch, length)` into one row of logits per token.
 
 Pass a whole `torch.nn.Module`, or pass the one that the callable uses as `module`: it is then
 tested in training and in evaluation mode, because a mask may be applied in only one of them. Its
@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 Model = Callable[[Tensor], Tensor]
-"""Token numbers `(batch, length)` to logits `(batch, out_len, ...)`."""
+"""Token ids `(batch, length)` to logits `(batch, out_len, ...)`."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def dependence(
 
     Args:
         model: What is tested.
-        tokens: Token numbers to start from. More rows find more dependences.
+        tokens: Token ids to start from. More rows find more dependences.
         vocab_size: Number of different tokens.
         module: The module that `model` uses; by default `model` itself if it is one.
         mode: `train` or `eval`, which `module` is switched to.
@@ -188,7 +188,7 @@ def gradient_dependence(
 
     Args:
         model: What is tested.
-        tokens: Token numbers to start from.
+        tokens: Token ids to start from.
         embedding: The part of the model that turns tokens into vectors `(batch, length, width)`,
             called once.
         module: As in `dependence`.
@@ -237,7 +237,7 @@ def nan_reach(
 
     Args:
         model: What is tested.
-        tokens: Token numbers to start from.
+        tokens: Token ids to start from.
         embedding: As in `gradient_dependence`.
         module: As in `dependence`.
         mode: As in `dependence`.
@@ -277,7 +277,7 @@ def dependence_audit(
     Args:
         model: What is tested. An encoder-decoder is tested with its source or its target held
             fixed.
-        tokens: Token numbers to start from.
+        tokens: Token ids to start from.
         vocab_size: Number of different tokens.
         allowed: True where an output (row) may depend on an input (column).
         module: The module that `model` uses, tested in both modes; by default `model` itself. If
@@ -337,7 +337,7 @@ def causality_audit(
 
     Args:
         model: What is tested.
-        tokens: Token numbers to start from.
+        tokens: Token ids to start from.
         vocab_size: Number of different tokens.
         module: As in `dependence_audit`.
         embedding: As in `dependence_audit`.
@@ -380,7 +380,7 @@ def batch_audit(
 
     Args:
         model: What is tested.
-        tokens: Token numbers to start from, at least two rows.
+        tokens: Token ids to start from, at least two rows.
         vocab_size: Number of different tokens.
         module: As in `dependence_audit`.
         tolerance: As in `dependence_audit`.
@@ -429,7 +429,7 @@ def prefix_invariance(
 
     Args:
         model: What is tested, in evaluation mode.
-        tokens: Token numbers; all prefixes are tried.
+        tokens: Token ids; all prefixes are tried.
         module: As in `dependence`.
         tolerance: Largest difference attributed to rounding, in the unit of the outputs.
 
@@ -459,7 +459,7 @@ def padding_invariance(
     Args:
         model: Takes tokens, padded at the end, and the number of real tokens of each sequence,
             from which it makes its mask.
-        tokens: Token numbers. The padding should be arbitrary tokens rather than a single one,
+        tokens: Token ids. The padding should be arbitrary tokens rather than a single one,
             which a model may have learned to ignore.
         lengths: Number of real tokens of each sequence.
         module: The module that `model` uses, switched to evaluation mode.
@@ -496,7 +496,7 @@ def cache_equality(
         model: Reads the whole sequence.
         step: Takes the next tokens and the cache; returns the outputs of these tokens.
         new_cache: Makes an empty cache.
-        tokens: Token numbers.
+        tokens: Token ids.
         module: The module that `model` and `step` use, switched to evaluation mode.
         num_chunkings: Number of random ways to cut the sequence, in addition to two: token by
             token, and not at all.
@@ -589,7 +589,7 @@ def repeatability(
 
     Args:
         model: What is tested.
-        tokens: Token numbers.
+        tokens: Token ids.
         module: As in `dependence`.
 
     """
@@ -608,7 +608,7 @@ def purity(
 
     Args:
         model: What is tested.
-        tokens: Token numbers.
+        tokens: Token ids.
         module: As in `dependence`.
 
     """
@@ -641,7 +641,7 @@ def finite_in(
 
     Args:
         module: What is tested; a copy of it is converted.
-        tokens: Token numbers.
+        tokens: Token ids.
         dtype: Floating-point type of all parameters.
         call: How to call the copy; by default with the tokens alone.
 

@@ -34,7 +34,7 @@ def attention_maps(
 
     Args:
         model: A window in its configuration applies here as well.
-        tokens: Token numbers.
+        tokens: Token ids.
 
     Returns:
         Weights from 0 to 1, which sum to 1 over the last axis.
@@ -64,7 +64,7 @@ def residual_streams(
 
     Args:
         model: Any decoder-only model.
-        tokens: Token numbers.
+        tokens: Token ids.
 
     Returns:
         `num_layers + 1` depths.
@@ -101,7 +101,7 @@ def logit_lens(
 
     Args:
         model: Any decoder-only model.
-        tokens: Token numbers.
+        tokens: Token ids.
 
     Returns:
         At depth 0 the logits from the embeddings alone, at the last depth those of the model.
@@ -187,7 +187,7 @@ def repeated_tokens(
     the first: no token occurs twice in a passage, and none depends on its neighbours.
 
     Args:
-        choices: Token numbers to draw from. Exclude those that the model has never seen, such as
+        choices: Token ids to draw from. Exclude those that the model has never seen, such as
             the bytes of a byte-pair tokenizer that its text does not use.
         length: Tokens of a passage, before it is repeated.
         batch_size: Number of passages.

@@ -266,7 +266,7 @@ def decoder_only(
 
     Args:
         parameters: From `init` or `from_module`.
-        tokens: Token numbers; with a cache, only those since the last call.
+        tokens: Token ids; with a cache, only those since the last call.
         config: Sizes and choices.
         mask: True where attention is allowed, on top of the causal mask; broadcasts to
             `(*batch, heads, length, length)`.
@@ -311,7 +311,7 @@ def encoder_only(
 
     Args:
         parameters: From `init` or `from_module`.
-        tokens: Token numbers.
+        tokens: Token ids.
         config: Sizes and choices.
         mask: True on real tokens, as `padding_mask` makes it.
 
@@ -346,8 +346,8 @@ def encoder_decoder(
 
     Args:
         parameters: From `init` or `from_module`.
-        source: Token numbers to read.
-        target: Token numbers generated so far, from the start token on.
+        source: Token ids to read.
+        target: Token ids generated so far, from the start token on.
         config: Sizes and choices.
         source_mask: True on source tokens that may be attended to.
         target_mask: True where target tokens may attend to one another, on top of the causal
@@ -432,7 +432,7 @@ def loss(
 
     Args:
         parameters: From `init` or `from_module`.
-        tokens: Token numbers.
+        tokens: Token ids.
         targets: The token after each.
         config: Sizes and choices.
 

@@ -3,7 +3,7 @@ import textwrap
 import pytest
 import torch
 
-from classroom.exercise.answers import load_answers, load_correct
+from classroom.exercise.answers import Answer, load_answers, load_correct
 
 
 def write(tmp_path, source):
@@ -55,6 +55,16 @@ def test_an_answer_is_the_cell_that_a_student_would_have_written(tmp_path):
     )
     assert first.namespace["attention"](2) == 6 and first.namespace["helper"](12) == 6
     assert second.title == "twice scaled" and second.cell == "attention = len\n"
+
+
+def test_a_title_has_a_space_before_each_word_of_the_name_be_it_one_letter():
+    names = "WithoutAMask", "RootOnXAlone", "KBeyondThree", "TooSmallForFloat16"
+    assert [Answer(name, "f", "", "").title for name in names] == [
+        "without a mask",
+        "root on x alone",
+        "k beyond three",
+        "too small for float16",
+    ]
 
 
 def test_the_answers_of_an_assignment_come_in_order(assignment):

@@ -109,9 +109,9 @@ def test_a_class_is_graded_again_after_a_check_was_mended(course, classroom, han
     last = max(tables, key=lambda path: path.stat().st_mtime).read_text()
     assert list(csv.reader(io.StringIO(last)))[1:] == [
         ["'=cy()", "twice", "0", "2"],
-        ["'=cy()", "together", "0", "2"],
+        ["'=cy()", "total", "0", "2"],
         ["ada", "twice", "2", "0"],
-        ["ada", "together", "5", "3"],
+        ["ada", "total", "5", "3"],
     ]
     assert "0 graded now" in classroom("grade", NAME)
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:

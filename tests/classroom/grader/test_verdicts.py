@@ -220,11 +220,11 @@ def test_a_verdict_is_new_as_a_whole_where_nothing_can_be_kept(earlier, exercise
 def test_changes_are_shown_as_text_that_nothing_obeys():
     found = [Change("=cmd()", "centre", None, 3), Change("a\x1b[2J", "", 2, 5)]
     rows = list(csv.reader(io.StringIO(changes_to_csv(found))))
-    assert rows[1:] == [["'=cmd()", "centre", "", "3"], ["a\\x1b[2J", "together", "2", "5"]]
+    assert rows[1:] == [["'=cmd()", "centre", "", "3"], ["a\\x1b[2J", "total", "2", "5"]]
     assert changes_to_table(found) == (
         "student   exercise  before      after\n"
         "=cmd()    centre         –  ->      3\n"
-        "a\\x1b[2J  together       2  ->      5"
+        "a\\x1b[2J  total          2  ->      5"
     )
 
 
