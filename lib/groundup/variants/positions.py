@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from groundup.core.positions import rotary_cos_sin, rotate_pairs
+from groundup.core.positions import pair_frequencies, rotary_cos_sin, rotate_pairs
 
 
 def rotate_in_space(
@@ -45,5 +45,6 @@ def rotate_in_space(
             f"got d_head={d_head}, axes={num_axes}"
         )
     dtype = torch.promote_types(x.dtype, torch.float32)
-    cos_sin = rotary_cos_sin(coordinates, d_head // num_axes, base, dtype)
+    frequencies = pair_frequencies(d_head // num_axes, base, coordinates.device)
+    cos_sin = rotary_cos_sin(coordinates, frequencies, dtype)
     return rotate_pairs(x, cos_sin.flatten(-3, -2))  # (*batch, points, d_head / 2, 2)

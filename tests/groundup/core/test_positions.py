@@ -13,6 +13,7 @@ from groundup.core.positions import (
     SinusoidalPositions,
     alibi_bias,
     alibi_slopes,
+    pair_frequencies,
     rotary_cos_sin,
     rotate,
     rotate_pairs,
@@ -123,7 +124,7 @@ def test_the_angles_are_those_of_hugging_face_s_llama():
     )
     positions = torch.arange(13)
     cos, sin = llama.LlamaRotaryEmbedding(config)(torch.zeros(1), positions[None])
-    tables = rotary_cos_sin(positions, 8, base=500.0).unbind(-1)
+    tables = rotary_cos_sin(positions, pair_frequencies(8, base=500.0)).unbind(-1)
     for ours, theirs in zip(tables, (cos, sin), strict=True):
         torch.testing.assert_close(torch.cat((ours, ours), dim=-1)[None], theirs)
 
