@@ -239,7 +239,9 @@ _RULES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     float: ("a number", lambda value: type(value) in (int, float)),
     tuple[float, ...] | None: (
         "numbers or None",
-        lambda value: value is None or (type(value) is tuple and set(map(type, value)) <= {float}),
+        lambda value: (
+            value is None or (type(value) is tuple and set(map(type, value)) <= {int, float})
+        ),
     ),
     bool: ("True or False", lambda value: type(value) is bool),
 }

@@ -71,7 +71,7 @@ def from_hugging_face_rotary(fields: Mapping[str, Any], d_head: int) -> dict[str
     kind, base, factor = _checked(name, rope, fields)
     max_len = fields["max_position_embeddings"]
     trained_len = rope.get("original_max_position_embeddings", max_len)
-    trained_len = float(fields.get("original_max_position_embeddings") or trained_len)
+    trained_len = int(fields.get("original_max_position_embeddings") or trained_len)
     usual, scale = pair_frequencies(d_head, base), 1.0
     if kind in ("default", "dynamic"):
         frequencies = None

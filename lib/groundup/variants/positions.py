@@ -55,7 +55,7 @@ def rotate_in_space(
 def by_parts(
     frequencies: Float[Tensor, " pairs"],
     factor: float,
-    trained_len: float,
+    trained_len: int,
     few_turns: float = 1.0,
     many_turns: float = 32.0,
 ) -> Float[Tensor, " pairs"]:
@@ -90,7 +90,7 @@ def yarn_frequencies(
     d_head: int,
     base: float,
     factor: float,
-    trained_len: float,
+    trained_len: int,
     few_turns: float = 1.0,
     many_turns: float = 32.0,
     truncate: bool = True,

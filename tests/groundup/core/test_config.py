@@ -31,6 +31,12 @@ def test_key_and_value_heads_follow_the_query_heads_unless_chosen():
     assert dataclasses.replace(tiny(), num_kv_heads=1).kv_heads == 1
 
 
+def test_the_width_of_a_head_follows_d_model_unless_chosen():
+    assert tiny(d_model=12, num_heads=3).d_head == 4
+    chosen = tiny(d_model=11, num_heads=3, head_width=8)
+    assert (chosen.d_head, dataclasses.replace(chosen, num_heads=2).d_head) == (8, 8)
+
+
 # Refusals
 
 REFUSED = [
@@ -57,6 +63,15 @@ REFUSED = [
     (
         {"d_model": 15, "num_heads": 3, "positions": "sinusoidal"},
         "sinusoidal positions need an even d_model, got d_model=15",
+    ),
+    ({"head_width": 0}, "head_width must be a positive integer, got head_width=0"),
+    (
+        {"head_width": 5, "positions": "rotary"},
+        "rotary positions need an even d_head, got d_head=5",
+    ),
+    (
+        {"rotary_frequencies": ["fast"]},
+        "rotary_frequencies must be numbers or None, got rotary_frequencies=('fast',)",
     ),
     (
         {"positions": "relative"},

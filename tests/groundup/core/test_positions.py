@@ -111,6 +111,20 @@ def test_rotation_is_multiplication_by_a_complex_number(normal, base):
             assert turned[token, 2 * i + 1].item() == pytest.approx(number.imag)
 
 
+@pytest.mark.parametrize("is_cast", [False, True])
+def test_a_rotary_table_takes_any_frequencies_and_a_scale(normal, is_cast):
+    with torch.device("meta" if is_cast else "cpu"):
+        rotary = Rotary(13, 6, frequencies=(0.7, 0.2, 0.03), scale=1.5)
+    rotary = rotary.to_empty(device="cpu").double() if is_cast else rotary
+    x = normal(1, 6, dtype=rotary.table.dtype)
+    turned = rotary(x, torch.tensor([11]))
+    for pair, frequency in enumerate((0.7, 0.2, 0.03)):
+        number = 1.5 * complex(*x[0, 2 * pair : 2 * pair + 2].tolist())
+        number *= cmath.exp(11j * frequency)
+        got = complex(*turned[0, 2 * pair : 2 * pair + 2].tolist())
+        assert got == pytest.approx(number, rel=1e-12 if is_cast else 1e-5)
+
+
 # Against another library
 
 
@@ -358,6 +372,13 @@ def test_odd_widths_are_refused(normal):
         rotate(normal(3, 5), torch.arange(3))
     with pytest.raises(ValueError, match="d_head must be even .* got d_head=5"):
         Rotary(7, 5)
+
+
+@pytest.mark.parametrize("frequencies", [(1.0,), (1.0, 0.1, 0.01)])
+def test_frequencies_that_are_not_one_for_each_pair_are_refused(frequencies):
+    message = r"one for each pair of features, got frequencies=\(1.0,.*\), d_head=4"
+    with pytest.raises(ValueError, match=message):
+        Rotary(7, 4, frequencies=frequencies)
 
 
 def test_positions_beyond_the_kept_tables_are_refused(normal):

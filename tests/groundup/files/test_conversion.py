@@ -296,6 +296,17 @@ def test_in_training_the_same_attention_weights_are_dropped(config, their_model,
     assert not torch.allclose(logits[0], ours.eval()(read), atol=0.1)
 
 
+def test_a_gemma_in_half_precision_is_not_rounded_when_it_is_rewritten(
+    their_model, tokens, tmp_path
+):
+    """Gains of 1 plus a small number, and the root of 36 is no power of 2."""
+    their_model(GemmaConfig(**GEMMA)).to(torch.bfloat16).save_pretrained(tmp_path)
+    theirs, read = AutoModelForCausalLM.from_pretrained(tmp_path).float(), tokens(29, 3, 13)
+    ours = from_hugging_face(tmp_path, torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(read), theirs(read).logits, rtol=1e-5, atol=5e-5)
+
+
 # Laws
 
 

@@ -98,29 +98,26 @@ def logits():
 
 
 def test_each_recipe_says_which_pairs_turn_more_slowly():
-    """Of 4 pairs with the base 16: frequencies of 1, 1/2, 1/4 and 1/8."""
-    usual = [1, 1 / 2, 1 / 4, 1 / 8]
+    """The base is 16, so 4 pairs turn by 1, 1/2, 1/4 and 1/8; 50 tokens were trained."""
+    turns = [50 / (2 * math.pi * 2**pair) for pair in range(4)]
 
-    def read(rope):
-        read = from_hugging_face_rotary({"max_position_embeddings": 50} | rope, 8)
-        assert read["rotary_base"] == 16 and rope["rope_scaling"]["type"] in RECIPES
-        return list(read["rotary_frequencies"]), read["rotary_scale"]
+    def read(kind, **rope):
+        fields = {"rope_theta": 16, "rope_scaling": {"type": kind, "factor": 5} | rope}
+        got = from_hugging_face_rotary(fields | {"max_position_embeddings": 50}, 8)
+        assert got["rotary_base"] == 16
+        return [pytest.approx(frequency) for frequency in got["rotary_frequencies"]], got
 
-    def with_base(**rope):
-        return {"rope_theta": 16, "rope_scaling": rope}
-
-    assert read(with_base(type="linear", factor=4)) == ([x / 4 for x in usual], 1)
-    # Within 16 pi tokens the pairs make 8, 4, 2 and 1 turns.
-    length = 16 * math.pi
-    llama3 = {"low_freq_factor": 2, "high_freq_factor": 6, "factor": 5}
-    got, scale = read(with_base(type="llama3", original_max_position_embeddings=length, **llama3))
-    half = (1 / 2 + 1 / 10) / 2  # 4 turns are half-way from 2 to 6
-    assert got == pytest.approx([1, half, 1 / 20, 1 / 40]) and scale == 1
-    # From 8 turns, which the pair 0 makes, to 2, which the pair 2 makes.
-    yarn = {"beta_fast": 8, "beta_slow": 2, "factor": 5, "truncate": False}
-    got, scale = read(with_base(type="yarn", original_max_position_embeddings=length, **yarn))
-    assert got == pytest.approx([1, half, 1 / 20, 1 / 40])
-    assert scale == pytest.approx(0.1 * math.log(5) + 1)
+    half = (1 / 2 + 1 / 10) / 2
+    frequencies, _ = read("linear")
+    assert frequencies == [1 / 5, 1 / 10, 1 / 20, 1 / 40]
+    # The turns of pair 1 are half-way from those of pair 2 to three times as many.
+    frequencies, _ = read("llama3", low_freq_factor=turns[2], high_freq_factor=3 * turns[2])
+    assert frequencies == [1, half, 1 / 20, 1 / 40]
+    # The number 1 is half-way from pair 0 to pair 2.
+    frequencies, got = read("yarn", beta_fast=turns[0], beta_slow=turns[2], truncate=False)
+    assert frequencies == [1, half, 1 / 20, 1 / 40]
+    assert got["rotary_scale"] == pytest.approx(0.1 * math.log(5) + 1)
+    assert got["max_len"] == 250
 
 
 # Against their models
