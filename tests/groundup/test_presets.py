@@ -67,7 +67,8 @@ def test_every_preset_survives_json_and_takes_overrides(preset, table, sizes):
         config = preset(name, **sizes, num_kv_heads=1, dropout=0.25, attention_dropout=0.5)
         assert config.attention_dropout == 0.5
         assert (config.max_len, config.num_kv_heads, config.dropout) == (5, 1, 0.25)
-        stretched = replace(config, rotary_frequencies=(0.7, 0.2), rotary_scale=1.3)
+        frequencies = tuple(1 / (number + 1) for number in range(config.d_head // 2))
+        stretched = replace(config, rotary_frequencies=frequencies, rotary_scale=1.3)
         for kept in (config, stretched):
             again = presets.from_dict(type(kept), json.loads(json.dumps(asdict(kept))))
             assert again == kept and hash(again) == hash(kept)

@@ -212,11 +212,11 @@ class Rotary(nn.Module):
         max_len: Number of positions, counted from 0.
         d_head: Width of a head; even.
         base: Sets the slowest rotation: every wavelength is below `2 * pi * base` tokens.
-        frequencies: Radians per token of each pair; by default those that `base` gives.
+        frequencies: Radians per token of each pair; by default those that `base` gives to `d_head`.
         scale: Multiplies what is rotated; scores of queries and keys grow by its square.
 
     Raises:
-        ValueError: If `d_head` is odd or there is not one frequency for each pair.
+        ValueError: If `d_head` is odd.
 
     """
 
@@ -231,10 +231,8 @@ class Rotary(nn.Module):
         scale: float = 1.0,
     ):
         super().__init__()
-        self.max_len, self.d_head, self.scale = max_len, d_head, scale
         self.frequencies = frequencies or pair_frequencies(d_head, base, "cpu").tolist()
-        rule = "frequencies must be one for each pair of features"
-        require(2 * len(self.frequencies) == d_head, rule, frequencies=frequencies, d_head=d_head)
+        self.max_len, self.d_head, self.scale = max_len, 2 * len(self.frequencies), scale
         self.register_buffer("table", self._computed(torch.float32), persistent=False)
 
     def forward(

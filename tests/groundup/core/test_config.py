@@ -70,6 +70,10 @@ REFUSED = [
         "rotary positions need an even d_head, got d_head=5",
     ),
     (
+        {"d_model": 12, "num_heads": 2, "rotary_frequencies": [0.7, 0.2]},
+        "each pair needs its frequency, got rotary_frequencies=(0.7, 0.2), d_head=6",
+    ),
+    (
         {"rotary_frequencies": ["fast"]},
         "rotary_frequencies must be numbers or None, got rotary_frequencies=('fast',)",
     ),

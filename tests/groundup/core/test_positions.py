@@ -375,10 +375,11 @@ def test_odd_widths_are_refused(normal):
 
 
 @pytest.mark.parametrize("frequencies", [(1.0,), (1.0, 0.1, 0.01)])
-def test_frequencies_that_are_not_one_for_each_pair_are_refused(frequencies):
-    message = r"one for each pair of features, got frequencies=\(1.0,.*\), d_head=4"
+def test_a_head_is_as_wide_as_there_are_pairs_with_a_frequency(normal, frequencies):
+    rotary, x = Rotary(7, 4, frequencies=frequencies), normal(5, 4, dtype=torch.float32)
+    message = f"x must be as wide as d_head, got width=4, d_head={2 * len(frequencies)}"
     with pytest.raises(ValueError, match=message):
-        Rotary(7, 4, frequencies=frequencies)
+        rotary(x, torch.arange(5))
 
 
 def test_positions_beyond_the_kept_tables_are_refused(normal):
