@@ -77,10 +77,8 @@ class _Config:
         is_even = self.positions != "rotary" or self.d_head % 2 == 0
         require(is_even, "rotary positions need an even d_head", d_head=self.d_head)
         own = self.rotary_frequencies
-        has_each = own is None or 2 * len(own) == self.d_head
-        require(
-            has_each, "each pair needs its frequency", rotary_frequencies=own, d_head=self.d_head
-        )
+        fits = own is None or 2 * len(own) == self.d_head
+        require(fits, "each pair needs its frequency", rotary_frequencies=own, d_head=self.d_head)
         is_even = self.positions != "sinusoidal" or self.d_model % 2 == 0
         require(is_even, "sinusoidal positions need an even d_model", d_model=self.d_model)
 

@@ -82,7 +82,7 @@ def from_hugging_face_rotary(fields: Mapping[str, Any], d_head: int) -> dict[str
         frequencies = by_parts(usual, factor, trained_len, *turns)
     elif kind == "yarn":
         turns = (rope.get("beta_slow") or 1.0, rope.get("beta_fast") or 32.0)
-        truncate = rope.get("truncate", True)
+        truncate = bool(rope.get("truncate", True))
         frequencies = yarn_frequencies(d_head, base, factor, trained_len, *turns, truncate)
         scale = rope.get("attention_factor", 0.1 * math.log(factor) + 1)
         max_len = max(max_len, round(factor * trained_len))

@@ -377,6 +377,13 @@ def test_settings_that_older_files_leave_out_have_their_defaults():
         sizes = {"hidden_size": 64, "num_attention_heads": 32}
         config = from_hugging_face_config(old | sizes | {"model_type": kind})
         assert (config.num_kv_heads, config.window) == (num_kv_heads, window)
+    for kind, num_kv_heads, d_head in (("qwen3", 32, 128), ("gemma", 16, 256)):
+        config = from_hugging_face_config(old | sizes | {"model_type": kind})
+        assert (config.num_kv_heads, config.d_head) == (num_kv_heads, d_head)
+        assert config.tie_embeddings == (kind == "gemma") and config.qk_norm == (kind == "qwen3")
+    for said in ({}, {"hidden_act": "gelu"}):  # the first Gemmas said gelu
+        gemma = from_hugging_face_config(old | sizes | said | {"model_type": "gemma"})
+        assert gemma.activation == "geglu_tanh"
 
 
 def test_a_bias_that_one_layer_lacks_is_missing_and_not_zero(our_model):
