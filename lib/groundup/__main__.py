@@ -198,9 +198,10 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser(
         "import",
-        help="import a published model: GPT-2, Llama, Mistral, Qwen2",
+        help="import a published model: GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma",
         description="Import a published model from a folder, as downloaded, in the format of "
-        "Hugging Face's transformers: config.json, model.safetensors, tokenizer.json.",
+        "Hugging Face's transformers: config.json, model.safetensors, tokenizer.json. "
+        "Rotary scaling is read, too: linear, llama3, yarn, and dynamic up to the model's length.",
     )
     command.add_argument("folder", help="the folder of the published model")
     command.add_argument("--out", required=True, help="folder for the model")

@@ -208,7 +208,7 @@ def _row(table: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
 def from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
     """Build a configuration from a dictionary, such as one read from a file.
 
-    It is the inverse of `dataclasses.asdict`.
+    It is the inverse of `dataclasses.asdict`, also for what a file has made a list of a tuple.
 
     Args:
         kind: The class of the configuration.
@@ -218,6 +218,7 @@ def from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
         ValueError: If a field is unknown, missing or invalid.
 
     """
+    values = {name: tuple(v) if type(v) is list else v for name, v in values.items()}
     unknown = sorted(values.keys() - {field.name for field in fields(kind)})
     if unknown:
         raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
@@ -236,6 +237,12 @@ def from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
 _RULES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int | None: ("an integer or None", lambda value: value is None or type(value) is int),
     float: ("a number", lambda value: type(value) in (int, float)),
+    tuple[float, ...] | None: (
+        "numbers or None",
+        lambda value: (
+            value is None or (type(value) is tuple and set(map(type, value)) <= {int, float})
+        ),
+    ),
     bool: ("True or False", lambda value: type(value) is bool),
 }
 """Values that a field of each type may have; the configuration itself checks sizes and names."""

@@ -555,8 +555,9 @@ def trained_model(subject):
 
 def is_of_the_family(config):
     choices = all(config[name] in allowed for name, allowed in FAMILY.items())
-    is_plain = config["norm_order"] == "pre" and not config["qk_norm"] and not config["window"]
-    return choices and is_plain and config["tie_embeddings"]
+    additions = ("qk_norm", "window", "head_width", "rotary_frequencies")
+    is_plain = config["norm_order"] == "pre" and not any(config[name] for name in additions)
+    return choices and is_plain and config["tie_embeddings"] and config["rotary_scale"] == 1
 
 
 @exercise(
@@ -709,12 +710,14 @@ def config_of(record):
             type(size) is int and least <= size <= most,
             f"{name} must be an integer from {least} to {most:,}, got {str(size)[:40]}",
         )
-    for name in ("num_kv_heads", "window"):
+    for name in ("num_kv_heads", "window", "head_width"):
         size = fields.get(name)
         expect(
             size is None or type(size) is int,
             f"{name} must be an integer or null, got {str(size)[:40]}",
         )
+    width, most = fields.get("head_width") or 1, LARGEST["d_model"]
+    expect(width <= most, f"head_width must be at most {most}, got {str(width)[:40]}")
     try:
         return presets.from_dict(DecoderOnlyConfig, fields)
     except (ValueError, TypeError) as error:

@@ -54,6 +54,8 @@ def config_with(capstone, **fields):
         ({"max_len": 1}, "max_len must be an integer from 8 to 512, got 1"),
         ({"num_kv_heads": 2.0}, "num_kv_heads must be an integer or null, got 2.0"),
         ({"window": [10**9]}, "window must be an integer or null"),
+        ({"head_width": 10**9}, "head_width must be at most 512, got 1000000000"),
+        ({"rotary_frequencies": [1.0]}, "config.json does not describe a model"),
         ({"norm_eps": "small"}, "config.json does not describe a model"),
         ({"num_experts": 8}, "config.json does not describe a model"),
         ({"d_model": 512, "d_ff": 2048, "num_layers": 16}, "a model may have 1,000,000 parameters"),

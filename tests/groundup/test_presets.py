@@ -1,6 +1,6 @@
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -67,7 +67,11 @@ def test_every_preset_survives_json_and_takes_overrides(preset, table, sizes):
         config = preset(name, **sizes, num_kv_heads=1, dropout=0.25, attention_dropout=0.5)
         assert config.attention_dropout == 0.5
         assert (config.max_len, config.num_kv_heads, config.dropout) == (5, 1, 0.25)
-        assert presets.from_dict(type(config), json.loads(json.dumps(asdict(config)))) == config
+        frequencies = tuple(1 / (number + 1) for number in range(config.d_head // 2))
+        stretched = replace(config, rotary_frequencies=frequencies, rotary_scale=1.3)
+        for kept in (config, stretched):
+            again = presets.from_dict(type(kept), json.loads(json.dumps(asdict(kept))))
+            assert again == kept and hash(again) == hash(kept)
 
 
 # Refusals

@@ -64,7 +64,8 @@ class Block(nn.Module):
         is_order = norm_order in ("pre", "post")
         require(is_order, "norm_order must be pre or post", norm_order=norm_order)
         self.norm_order = norm_order
-        self.attention = MultiHeadAttention(d_model, num_heads, bias=bias, **attention)
+        attention |= {"bias": bias, "norm_eps": norm_eps}
+        self.attention = MultiHeadAttention(d_model, num_heads, **attention)
         self.attention_norm = new_norm(norm, d_model, norm_eps)
         self.feed_forward = new_feed_forward(d_model, d_ff, activation, bias)
         self.feed_forward_norm = new_norm(norm, d_model, norm_eps)
@@ -105,7 +106,7 @@ class DecoderBlock(Block):
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, **choices: Any):
         super().__init__(d_model, num_heads, d_ff, **choices)
-        names = ("num_kv_heads", "bias", "qk_norm", "attention_dropout")
+        names = ("num_kv_heads", "d_head", "bias", "qk_norm", "norm_eps", "attention_dropout")
         cross = {name: choices[name] for name in names if name in choices}
         self.cross_attention = MultiHeadAttention(d_model, num_heads, **cross)
         norm, norm_eps = choices.get("norm", "layer"), choices.get("norm_eps", 1e-5)
@@ -126,9 +127,8 @@ class DecoderBlock(Block):
             h = self.attention_norm(x)
             x = x + self.dropout(self.attention(h, mask=mask, cache=cache, positions=positions))
             h = self.cross_attention_norm(x)
-            x = x + self.dropout(
-                self.cross_attention(h, memory, mask=memory_mask, cache=cross_cache)
-            )
+            found = self.cross_attention(h, memory, mask=memory_mask, cache=cross_cache)
+            x = x + self.dropout(found)
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         found = self.attention(x, mask=mask, cache=cache, positions=positions)
         x = self.attention_norm(x + self.dropout(found))

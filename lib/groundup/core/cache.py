@@ -92,11 +92,8 @@ class LayerCache:
         """
         require_batch_size(key, self._keys)
         start, end = self.length, self.length + key.shape[2]
-        if end > self.max_len:
-            raise ValueError(
-                f"a cache holds at most max_len={self.max_len} tokens, "
-                f"got {key.shape[2]} more after {start}"
-            )
+        rule = "a cache must not hold more than max_len tokens"
+        require(end <= self.max_len, rule, tokens=end, max_len=self.max_len)
         self._keys[:, :, start:end] = key.detach()
         self._values[:, :, start:end] = value.detach()
         self.length = end

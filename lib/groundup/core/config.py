@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "squared_relu", "swiglu", "geglu"]
-"""The nonlinearity inside a feed-forward network; the last two have a gate."""
+Activation = Literal["relu", "gelu", "gelu_tanh", "squared_relu", "swiglu", "geglu", "geglu_tanh"]
+"""The nonlinearity inside a feed-forward network; the last three have a gate."""
 Norm = Literal["layer", "rms"]
 """How a token's features are normalised."""
 
@@ -25,22 +25,28 @@ class _Config:
     """Number of query heads."""
     num_kv_heads: int | None = None
     """Number of key and value heads, a divisor of num_heads; None for num_heads."""
+    head_width: int | None = None
+    """Width of one head; None for d_model / num_heads."""
     d_ff: int
     """Width inside the feed-forward network."""
     positions: Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
     """How a token knows its position."""
     rotary_base: float = 10_000.0
     """Sets the slowest rotation of rotary positions."""
+    rotary_frequencies: tuple[float, ...] | None = None
+    """Radians per token of each pair of features; None for those that rotary_base gives."""
+    rotary_scale: float = 1.0
+    """Multiplies rotated queries and keys."""
     norm: Norm = "layer"
     """How a token's features are normalised."""
     norm_eps: float = 1e-5
-    """Added to a variance or mean square before it divides."""
+    """Added to a variance or mean square before it divides, also in qk_norm."""
     norm_order: Literal["pre", "post"]
     """Whether a sub-layer's input is normalised, or the residual sum after it."""
     qk_norm: bool = False
     """Whether queries and keys are normalised, head by head."""
     activation: Activation
-    """The nonlinearity inside the feed-forward network; the last two have a gate."""
+    """The nonlinearity inside the feed-forward network; the last three have a gate."""
     bias: bool = True
     """Whether the linear layers inside the blocks have a bias."""
     dropout: float
@@ -54,31 +60,32 @@ class _Config:
 
     def __post_init__(self):
         for field in fields(self):
-            named = {field.name: getattr(self, field.name)}
-            if field.type is int:
-                is_positive = type(named[field.name]) is int and named[field.name] > 0
-                require(is_positive, f"{field.name} must be a positive integer", **named)
+            name, value = field.name, getattr(self, field.name)
+            if field.type is int or (field.type == int | None and value is not None):
+                is_positive = type(value) is int and value > 0
+                require(is_positive, f"{name} must be a positive integer", **{name: value})
             if get_origin(field.type) is Literal:
                 choices = get_args(field.type)
-                rule = f"{field.name} must be one of {', '.join(choices)}"
-                require(named[field.name] in choices, rule, **named)
-        d_model, num_heads, num_kv_heads = self.d_model, self.num_heads, self.kv_heads
-        require_multiple(d_model=d_model, num_heads=num_heads)
-        require_multiple(num_heads=num_heads, num_kv_heads=num_kv_heads)
+                rule = f"{name} must be one of {', '.join(choices)}"
+                require(value in choices, rule, **{name: value})
+        if self.head_width is None:
+            require_multiple(d_model=self.d_model, num_heads=self.num_heads)
+        require_multiple(num_heads=self.num_heads, num_kv_heads=self.kv_heads)
         require_dropout(dropout=self.dropout, attention_dropout=self.attention_dropout)
         require(self.rotary_base > 0, "rotary_base must be positive", rotary_base=self.rotary_base)
         require(self.norm_eps > 0, "norm_eps must be positive", norm_eps=self.norm_eps)
-        if self.positions == "rotary":
-            rule = "rotary positions need an even d_head = d_model / num_heads"
-            require(self.d_head % 2 == 0, rule, d_model=d_model, num_heads=num_heads)
-        if self.positions == "sinusoidal":
-            rule = "sinusoidal positions need an even d_model"
-            require(d_model % 2 == 0, rule, d_model=d_model)
+        is_even = self.positions != "rotary" or self.d_head % 2 == 0
+        require(is_even, "rotary positions need an even d_head", d_head=self.d_head)
+        own = self.rotary_frequencies
+        fits = own is None or 2 * len(own) == self.d_head
+        require(fits, "each pair needs its frequency", rotary_frequencies=own, d_head=self.d_head)
+        is_even = self.positions != "sinusoidal" or self.d_model % 2 == 0
+        require(is_even, "sinusoidal positions need an even d_model", d_model=self.d_model)
 
     @property
     def d_head(self) -> int:
-        """Width of one head."""
-        return self.d_model // self.num_heads
+        """Width of one head, whether it was chosen or follows d_model."""
+        return self.d_model // self.num_heads if self.head_width is None else self.head_width
 
     @property
     def kv_heads(self) -> int:
@@ -93,11 +100,6 @@ class DecoderOnlyConfig(_Config):
     window: int | None = None
     """Number of newest tokens that each token attends to, itself included; None for all."""
 
-    def __post_init__(self):
-        _Config.__post_init__(self)  # super() does not find its class in a slotted dataclass
-        is_possible = self.window is None or self.window >= 1
-        require(is_possible, "window must be at least 1", window=self.window)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderOnlyConfig(_Config):
@@ -109,9 +111,8 @@ class EncoderOnlyConfig(_Config):
     """Whether each token gets an answer, or the sequence gets one."""
 
     def __post_init__(self):
-        _Config.__post_init__(self)
+        _Config.__post_init__(self)  # super() does not find its class in a slotted dataclass
         num_outputs = self.vocab_size if self.num_outputs is None else self.num_outputs
-        require(num_outputs >= 1, "num_outputs must be at least 1", num_outputs=num_outputs)
         can_tie = not self.tie_embeddings or num_outputs == self.vocab_size
         rule = "tie_embeddings needs an answer for each token of the vocabulary"
         require(can_tie, rule, num_outputs=num_outputs, vocab_size=self.vocab_size)

@@ -24,11 +24,10 @@ class InputEmbedding(nn.Module):
 
     def __init__(self, vocab_size: int, max_len: int, config: AnyConfig):
         super().__init__()
-        tables = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
         self.tokens = nn.Embedding(vocab_size, config.d_model)
-        self.positions = None
-        if config.positions in tables:
-            self.positions = tables[config.positions](max_len, config.d_model)
+        kinds = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
+        kind = kinds.get(config.positions)
+        self.positions = None if kind is None else kind(max_len, config.d_model)
         self.scale = math.sqrt(config.d_model) if config.positions == "sinusoidal" else 1.0
         self.dropout = nn.Dropout(config.dropout)
 

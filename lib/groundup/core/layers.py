@@ -185,12 +185,7 @@ class FeedForward(nn.Module):
 
     """
 
-    ACTIVATIONS = {
-        "relu": relu,
-        "gelu": F.gelu,
-        "gelu_tanh": gelu_tanh,
-        "squared_relu": squared_relu,
-    }
+    ACTIVATIONS = dict(relu=relu, gelu=F.gelu, gelu_tanh=gelu_tanh, squared_relu=squared_relu)
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation = "relu", bias: bool = True):
         super().__init__()
@@ -213,11 +208,12 @@ class GatedFeedForward(nn.Module):
     Args:
         d_model: Width of a token.
         d_ff: Width in between.
-        activation: That of the gate: `swiglu` has `x sigmoid(x)`, `geglu` has GELU.
+        activation: That of the gate: `swiglu` has `x sigmoid(x)`, `geglu` has GELU, `geglu_tanh`
+            its approximation.
         bias: Whether the three linear layers have a bias.
 
     Raises:
-        ValueError: If `activation` is neither.
+        ValueError: If `activation` is none of these.
 
     Source:
         Shazeer 2020, GLU Variants Improve Transformer, section 2,
@@ -225,7 +221,7 @@ class GatedFeedForward(nn.Module):
 
     """
 
-    ACTIVATIONS = {"swiglu": F.silu, "geglu": F.gelu}
+    ACTIVATIONS = dict(swiglu=F.silu, geglu=F.gelu, geglu_tanh=gelu_tanh)
 
     def __init__(
         self, d_model: int, d_ff: int, activation: Activation = "swiglu", bias: bool = False

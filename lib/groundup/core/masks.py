@@ -124,8 +124,7 @@ def padding_mask(
         ValueError: If `side` is neither.
 
     """
-    if side not in ("right", "left"):
-        raise ValueError(f'side must be "right" or "left", got side="{side}"')
+    require(side in ("right", "left"), "side must be right or left", side=side)
     index = torch.arange(length, device=lengths.device)
     if side == "left":
         index = length - 1 - index

@@ -104,10 +104,11 @@ def _stack(
     kind: type[Block], num_layers: int, config: AnyConfig, max_len: int, causal: bool
 ) -> nn.ModuleList:
     names = "d_model num_heads d_ff activation norm norm_eps norm_order bias dropout".split()
-    names += ["num_kv_heads", "attention_dropout", "qk_norm"]  # a block passes these to attention
+    names += "num_kv_heads d_head attention_dropout qk_norm".split()  # passed on to attention
     choices = {name: getattr(config, name) for name in names}
     if config.positions == "rotary":  # one table serves all blocks
-        choices["rotary"] = Rotary(max_len, config.d_head, config.rotary_base)
+        how = (config.rotary_base, config.rotary_frequencies, config.rotary_scale)
+        choices["rotary"] = Rotary(max_len, config.d_head, *how)
     choices |= {"alibi": config.positions == "alibi", "is_causal": causal}
     return nn.ModuleList(kind(**choices) for _ in range(num_layers))
 

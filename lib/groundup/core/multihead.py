@@ -61,14 +61,16 @@ class MultiHeadAttention(nn.Module):
     multi-query attention), which shrinks the cache in proportion.
 
     Args:
-        d_model: Width of a token; a multiple of `num_heads`.
+        d_model: Width of a token.
         num_heads: Number of query heads.
         num_kv_heads: Number of key and value heads, a divisor of `num_heads`; by default
             `num_heads`.
+        d_head: Width of one head; by default `d_model / num_heads`, which must be whole.
         bias: Whether the four linear layers have a bias.
         rotary: Rotates queries and keys by their position; of the width of a head.
         alibi: Whether scores fall with distance, in each head at its own rate.
         qk_norm: Whether queries and keys are normalised, so that no score explodes.
+        norm_eps: Added to the mean square before it divides, in `qk_norm`.
         backend: `explicit` or `fused`, as in `scaled_dot_product_attention`; an attribute that
             may be changed at any time, because it changes how and not what.
         attention_dropout: Probability that a weight is dropped in training.
@@ -93,33 +95,36 @@ class MultiHeadAttention(nn.Module):
         d_model: int,
         num_heads: int,
         num_kv_heads: int | None = None,
+        d_head: int | None = None,
         bias: bool = True,
         rotary: Rotary | None = None,
         alibi: bool = False,
         qk_norm: bool = False,
+        norm_eps: float = 1e-5,
         backend: Literal["explicit", "fused"] = "fused",
         attention_dropout: float = 0.0,
         is_causal: bool = False,
     ):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        require_multiple(d_model=d_model, num_heads=num_heads)  # first % second must be 0
+        if d_head is None:
+            require_multiple(d_model=d_model, num_heads=num_heads)
         require_multiple(num_heads=num_heads, num_kv_heads=num_kv_heads)
         require_dropout(attention_dropout=attention_dropout)
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
-        self.d_head = d_model // num_heads
+        self.d_head = d_model // num_heads if d_head is None else d_head
         if rotary is not None and rotary.d_head != self.d_head:
             got = f"rotary.d_head={rotary.d_head}, d_head={self.d_head}"
             raise ValueError(f"rotary must rotate vectors as wide as a head, got {got}")
         self.rotary, self.alibi, self.is_causal = rotary, alibi, is_causal
         self.backend: Literal["explicit", "fused"] = backend
         self.attention_dropout = attention_dropout
-        self.query = nn.Linear(d_model, d_model, bias=bias)
+        self.query = nn.Linear(d_model, num_heads * self.d_head, bias=bias)
         self.key = nn.Linear(d_model, num_kv_heads * self.d_head, bias=bias)
         self.value = nn.Linear(d_model, num_kv_heads * self.d_head, bias=bias)
-        self.output = nn.Linear(d_model, d_model, bias=bias)
-        self.query_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
-        self.key_norm = RMSNorm(self.d_head) if qk_norm else nn.Identity()
+        self.output = nn.Linear(num_heads * self.d_head, d_model, bias=bias)
+        self.query_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else nn.Identity()
 
     def _project(
         self, x: Tensor, context: Tensor | None, cache: LayerCache | None
@@ -150,9 +155,7 @@ class MultiHeadAttention(nn.Module):
         """
         query, key, value = projected
         if context is not None and (self.rotary is not None or self.alibi):
-            raise ValueError(
-                "rotary attention and ALiBi take no context: they need positions in one sequence"
-            )
+            raise ValueError("rotary attention and ALiBi take no context: they need one sequence")
         if self.rotary is not None:
             if positions is None:
                 if cache is not None:
@@ -223,8 +226,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def _require_valid_mask(mask: Tensor | None) -> None:
-    if mask is not None and (mask.dtype != torch.bool or mask.ndim not in (2, 4)):
-        raise ValueError(
-            "a mask must be boolean with axes (q_len, k_len) or (batch, heads, q_len, k_len), "
-            f"got dtype={mask.dtype}, shape={tuple(mask.shape)}"
-        )
+    if mask is not None:
+        is_valid = mask.dtype == torch.bool and mask.ndim in (2, 4)
+        rule = "a mask must be boolean with axes (q_len, k_len) or (batch, heads, q_len, k_len)"
+        require(is_valid, rule, dtype=mask.dtype, shape=tuple(mask.shape))

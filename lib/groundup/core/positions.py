@@ -4,6 +4,8 @@ Attention alone sees a set. Tables added to embeddings, rotations of queries and
 on the scores give the set an order.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Real
@@ -37,15 +39,29 @@ def sinusoidal_table(
 
     """
     require(d_model % 2 == 0, "d_model must be even for sinusoidal positions", d_model=d_model)
-    angle = _angles(torch.arange(length), d_model, base)
+    angle = torch.arange(length)[:, None] * pair_frequencies(d_model, base)  # (length, clocks)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2).to(torch.get_default_dtype())
 
 
-def _angles(
-    positions: Real[Tensor, "*batch length"], width: int, base: float
-) -> Float[Tensor, "*batch length pairs"]:
-    exponent = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) / width
-    return positions[..., None].to(torch.float64) * base**-exponent
+def pair_frequencies(
+    width: int, base: float = 10_000.0, device: torch.device | str | None = None
+) -> Float[Tensor, " pairs"]:
+    """Give how fast each pair of features turns: pair `i` by `base^(-2i / width)`.
+
+    Args:
+        width: Number of features; even.
+        base: Sets the slowest frequency: every wavelength is below `2 * pi * base` tokens.
+        device: Where the frequencies are computed.
+
+    Returns:
+        Radians per token, from fast to slow, in float64.
+
+    Raises:
+        ValueError: If `width` is odd.
+
+    """
+    require(width % 2 == 0, "d_head must be even to be rotated in pairs", d_head=width)
+    return base ** -(torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
 class SinusoidalPositions(nn.Module):
@@ -96,34 +112,28 @@ def _rows(table: Tensor, positions: Tensor) -> Tensor:
 
 def rotary_cos_sin(
     positions: Real[Tensor, "*batch length"],
-    d_head: int,
-    base: float = 10_000.0,
+    frequencies: Float[Tensor, " pairs"],
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "*batch length pairs 2"]:
     """Compute by how much each pair of features is rotated at each position.
 
-    Pair `i` rotates by `position / base^(2i / d_head)` radians. The angles depend on nothing
-    that is learned, so all layers and all heads can use the same ones.
+    The angles depend on nothing that is learned, so all layers and all heads can use the same
+    ones.
 
     Args:
         positions: Index of each token; any real number.
-        d_head: Width of a head; even, because each rotation needs two features.
-        base: Sets the slowest rotation: every wavelength is below `2 * pi * base` tokens.
+        frequencies: Radians per token of each pair, such as `pair_frequencies`.
         dtype: What the results are rounded to, once, from float64. Half precision would blur
             them.
 
     Returns:
         Cosine and sine of each angle, side by side.
 
-    Raises:
-        ValueError: If `d_head` is odd.
-
     Source:
         Su et al. 2021, RoFormer, section 3.2, https://arxiv.org/abs/2104.09864
 
     """
-    require(d_head % 2 == 0, "d_head must be even to be rotated in pairs", d_head=d_head)
-    angle = _angles(positions, d_head, base)
+    angle = positions[..., None].to(torch.float64) * frequencies  # (*batch, length, pairs)
     return torch.stack((angle.cos(), angle.sin()), dim=-1).to(dtype)
 
 
@@ -186,8 +196,9 @@ def rotate(
         Su et al. 2021, RoFormer, section 3.2, https://arxiv.org/abs/2104.09864
 
     """
+    frequencies = pair_frequencies(x.shape[-1], base, positions.device)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    return rotate_pairs(x, rotary_cos_sin(positions, x.shape[-1], base, dtype))
+    return rotate_pairs(x, rotary_cos_sin(positions, frequencies, dtype))
 
 
 class Rotary(nn.Module):
@@ -201,6 +212,8 @@ class Rotary(nn.Module):
         max_len: Number of positions, counted from 0.
         d_head: Width of a head; even.
         base: Sets the slowest rotation: every wavelength is below `2 * pi * base` tokens.
+        frequencies: Radians per token of each pair; by default those that `base` gives to `d_head`.
+        scale: Multiplies what is rotated; scores of queries and keys grow by its square.
 
     Raises:
         ValueError: If `d_head` is odd.
@@ -209,11 +222,18 @@ class Rotary(nn.Module):
 
     table: Tensor
 
-    def __init__(self, max_len: int, d_head: int, base: float = 10_000.0):
+    def __init__(
+        self,
+        max_len: int,
+        d_head: int,
+        base: float = 10_000.0,
+        frequencies: Sequence[float] | None = None,
+        scale: float = 1.0,
+    ):
         super().__init__()
-        self.max_len, self.d_head, self.base = max_len, d_head, base
-        table = rotary_cos_sin(torch.arange(max_len), d_head, base).flatten(-2)
-        self.register_buffer("table", table, persistent=False)
+        self.frequencies = frequencies or pair_frequencies(d_head, base, "cpu").tolist()
+        self.max_len, self.d_head, self.scale = max_len, 2 * len(self.frequencies), scale
+        self.register_buffer("table", self._computed(torch.float32), persistent=False)
 
     def forward(
         self, x: Float[Tensor, "*batch length d_head"], positions: Int[Tensor, "*#batch length"]
@@ -238,10 +258,13 @@ class Rotary(nn.Module):
         """Follow the module to its device and dtype, with the table computed again."""
         super()._apply(fn, recurse)
         dtype = torch.promote_types(self.table.dtype, torch.float32)
-        positions = torch.arange(self.max_len, device="cpu")  # not every device has float64
-        cos_sin = rotary_cos_sin(positions, self.d_head, self.base, dtype)
-        self.table = cos_sin.flatten(-2).to(self.table.device)
+        self.table = self._computed(dtype, "cpu").to(self.table.device)  # some have no float64
         return self
+
+    def _computed(self, dtype: torch.dtype, device: str | None = None) -> Tensor:
+        frequencies = torch.tensor(self.frequencies, dtype=torch.float64, device=device)
+        cos_sin = rotary_cos_sin(torch.arange(self.max_len, device=device), frequencies, dtype)
+        return self.scale * cos_sin.flatten(-2)  # (max_len, d_head)
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, "{num_heads}"]:

@@ -32,6 +32,7 @@ from groundup.data.tokenizers import from_dict as tokenizer_from_dict
 from groundup.files.conversion import (
     from_hugging_face_config,
     from_hugging_face_weights,
+    gemma_as_llama,
     to_hugging_face_config,
     to_hugging_face_weights,
 )
@@ -112,7 +113,7 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
 
 
 def from_hugging_face(folder: str | Path, dtype: torch.dtype | None = None) -> DecoderOnly:
-    """Read a GPT-2, Llama, Mistral or Qwen2 that `transformers` wrote.
+    """Read a GPT-2, Llama, Mistral, Qwen2, Qwen3 or Gemma that `transformers` wrote.
 
     Args:
         folder: Holds `config.json`, and `model.safetensors` or the parts that
@@ -130,7 +131,10 @@ def from_hugging_face(folder: str | Path, dtype: torch.dtype | None = None) -> D
     folder = Path(folder)
     fields = _read_json(folder / "config.json", "a model")
     config = from_hugging_face_config(fields)
-    weights = from_hugging_face_weights(_read_parts(folder), config)
+    tensors = _read_parts(folder)
+    if fields["model_type"] == "gemma":
+        tensors = gemma_as_llama(tensors, dtype)
+    weights = from_hugging_face_weights(tensors, config)
     model = _blank(DecoderOnly, config)
     model.to(dtype or weights["embedding.tokens.weight"].dtype)
     _copy_into(model, weights, folder)
@@ -176,9 +180,10 @@ def from_published(folder: str | Path) -> Checkpoint:
 
 
 def to_hugging_face(model: DecoderOnly, folder: str | Path) -> None:
-    """Write a model so that `transformers` reads it as a GPT-2, a Llama or a Mistral.
+    """Write a model so that `transformers` reads it as a GPT-2, Llama, Mistral or Qwen3.
 
-    Learned positions make it a GPT-2, rotary ones a Llama, or with a window a Mistral.
+    Learned positions make it a GPT-2, rotary ones a Llama, with a window a Mistral, with normalised
+    queries and keys a Qwen3.
 
     Args:
         model: What to write.

@@ -1,14 +1,17 @@
-"""Converts models between our layout and Hugging Face's: GPT-2, Llama, Mistral and Qwen2.
+"""Converts models between our layout and Hugging Face's: GPT-2, Llama and Llama's family.
 
-Names, axes and the order of features differ; the numbers are the same. `counterparts` lists which
-tensors correspond. This module works on dictionaries: `checkpoint` reads and writes the files.
+The family is Mistral, Qwen2, Qwen3 and Gemma, and models that go by the name of Llama in their
+`config.json`, such as TinyLlama and SmolLM2. Names, axes and the order of features differ; the
+numbers are the same, but for a Gemma's. `counterparts` lists which tensors correspond. This module
+works on dictionaries: `checkpoint` reads and writes the files.
 
 Source:
     Their model code, https://github.com/huggingface/transformers/tree/main/src/transformers/models
-    in `gpt2`, `llama`, `mistral` and `qwen2`
+    in `gpt2`, `llama`, `mistral`, `qwen2`, `qwen3` and `gemma`
 
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -17,8 +20,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groundup.core.config import DecoderOnlyConfig
+from groundup.core.config import DecoderOnlyConfig, require_multiple
 from groundup.core.positions import rotate
+from groundup.files.rotary_scaling import from_hugging_face_rotary, to_hugging_face_rotary
 from groundup.looking.accounting import parameter_shapes
 
 _GPT2_ACTIVATIONS = {
@@ -28,12 +32,25 @@ _GPT2_ACTIVATIONS = {
     "relu": "relu",
     "relu2": "squared_relu",
 }
-_LLAMA_ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu"}
+_LLAMA_ACTIVATIONS = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_pytorch_tanh": "geglu_tanh",
+    "gelu_new": "geglu_tanh",
+}
 """By their name; if two of theirs mean one of ours, the first is written."""
 _LLAMA_DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
     "qwen2": {"num_key_value_heads": 32},
+    "qwen3": {"num_key_value_heads": 32, "head_dim": 128},
+    "gemma": {
+        "num_key_value_heads": 16,
+        "head_dim": 256,
+        "hidden_act": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+    },
 }
 """What a missing field means in each model of Llama's family."""
 
@@ -56,7 +73,7 @@ def counterparts(config: DecoderOnlyConfig) -> list[Counterpart]:
     """List which of their tensors correspond to which of ours.
 
     A model with learned positions becomes a GPT-2, one with rotary positions and a window a
-    Mistral, one with rotary positions only a Llama.
+    Mistral, one with normalised queries and keys a Qwen3, one with rotary positions only a Llama.
 
     Raises:
         ValueError: If none of them supports the configuration.
@@ -78,7 +95,7 @@ def from_hugging_face_weights(
     queries, keys and values only: our other biases become zero, which gives the same logits.
 
     Args:
-        tensors: By their names.
+        tensors: By their names. A Gemma's go through `gemma_as_llama` first.
         config: From `from_hugging_face_config`.
 
     Returns:
@@ -121,7 +138,7 @@ def to_hugging_face_weights(
         config: Of the model.
 
     Raises:
-        ValueError: If neither GPT-2 nor Llama nor Mistral supports the configuration.
+        ValueError: If neither GPT-2 nor one of Llama's family supports the configuration.
 
     """
     theirs = {}
@@ -136,11 +153,37 @@ def to_hugging_face_weights(
     return theirs
 
 
+def gemma_as_llama(
+    tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """Rewrite the tensors of a Gemma so that a Llama computes the same.
+
+    A Gemma scales up token vectors by the root of `d_model`, but not the table that is tied to
+    them and predicts tokens, and it stores each gain minus 1. Here both tables are scaled up, and
+    the gain before the second one is scaled down.
+
+    Args:
+        tensors: By their names.
+        dtype: What to compute in; by default that of each tensor. Half precision rounds.
+
+    """
+    table = next(t for name, t in tensors.items() if name.endswith("embed_tokens.weight"))
+    scale = math.sqrt(table.shape[-1])
+    theirs = {name: tensor.to(dtype or tensor.dtype) for name, tensor in tensors.items()}
+    for name, tensor in theirs.items():
+        if name.endswith("norm.weight"):
+            is_last = name in ("norm.weight", "model.norm.weight")
+            theirs[name] = (tensor + 1) / (scale if is_last else 1)
+        if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+            theirs[name] = tensor * scale
+    return theirs
+
+
 def from_hugging_face_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
     """Convert their `config.json` to our configuration.
 
     GPT-2 has separate dropout rates for embeddings and for the outputs of sub-layers; we use the
-    rate of the outputs for both.
+    rate of the outputs for both. Stretched rotary positions are read by `rotary_scaling`.
 
     Args:
         fields: Contents of the file. A missing field has their default.
@@ -162,11 +205,11 @@ def from_hugging_face_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
 def to_hugging_face_config(config: DecoderOnlyConfig) -> dict[str, Any]:
     """Convert our configuration to their `config.json`.
 
-    Llama and Mistral apply dropout to attention weights only, so `dropout`, which matters only in
-    training, is omitted there.
+    Llama and its family apply dropout to attention weights only, so `dropout`, which matters only
+    in training, is omitted there.
 
     Raises:
-        ValueError: If neither GPT-2 nor Llama nor Mistral supports the configuration.
+        ValueError: If neither GPT-2 nor one of Llama's family supports the configuration.
 
     """
     _require_expressible(config)
@@ -195,6 +238,8 @@ def to_hugging_face_config(config: DecoderOnlyConfig) -> dict[str, Any]:
     if config.window is not None:
         kind = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
         kind["sliding_window"] = config.window
+    if config.qk_norm:
+        kind = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
     return {
         **shared,
         **kind,
@@ -207,8 +252,7 @@ def to_hugging_face_config(config: DecoderOnlyConfig) -> dict[str, Any]:
         "intermediate_size": config.d_ff,
         "hidden_act": _key_of(config.activation, _LLAMA_ACTIVATIONS),
         "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rotary_base,  # where versions before 5 look for it
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_base},
+        **to_hugging_face_rotary(config),
         "attention_bias": config.bias,
         "attention_dropout": config.attention_dropout,
         "mlp_bias": config.bias,
@@ -348,6 +392,10 @@ def _llama(config: DecoderOnlyConfig) -> Iterator[Counterpart]:
             for name in ("gate", "up", "down"):
                 own = f"{ours}.feed_forward.{name}.{kind}"
                 yield Counterpart(f"{theirs}.mlp.{name}_proj.{kind}", (own,))
+        for name in ("query", "key"):
+            own = f"{ours}.attention.{name}_norm.gain"
+            norm = f"{theirs}.self_attn.{name[0]}_norm.weight"  # one gain for all heads
+            yield Counterpart(norm, (own,), half_split_heads=1)
         norm = f"{theirs}.post_attention_layernorm.weight"  # after attention, before the next
         yield Counterpart(norm, (f"{ours}.feed_forward_norm.gain",))
     yield Counterpart("model.norm.weight", ("final_norm.gain",))
@@ -410,15 +458,22 @@ def _require_expressible(config: DecoderOnlyConfig) -> None:
             "positions must be learned, as in GPT-2, or rotary, as in Llama, "
             f"got positions={config.positions}"
         )
-    family = "GPT-2" if _is_gpt2(config) else "Mistral" if config.window else "Llama"
-    allowed: dict[str, tuple[Any, ...]] = {"norm_order": ("pre",), "qk_norm": (False,)}
-    if family == "Mistral":
+    is_qwen3 = config.qk_norm and not _is_gpt2(config)
+    plain = "Mistral" if config.window else "Llama"
+    family = "GPT-2" if _is_gpt2(config) else "Qwen3" if is_qwen3 else plain
+    allowed: dict[str, tuple[Any, ...]] = {"norm_order": ("pre",), "qk_norm": (is_qwen3,)}
+    if family in ("Mistral", "Qwen3"):
         allowed["bias"] = (False,)
+    if family == "Qwen3":
+        allowed["window"] = (None,)
+    if family == "Llama":
+        require_multiple(d_model=config.d_model, num_heads=config.num_heads)  # their rule
     if _is_gpt2(config):
         allowed |= {
             "window": (None,),
             "norm": ("layer",),
             "num_kv_heads": (None, config.num_heads),
+            "head_width": (None, config.d_model // config.num_heads),
             "activation": tuple(_GPT2_ACTIVATIONS.values()),
             "bias": (True,),
         }
@@ -462,57 +517,40 @@ def _from_gpt2_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
 def _from_llama_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
     sizes = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads"
     _require_fields(fields, *sizes.split(), "max_position_embeddings")
-    d_model, num_heads = fields["hidden_size"], fields["num_attention_heads"]
-    d_head = fields.get("head_dim")
-    if d_head is not None and d_head * num_heads != d_model:
-        raise ValueError(
-            "head_dim must be hidden_size / num_attention_heads, got "
-            f"head_dim={d_head}, hidden_size={d_model}, num_attention_heads={num_heads}"
-        )
-    _require_values(fields, use_sliding_window=False)
-    kind = fields["model_type"]
+    _require_values(fields, use_sliding_window=False, use_bidirectional_attention=False)
+    kind, num_heads = fields["model_type"], fields["num_attention_heads"]
+    d_head = fields.get("head_dim") or fields["hidden_size"] // num_heads
     biases = [fields.get(name, False) for name in ("attention_bias", "mlp_bias")]
+    if kind in ("qwen3", "gemma"):
+        _require_values(fields, attention_bias=False)  # their other layers have none
     if kind == "llama" and biases[0] != biases[1]:
         raise ValueError(
             "all linear layers must have a bias, or none, "
             f"got attention_bias={biases[0]}, mlp_bias={biases[1]}"
         )
+    # The first Gemmas were published as gelu and meant its approximation.
+    activations = _LLAMA_ACTIVATIONS | ({"gelu": "geglu_tanh"} if kind == "gemma" else {})
     return DecoderOnlyConfig(
         vocab_size=fields["vocab_size"],
-        max_len=fields["max_position_embeddings"],
-        d_model=d_model,
+        d_model=fields["hidden_size"],
         num_layers=fields["num_hidden_layers"],
         num_heads=num_heads,
         num_kv_heads=fields.get("num_key_value_heads"),
+        head_width=None if d_head * num_heads == fields["hidden_size"] else d_head,
         d_ff=fields["intermediate_size"],
         positions="rotary",
-        rotary_base=_rotary_base(fields),
+        **from_hugging_face_rotary(fields, d_head),
         norm="rms",
         norm_eps=fields.get("rms_norm_eps", 1e-6),
         norm_order="pre",
-        activation=_activation("hidden_act", "silu", fields, _LLAMA_ACTIVATIONS),
+        qk_norm=kind == "qwen3",
+        activation=_activation("hidden_act", "silu", fields, activations),
         bias=kind == "qwen2" or (kind == "llama" and biases[0]),
         window=fields.get("sliding_window") if kind == "mistral" else None,
         dropout=0.0,
         attention_dropout=fields.get("attention_dropout", 0.0),
         tie_embeddings=fields.get("tie_word_embeddings", False),
     )
-
-
-def _rotary_base(fields: Mapping[str, Any]) -> float:
-    """Read the base from where versions before 5 keep it, or from where later versions do."""
-    base = fields.get("rope_theta", 10_000.0)
-    for name in ("rope_scaling", "rope_parameters"):
-        rope = fields.get(name) or {}
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        fraction = rope.get("partial_rotary_factor", 1.0)
-        if kind != "default" or fraction != 1:
-            raise ValueError(
-                f"{name} must be the default, which rotates all features of a head, "
-                f"got rope_type={kind}, partial_rotary_factor={fraction}"
-            )
-        base = rope.get("rope_theta", base)
-    return float(base)
 
 
 def _activation(field: str, default: str, fields: Mapping[str, Any], choices: dict) -> Any:
@@ -530,7 +568,7 @@ def _require_fields(fields: Mapping[str, Any], *names: str) -> None:
 
 def _require_values(fields: Mapping[str, Any], **values: Any) -> None:
     for name, value in values.items():
-        if fields.get(name, value) != value:
+        if fields.get(name) not in (None, value):
             raise ValueError(f"{name} must be {value}, got {name}={fields[name]}")
 
 

@@ -68,7 +68,8 @@ def forward_flops(
     """Count the operations of one forward pass.
 
     An `m` by `k` matrix costs `2 m k` per token. Attention costs `4 d_model` per query-key pair:
-    half for the score, half for the weighted average of the values.
+    half for the score, half for the weighted average of the values. (Where heads have a width of
+    their own, `num_heads d_head` stands for `d_model`.)
 
     Args:
         config: Sizes and choices.
@@ -108,7 +109,7 @@ def forward_flops(
     if isinstance(config, EncoderDecoderConfig) and source_len is not None:
         num_pairs += config.num_encoder_layers * source_len**2
         num_pairs += config.num_layers * length * source_len
-    flops["attention"] = 4 * config.d_model * batch_size * num_pairs
+    flops["attention"] = 4 * _width_of_heads(config) * batch_size * num_pairs
     return flops
 
 
@@ -171,7 +172,7 @@ def usual_training_flops_per_token(config: DecoderOnlyConfig, length: int) -> in
     counts = parameters(config)
     looked_up = counts["positions"] + (0 if config.tie_embeddings else counts["embedding"])
     multiplied = sum(counts.values()) - looked_up
-    return 6 * multiplied + 12 * config.num_layers * config.d_model * length
+    return 6 * multiplied + 12 * config.num_layers * _width_of_heads(config) * length
 
 
 def decoding_flops(
@@ -202,7 +203,7 @@ def decoding_flops(
     _require_context(config, batch_size, context, source_len, buffer_len)
     flops = _matrix_flops(config, batch_size, 0)
     keys = _keys_read(config, context, buffer_len) + (source_len or 0)
-    flops["attention"] = 4 * config.d_model * batch_size * config.num_layers * keys
+    flops["attention"] = 4 * _width_of_heads(config) * batch_size * config.num_layers * keys
     return flops
 
 
@@ -322,16 +323,21 @@ def activation_bytes(
     """
     _require_lengths(config, batch_size, None, length=length)
     d_model, num_heads, num_kv_heads = config.d_model, config.num_heads, config.kv_heads
-    d_kv = num_kv_heads * config.d_head
-    attention = 2 * d_model  # queries, and the output of the heads
+    d_query, d_kv = _width_of_heads(config), num_kv_heads * config.d_head
+    attention = 2 * d_query  # queries, and the output of the heads
     if backend == "fused":
         attention += 2 * d_kv + num_heads
     else:
-        attention += 2 * d_model + num_heads * length  # keys are repeated for each query head
+        attention += 2 * d_query + num_heads * length  # keys are repeated for each query head
     if config.qk_norm:
-        attention += 2 * (d_model + d_kv) + num_heads + num_kv_heads
-        attention += d_model if backend == "fused" else 0  # the output of the heads, in two layouts
-    copies = {"relu": 1, "swiglu": 4, "geglu": 4}  # of width d_ff; 2 for the others
+        attention += 2 * (d_query + d_kv) + num_heads + num_kv_heads
+        attention += d_query if backend == "fused" else 0  # the output of the heads, in two layouts
+    copies = {
+        "relu": 1,
+        "swiglu": 4,
+        "geglu": 4,
+        "geglu_tanh": 4,
+    }  # of width d_ff; 2 for the others
     norm = 2 * d_model + 2 if config.norm == "layer" else 3 * d_model + 1
     num_norms = 2 * config.num_layers + (config.norm_order == "pre")
     numbers = {
@@ -493,6 +499,10 @@ def decoding_limit(
 def _num_outputs(config: AnyConfig) -> int:
     own = config.num_outputs if isinstance(config, EncoderOnlyConfig) else None
     return config.vocab_size if own is None else own
+
+
+def _width_of_heads(config: AnyConfig) -> int:
+    return config.num_heads * config.d_head
 
 
 def _key_and_value_bytes(config: AnyConfig, dtype: torch.dtype) -> int:

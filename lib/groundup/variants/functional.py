@@ -34,13 +34,13 @@ from groundup.core.config import (
 from groundup.core.layers import FeedForward, GatedFeedForward
 from groundup.core.masks import causal_mask, masked_softmax, sliding_window_mask
 from groundup.core.positions import alibi_bias as distance_bias
-from groundup.core.positions import rotate, sinusoidal_table
+from groundup.core.positions import rotary_cos_sin, rotate, rotate_pairs, sinusoidal_table
 from groundup.presets import MODELS
 
 Tree = dict[str, Any]
 """Tensors or trees, by name."""
 ACTIVATIONS = FeedForward.ACTIVATIONS | GatedFeedForward.ACTIVATIONS
-_NAMES = {"geglu": "gelu", "swiglu": "silu"}
+_NAMES = {"geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
 """The part that is the activation function of a gated network."""
 
 
@@ -505,12 +505,12 @@ def _attention(
         )
     )
     if config.qk_norm:
-        query = parts.rms_norm(query, parameters["query_norm"]["gain"], 1e-5)
-        key = parts.rms_norm(key, parameters["key_norm"]["gain"], 1e-5)
+        query = parts.rms_norm(query, parameters["query_norm"]["gain"], config.norm_eps)
+        key = parts.rms_norm(key, parameters["key_norm"]["gain"], config.norm_eps)
     unrotated = query, key, value
     if positions == "rotary" and context is None:
         rows = now.positions.expand(len(x), -1)  # (batch, q_len)
-        query, key = (parts.apply_rotary(h, rows, config.rotary_base) for h in (query, key))
+        query, key = (_rotate(h, rows, config, parts) for h in (query, key))
     is_own_cache = _can_cache(cache, now)
     if context is not None and cache is not None and cache.length > 0:
         key, value = cache.keys, cache.values  # an earlier call projected the context
@@ -529,6 +529,7 @@ def _attention(
         layer, fits = parts.MultiHeadAttention, mask is None or mask.ndim < 4 or mask.shape[1] == 1
     else:
         layer, fits = parts.CrossAttention, mask is None or mask.shape[:-1] == (len(x), 1, 1)
+    fits = fits and config.num_heads * config.d_head == config.d_model  # what an exercise assumes
     if layer is not None and fits and bias is None and not dropout:
         return _attention_by_layer(layer, parameters, x, now, (query, key, value), mask)
     if mask is None and bias is None and not dropout:
@@ -544,6 +545,18 @@ def _attention(
     return _linear(parameters["output"], parts.merge_heads(mixed))
 
 
+def _rotate(
+    x: Tensor, positions: Tensor, config: AnyConfig, parts: Parts
+) -> Float[Tensor, "batch heads length d_head"]:
+    if config.rotary_frequencies is None:
+        x = parts.apply_rotary(x, positions, config.rotary_base)
+    else:  # the exercise knows a base only
+        frequencies = torch.tensor(config.rotary_frequencies, dtype=torch.float64, device=x.device)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        x = rotate_pairs(x, rotary_cos_sin(positions[:, None], frequencies, dtype))
+    return x if config.rotary_scale == 1 else x * config.rotary_scale
+
+
 def _can_cache(cache: Any, now: _Pass) -> bool:
     """Return whether `cached_attention` can continue: with the positions of its exercise."""
     config = now.config
@@ -553,6 +566,7 @@ def _can_cache(cache: Any, now: _Pass) -> bool:
         and now.parts.cached_attention is not None
         and now.parts.MultiHeadAttention is None
         and (config.positions, config.rotary_base) == ("rotary", 10_000.0)
+        and (config.rotary_frequencies, config.rotary_scale) == (None, 1.0)
         and config.kv_heads == config.num_heads
         and cache.version == cache.keys._version
     )

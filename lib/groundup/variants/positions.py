@@ -1,10 +1,12 @@
-"""Rotary position embeddings for points in a plane or in space."""
+"""Rotary positions elsewhere: for points in space, and for texts longer than those of training."""
+
+import math
 
 import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from groundup.core.positions import rotary_cos_sin, rotate_pairs
+from groundup.core.positions import pair_frequencies, rotary_cos_sin, rotate_pairs
 
 
 def rotate_in_space(
@@ -45,5 +47,82 @@ def rotate_in_space(
             f"got d_head={d_head}, axes={num_axes}"
         )
     dtype = torch.promote_types(x.dtype, torch.float32)
-    cos_sin = rotary_cos_sin(coordinates, d_head // num_axes, base, dtype)
+    frequencies = pair_frequencies(d_head // num_axes, base, coordinates.device)
+    cos_sin = rotary_cos_sin(coordinates, frequencies, dtype)
     return rotate_pairs(x, cos_sin.flatten(-3, -2))  # (*batch, points, d_head / 2, 2)
+
+
+def by_parts(
+    frequencies: Float[Tensor, " pairs"],
+    factor: float,
+    trained_len: int,
+    few_turns: float = 1.0,
+    many_turns: float = 32.0,
+) -> Float[Tensor, " pairs"]:
+    """Slow the pairs that made few turns in training, for texts `factor` times as long.
+
+    A pair that made many turns has met all of its angles, and it tells neighbours apart: it stays
+    as it is. A longer text would show new angles of one that made few turns: slowed by the factor,
+    it meets the old ones alone. Those in between get a mixture.
+
+    Args:
+        frequencies: Radians per token of each pair, as trained.
+        factor: How many times as long the new texts are.
+        trained_len: Longest text of the training, in tokens.
+        few_turns: Turns within `trained_len` up to which the whole factor applies.
+        many_turns: Turns from which on none applies.
+
+    Returns:
+        Radians per token of each pair.
+
+    Source:
+        Peng et al. 2023, YaRN, section 3.2 ("NTK-by-parts"), https://arxiv.org/abs/2309.00071;
+        with 1 and 4 turns: Llama 3.1, `_compute_llama3_parameters` in
+        https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_rope_utils.py
+
+    """
+    turns = trained_len * frequencies / (2 * math.pi)
+    kept = ((turns - few_turns) / (many_turns - few_turns)).clamp(0, 1)
+    return kept * frequencies + (1 - kept) * frequencies / factor
+
+
+def yarn_frequencies(
+    d_head: int,
+    base: float,
+    factor: float,
+    trained_len: int,
+    few_turns: float = 1.0,
+    many_turns: float = 32.0,
+    truncate: bool = True,
+) -> Float[Tensor, " pairs"]:
+    """Slow the pairs that made few turns as YaRN's authors' code does.
+
+    Their paper mixes in proportion to the turns, as `by_parts`; their code in proportion to the
+    number of the pair, from the one that makes `many_turns` to the one that makes `few_turns`.
+
+    Args:
+        d_head: Width of a head.
+        base: Of the frequencies as trained.
+        factor: As in `by_parts`.
+        trained_len: As in `by_parts`.
+        few_turns: As in `by_parts`.
+        many_turns: As in `by_parts`.
+        truncate: Whether both numbers of pairs are rounded outwards, to whole ones.
+
+    Returns:
+        Radians per token of each pair.
+
+    Source:
+        Peng et al. 2023, YaRN, section 3.2, https://arxiv.org/abs/2309.00071; their code,
+        https://github.com/jquesnelle/yarn
+
+    """
+    of_turn = d_head / (2 * math.log(base))
+    first = of_turn * math.log(trained_len / (2 * math.pi * many_turns))
+    last = of_turn * math.log(trained_len / (2 * math.pi * few_turns))
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, d_head - 1)
+    frequencies = pair_frequencies(d_head, base)
+    slowed = ((torch.arange(len(frequencies)) - first) / (last - first or 0.001)).clamp(0, 1)
+    return (1 - slowed) * frequencies + slowed * frequencies / factor

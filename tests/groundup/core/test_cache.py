@@ -66,7 +66,7 @@ def test_more_tokens_than_fit_are_refused_and_change_nothing(normal):
     cache = LayerCache(2, 3, 5, 7, dtype=torch.float64)
     first = normal(2, 3, 4, 7)
     cache.append(first, first)
-    with pytest.raises(ValueError, match="at most max_len=5 tokens, got 2 more after 4"):
+    with pytest.raises(ValueError, match="more than max_len tokens, got tokens=6, max_len=5"):
         cache.append(normal(2, 3, 2, 7), normal(2, 3, 2, 7))
     assert cache.length == 4 and torch.equal(cache.keys, first)
 

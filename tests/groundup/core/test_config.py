@@ -31,6 +31,12 @@ def test_key_and_value_heads_follow_the_query_heads_unless_chosen():
     assert dataclasses.replace(tiny(), num_kv_heads=1).kv_heads == 1
 
 
+def test_the_width_of_a_head_follows_d_model_unless_chosen():
+    assert tiny(d_model=12, num_heads=3).d_head == 4
+    chosen = tiny(d_model=11, num_heads=3, head_width=8)
+    assert (chosen.d_head, dataclasses.replace(chosen, num_heads=2).d_head) == (8, 8)
+
+
 # Refusals
 
 REFUSED = [
@@ -48,15 +54,28 @@ REFUSED = [
     ),
     (
         {"num_heads": 4, "num_kv_heads": 0},
-        "num_heads must be a multiple of num_kv_heads, got num_heads=4, num_kv_heads=0",
+        "num_kv_heads must be a positive integer, got num_kv_heads=0",
     ),
     (
         {"d_model": 12, "num_heads": 4, "positions": "rotary"},
-        "rotary positions need an even d_head = d_model / num_heads, got d_model=12, num_heads=4",
+        "rotary positions need an even d_head, got d_head=3",
     ),
     (
         {"d_model": 15, "num_heads": 3, "positions": "sinusoidal"},
         "sinusoidal positions need an even d_model, got d_model=15",
+    ),
+    ({"head_width": 0}, "head_width must be a positive integer, got head_width=0"),
+    (
+        {"head_width": 5, "positions": "rotary"},
+        "rotary positions need an even d_head, got d_head=5",
+    ),
+    (
+        {"d_model": 12, "num_heads": 2, "rotary_frequencies": [0.7, 0.2]},
+        "each pair needs its frequency, got rotary_frequencies=(0.7, 0.2), d_head=6",
+    ),
+    (
+        {"rotary_frequencies": ["fast"]},
+        "rotary_frequencies must be numbers or None, got rotary_frequencies=('fast',)",
     ),
     (
         {"positions": "relative"},
@@ -65,13 +84,13 @@ REFUSED = [
     ({"norm_order": "both"}, "norm_order must be one of pre, post, got norm_order=both"),
     (
         {"activation": "tanh"},
-        "activation must be one of relu, gelu, gelu_tanh, squared_relu, swiglu, geglu, "
+        "activation must be one of relu, gelu, gelu_tanh, squared_relu, swiglu, geglu, geglu_tanh, "
         "got activation=tanh",
     ),
     ({"norm": "batch"}, "norm must be one of layer, rms, got norm=batch"),
     ({"norm_eps": 0.0}, "norm_eps must be positive, got norm_eps=0.0"),
     ({"rotary_base": -1.0}, "rotary_base must be positive, got rotary_base=-1.0"),
-    ({"window": 0}, "window must be at least 1, got window=0"),
+    ({"window": 0}, "window must be a positive integer, got window=0"),
     ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got dropout=1.0"),
     ({"dropout": -0.1}, "dropout must be at least 0 and below 1, got dropout=-0.1"),
     (
@@ -114,7 +133,9 @@ def test_a_missing_field_is_named():
 
 
 def test_answers_that_fit_no_table_are_refused(unchecked):
-    with pytest.raises(ValueError, match="num_outputs must be at least 1, got num_outputs=0"):
+    with pytest.raises(
+        ValueError, match="num_outputs must be a positive integer, got num_outputs=0"
+    ):
         encoder_only("tiny", vocab_size=11, max_len=5, num_outputs=0)
     with pytest.raises(
         ValueError, match="tie_embeddings needs .* got num_outputs=3, vocab_size=11"

@@ -188,9 +188,9 @@ def test_a_gate_at_two_thirds_of_the_width_costs_the_same():
 def test_an_unknown_activation_is_refused(unchecked):
     with pytest.raises(ValueError, match="one of relu, gelu, .*, got activation=tanh"):
         FeedForward(5, 11, "tanh")
-    with pytest.raises(ValueError, match="one of swiglu, geglu, got activation=relu"):
+    with pytest.raises(ValueError, match="one of swiglu, geglu, geglu_tanh, got activation=relu"):
         GatedFeedForward(5, 11, "relu")
-    with pytest.raises(ValueError, match="one of relu, .*, geglu, got activation=tanh"):
+    with pytest.raises(ValueError, match="one of relu, .*, geglu_tanh, got activation=tanh"):
         new_feed_forward(5, 11, "tanh")
 
 

@@ -516,7 +516,7 @@ def test_a_full_cache_refuses_and_stays_as_it_was(decoder_only, tokens):
     model = decoder_only().eval()
     cache, numbers = model.new_cache(2, max_len=5), tokens(19, 2, 5)
     model(numbers[:, :4], cache=cache)
-    with pytest.raises(ValueError, match="at most max_len=5 tokens, got 2 more after 4"):
+    with pytest.raises(ValueError, match="more than max_len tokens, got tokens=6, max_len=5"):
         model(tokens(19, 2, 2), cache=cache)
     torch.testing.assert_close(model(numbers[:, 4:], cache=cache), model(numbers)[:, 4:])
 

@@ -265,6 +265,23 @@ def test_a_sequence_does_not_feel_its_batch_mates(normal, shaken):
     torch.testing.assert_close(attention(x)[1:2], attention(x[1:2]))
 
 
+def test_heads_may_be_wider_or_narrower_than_their_share(normal, shaken):
+    """As narrower ones: features of a head whose weights are zero are as if they were not there."""
+    wide, x = shaken(MultiHeadAttention(10, 3, 1, d_head=8, bias=False)), normal(2, 5, 10)
+    narrow = shaken(MultiHeadAttention(10, 3, 1, d_head=4, bias=False))
+    assert wide(x).shape == x.shape and wide.weights(x).shape == (2, 3, 5, 5)
+    for name in ("query", "key", "value", "output"):
+        axis = 1 if name == "output" else 0
+        heads = getattr(wide, name).weight.detach().unflatten(axis, (-1, 8))
+        heads.narrow(axis + 1, 4, 4).zero_()
+        own = heads.narrow(axis + 1, 0, 4).flatten(axis, axis + 1)
+        own = own / 2**0.25 if name in ("query", "key") else own  # the scale is 1 / sqrt(d_head)
+        getattr(narrow, name).weight.data.copy_(own)
+    for backend in ("explicit", "fused"):
+        wide.backend = narrow.backend = backend
+        torch.testing.assert_close(wide(x), narrow(x))
+
+
 def test_reordered_tokens_give_reordered_outputs(normal, shaken):
     attention, x, order = shaken(MultiHeadAttention(24, 6)), normal(2, 5, 24), [3, 0, 4, 2, 1]
     torch.testing.assert_close(attention(x[:, order]), attention(x)[:, order])

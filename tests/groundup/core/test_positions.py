@@ -13,6 +13,7 @@ from groundup.core.positions import (
     SinusoidalPositions,
     alibi_bias,
     alibi_slopes,
+    pair_frequencies,
     rotary_cos_sin,
     rotate,
     rotate_pairs,
@@ -110,6 +111,20 @@ def test_rotation_is_multiplication_by_a_complex_number(normal, base):
             assert turned[token, 2 * i + 1].item() == pytest.approx(number.imag)
 
 
+@pytest.mark.parametrize("is_cast", [False, True])
+def test_a_rotary_table_takes_any_frequencies_and_a_scale(normal, is_cast):
+    with torch.device("meta" if is_cast else "cpu"):
+        rotary = Rotary(13, 6, frequencies=(0.7, 0.2, 0.03), scale=1.5)
+    rotary = rotary.to_empty(device="cpu").double() if is_cast else rotary
+    x = normal(1, 6, dtype=rotary.table.dtype)
+    turned = rotary(x, torch.tensor([11]))
+    for pair, frequency in enumerate((0.7, 0.2, 0.03)):
+        number = 1.5 * complex(*x[0, 2 * pair : 2 * pair + 2].tolist())
+        number *= cmath.exp(11j * frequency)
+        got = complex(*turned[0, 2 * pair : 2 * pair + 2].tolist())
+        assert got == pytest.approx(number, rel=1e-12 if is_cast else 1e-5)
+
+
 # Against another library
 
 
@@ -123,7 +138,7 @@ def test_the_angles_are_those_of_hugging_face_s_llama():
     )
     positions = torch.arange(13)
     cos, sin = llama.LlamaRotaryEmbedding(config)(torch.zeros(1), positions[None])
-    tables = rotary_cos_sin(positions, 8, base=500.0).unbind(-1)
+    tables = rotary_cos_sin(positions, pair_frequencies(8, base=500.0)).unbind(-1)
     for ours, theirs in zip(tables, (cos, sin), strict=True):
         torch.testing.assert_close(torch.cat((ours, ours), dim=-1)[None], theirs)
 
@@ -357,6 +372,14 @@ def test_odd_widths_are_refused(normal):
         rotate(normal(3, 5), torch.arange(3))
     with pytest.raises(ValueError, match="d_head must be even .* got d_head=5"):
         Rotary(7, 5)
+
+
+@pytest.mark.parametrize("frequencies", [(1.0,), (1.0, 0.1, 0.01)])
+def test_a_head_is_as_wide_as_there_are_pairs_with_a_frequency(normal, frequencies):
+    rotary, x = Rotary(7, 4, frequencies=frequencies), normal(5, 4, dtype=torch.float32)
+    message = f"x must be as wide as d_head, got width=4, d_head={2 * len(frequencies)}"
+    with pytest.raises(ValueError, match=message):
+        rotary(x, torch.arange(5))
 
 
 def test_positions_beyond_the_kept_tables_are_refused(normal):

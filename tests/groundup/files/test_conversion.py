@@ -6,10 +6,12 @@ import torch
 from safetensors import safe_open
 from transformers import (
     AutoModelForCausalLM,
+    GemmaConfig,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
     Qwen2Config,
+    Qwen3Config,
 )
 from transformers.utils import logging as transformers_logging
 
@@ -27,6 +29,7 @@ from groundup.files.conversion import (
     counterparts,
     from_hugging_face_config,
     from_hugging_face_weights,
+    gemma_as_llama,
     to_hugging_face_config,
     to_hugging_face_weights,
 )
@@ -52,6 +55,11 @@ LLAMA = {
     "rms_norm_eps": 0.01,
     "rope_parameters": {"rope_type": "default", "rope_theta": 77.0},
 }
+TINY_LLAMA = LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
+SMOL_LM2 = LLAMA | {"num_key_value_heads": 2, "tie_word_embeddings": True, "rms_norm_eps": 1e-5}
+SMOL_LM2["rope_parameters"] = {"rope_type": "default", "rope_theta": 100_000.0}
+QWEN3 = LLAMA | NO_ENDS | {"head_dim": 8}
+GEMMA = QWEN3 | {"pad_token_id": None}
 THEIRS = [
     pytest.param(GPT2Config(**GPT2, **NO_ENDS), id="GPT-2"),
     pytest.param(GPT2Config(**GPT2 | {"n_inner": None}, **NO_ENDS), id="GPT-2, default d_ff"),
@@ -70,6 +78,21 @@ THEIRS = [
     pytest.param(MistralConfig(**LLAMA, **NO_ENDS, sliding_window=None), id="Mistral, no window"),
     pytest.param(Qwen2Config(**LLAMA, **NO_ENDS), id="Qwen2"),
     pytest.param(Qwen2Config(**LLAMA, **NO_ENDS, tie_word_embeddings=True), id="Qwen2, tied"),
+    pytest.param(LlamaConfig(**TINY_LLAMA, **NO_ENDS), id="TinyLlama"),
+    pytest.param(LlamaConfig(**SMOL_LM2, **NO_ENDS, rope_interleaved=False), id="SmolLM2"),
+    pytest.param(LlamaConfig(**LLAMA, **NO_ENDS, head_dim=8), id="Llama, wide heads"),
+    pytest.param(
+        MistralConfig(**LLAMA, **NO_ENDS, head_dim=4, sliding_window=5), id="Mistral, narrow heads"
+    ),
+    pytest.param(Qwen3Config(**QWEN3), id="Qwen3"),
+    pytest.param(
+        Qwen3Config(**QWEN3 | {"head_dim": 6}, tie_word_embeddings=True), id="Qwen3, tied"
+    ),
+    pytest.param(GemmaConfig(**GEMMA), id="Gemma"),
+    pytest.param(
+        GemmaConfig(**GEMMA | {"head_dim": 6}, tie_word_embeddings=False), id="Gemma, untied"
+    ),
+    pytest.param(GemmaConfig(**GEMMA, hidden_act="silu"), id="Gemma, SiLU"),
 ]
 OURS = [
     pytest.param({"positions": "learned"}, id="GPT-2"),
@@ -79,6 +102,9 @@ OURS = [
     pytest.param({"tie_embeddings": True, "num_kv_heads": None}, id="Llama, tied"),
     pytest.param({"bias": True, "activation": "geglu", "num_kv_heads": 1}, id="Llama, biases"),
     pytest.param({"window": 5}, id="Mistral"),
+    pytest.param({"window": 5, "head_width": 8}, id="Mistral, wide heads"),
+    pytest.param({"head_width": 4, "activation": "geglu_tanh"}, id="Llama, narrow heads"),
+    pytest.param({"qk_norm": True, "head_width": 8}, id="Qwen3"),
 ]
 
 
@@ -207,6 +233,8 @@ def test_their_weights_give_our_model_their_logits(config, prefix, their_model, 
         name if prefix else name.removeprefix("transformer.").removeprefix("model."): tensor
         for name, tensor in theirs.state_dict().items()
     }
+    if config.model_type == "gemma":
+        weights = gemma_as_llama(weights)
     converted = from_hugging_face_weights(weights, ours.config)
     parameters = dict(ours.named_parameters())
     assert parameters.keys() == converted.keys()
@@ -266,6 +294,17 @@ def test_in_training_the_same_attention_weights_are_dropped(config, their_model,
         logits.append(model(read))
     torch.testing.assert_close(logits[0], logits[1].logits, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(logits[0], ours.eval()(read), atol=0.1)
+
+
+def test_a_gemma_in_half_precision_is_not_rounded_when_it_is_rewritten(
+    their_model, tokens, tmp_path
+):
+    """Gains of 1 plus a small number, and the root of 36 is no power of 2."""
+    their_model(GemmaConfig(**GEMMA)).to(torch.bfloat16).save_pretrained(tmp_path)
+    theirs, read = AutoModelForCausalLM.from_pretrained(tmp_path).float(), tokens(29, 3, 13)
+    ours = from_hugging_face(tmp_path, torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(read), theirs(read).logits, rtol=1e-5, atol=5e-5)
 
 
 # Laws
@@ -338,6 +377,13 @@ def test_settings_that_older_files_leave_out_have_their_defaults():
         sizes = {"hidden_size": 64, "num_attention_heads": 32}
         config = from_hugging_face_config(old | sizes | {"model_type": kind})
         assert (config.num_kv_heads, config.window) == (num_kv_heads, window)
+    for kind, num_kv_heads, d_head in (("qwen3", 32, 128), ("gemma", 16, 256)):
+        config = from_hugging_face_config(old | sizes | {"model_type": kind})
+        assert (config.num_kv_heads, config.d_head) == (num_kv_heads, d_head)
+        assert config.tie_embeddings == (kind == "gemma") and config.qk_norm == (kind == "qwen3")
+    for said in ({}, {"hidden_act": "gelu"}):  # the first Gemmas said gelu
+        gemma = from_hugging_face_config(old | sizes | said | {"model_type": "gemma"})
+        assert gemma.activation == "geglu_tanh"
 
 
 def test_a_bias_that_one_layer_lacks_is_missing_and_not_zero(our_model):
@@ -356,9 +402,9 @@ def test_a_bias_that_one_layer_lacks_is_missing_and_not_zero(our_model):
     [
         (
             {"model_type": "mamba"},
-            "must be one of gpt2, llama, mistral, qwen2, got model_type=mamba",
+            "must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, got model_type=mamba",
         ),
-        ({}, "must be one of gpt2, llama, mistral, qwen2, got model_type=None"),
+        ({}, "must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, got model_type=None"),
         (
             LLAMA | {"model_type": "qwen2", "use_sliding_window": True},
             "use_sliding_window must be False, got use_sliding_window=True",
@@ -378,19 +424,19 @@ def test_a_bias_that_one_layer_lacks_is_missing_and_not_zero(our_model):
         ),
         (
             LLAMA | {"model_type": "llama", "head_dim": 5},
-            "hidden_size / num_attention_heads, got head_dim=5, hidden_size=36",
+            "d_head must be even to be rotated in pairs, got d_head=5",
         ),
         (
-            LLAMA | {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}},
-            "rope_scaling must be the default, .*got rope_type=linear",
+            LLAMA | {"model_type": "qwen3", "attention_bias": True},
+            "attention_bias must be False, got attention_bias=True",
         ),
         (
-            LLAMA | {"model_type": "llama", "rope_parameters": {"rope_type": "llama3"}},
-            "rope_parameters must be the default, .*got rope_type=llama3",
+            LLAMA | {"model_type": "gemma", "use_bidirectional_attention": True},
+            "use_bidirectional_attention must be False, got use_bidirectional_attention=True",
         ),
         (
-            LLAMA | {"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}},
-            "got rope_type=default, partial_rotary_factor=0.5",
+            LLAMA | {"model_type": "gemma", "hidden_act": "relu"},
+            "hidden_act must be one of silu, .*, got hidden_act=relu",
         ),
     ],
 )
@@ -404,12 +450,22 @@ def test_their_models_that_ours_cannot_be_are_refused(fields, message):
     [
         ({"positions": "alibi"}, "positions must be learned, .*got positions=alibi"),
         ({"positions": "none"}, "as in Llama, got positions=none"),
-        ({"qk_norm": True}, "qk_norm must be False in Llama, got qk_norm=True"),
+        ({"qk_norm": True, "bias": True}, "bias must be False in Qwen3, got bias=True"),
+        ({"qk_norm": True, "window": 3}, "window must be None in Qwen3, got window=3"),
+        (
+            {"d_model": 40, "head_width": 8},
+            "d_model must be a multiple of num_heads, got d_model=40",
+        ),
+        ({"positions": "learned", "qk_norm": True}, "qk_norm must be False in GPT-2, got"),
+        ({"positions": "learned", "head_width": 6}, "head_width must be None or 4 in GPT-2, got"),
         ({"window": 3, "bias": True}, "bias must be False in Mistral, got bias=True"),
         ({"window": 3, "positions": "learned"}, "window must be None in GPT-2, got window=3"),
         ({"norm_order": "post"}, "norm_order must be pre in Llama, got norm_order=post"),
         ({"norm": "layer"}, "norm must be rms in Llama, got norm=layer"),
-        ({"activation": "squared_relu"}, "activation must be swiglu or geglu in Llama, got"),
+        (
+            {"activation": "squared_relu"},
+            "activation must be swiglu or geglu or geglu_tanh in Llama",
+        ),
         ({"positions": "learned", "norm": "rms"}, "norm must be layer in GPT-2, got norm=rms"),
         ({"positions": "learned", "bias": False}, "bias must be True in GPT-2, got bias=False"),
         ({"positions": "learned", "num_kv_heads": 1}, "None or 3 in GPT-2, got num_kv_heads=1"),

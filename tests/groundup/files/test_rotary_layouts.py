@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from groundup.core.positions import rotary_cos_sin, rotate
+from groundup.core.positions import pair_frequencies, rotary_cos_sin, rotate
 from groundup.files.conversion import (
     permute_projection,
     rotate_half_split,
@@ -41,7 +41,7 @@ def test_split_halves_rotate_as_in_hugging_face_s_llama(normal):
     from transformers.models.llama import modeling_llama as llama
 
     query, key, positions = normal(2, 3, 5, 8), normal(2, 7, 5, 8), torch.tensor([[4, 0, 9, 2, 2]])
-    cos_sin = rotary_cos_sin(positions, 8, dtype=torch.float64)
+    cos_sin = rotary_cos_sin(positions, pair_frequencies(8), dtype=torch.float64)
     doubled = (torch.cat((table, table), dim=-1) for table in cos_sin.unbind(-1))
     theirs = llama.apply_rotary_pos_emb(query, key, *doubled)
     for x, their in zip((query, key), theirs, strict=True):

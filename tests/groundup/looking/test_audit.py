@@ -47,6 +47,8 @@ PARTS = {
     "norm after": {"norm_order": "post"},
     "norm of queries and keys": {"qk_norm": True},
     "shared key heads": {"num_kv_heads": 2},
+    "width of heads": {"head_width": 8},
+    "rotary frequencies": {"positions": "rotary", "rotary_frequencies": (0.7, 0.2, 0.03)},
     "no biases": {"bias": False},
     "dropout": {"dropout": 0.3},
     "two tables": {"tie_embeddings": False},

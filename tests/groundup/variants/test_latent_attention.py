@@ -166,5 +166,5 @@ def test_a_cache_without_positions_is_refused(attention, normal):
 
 def test_more_tokens_than_fit_are_refused(attention, normal):
     cache = attention.new_cache(2, 5, dtype=torch.float64)
-    with pytest.raises(ValueError, match="at most max_len=5 tokens, got 7 more after 0"):
+    with pytest.raises(ValueError, match="more than max_len tokens, got tokens=7, max_len=5"):
         attention(normal(2, 7, 12), cache=cache, positions=torch.arange(7))

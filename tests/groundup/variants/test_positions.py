@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from groundup.core.positions import rotate
-from groundup.variants.positions import rotate_in_space
+from groundup.core.positions import pair_frequencies, rotate
+from groundup.variants.positions import by_parts, rotate_in_space, yarn_frequencies
 
 # By hand
 
@@ -17,7 +17,27 @@ def test_rotation_in_a_plane_by_hand():
     torch.testing.assert_close(turned, torch.tensor(expected))
 
 
+def test_pairs_are_slowed_by_their_turns_in_training_by_hand():
+    """Within 100 tokens. From 1 turn to 32, 19.6 is six tenths of the way."""
+    turns = torch.tensor([50, 19.6, 1.5, 1, 0.1], dtype=torch.float64)
+    slowed = by_parts(2 * math.pi * turns / 100, 4.0, 100)
+    share = slowed / (2 * math.pi * turns / 100)
+    mixed = [0.6 + 0.4 / 4, 0.5 / 31 + (1 - 0.5 / 31) / 4]
+    torch.testing.assert_close(share, torch.tensor([1, *mixed, 1 / 4, 1 / 4]).double())
+
+
 # Laws
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_yarn_leaves_fast_pairs_alone_and_slows_the_others_more_and_more(truncate):
+    usual = pair_frequencies(64, 10_000.0)
+    share = yarn_frequencies(64, 10_000.0, 4.0, 2048, truncate=truncate) / usual
+    turns = 2048 * usual / (2 * math.pi)
+    assert (share[turns > 40] == 1).all() and (share[turns < 0.7] == 1 / 4).all()
+    assert (share.diff() <= 0).all() and ((share > 1 / 4) & (share < 1)).sum() > 10
+    unstretched = yarn_frequencies(64, 10_000.0, 1.0, 2048, truncate=truncate)
+    torch.testing.assert_close(unstretched, usual)
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
