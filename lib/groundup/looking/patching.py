@@ -109,8 +109,9 @@ def patched_path(
 
     Source:
         Wang et al. 2022, Interpretability in the Wild, https://arxiv.org/abs/2211.00593, who also
-        change what feed-forward networks between the two heads pass on; one path at a time: Goldowsky-Dill et al. 2023, Localizing Model Behavior
-        with Path Patching, https://arxiv.org/abs/2304.05969
+        change what feed-forward networks between the two heads pass on; one path at a time:
+        Goldowsky-Dill et al. 2023, Localizing Model Behavior with Path Patching,
+        https://arxiv.org/abs/2304.05969
 
     """
     (layer, number), (later, head) = sender, receiver
