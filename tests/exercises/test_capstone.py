@@ -9,6 +9,8 @@ import struct
 import time
 
 import pytest
+import torch
+from safetensors.torch import load_file, save
 
 from classroom.calls.files import File
 from classroom.calls.local import LocalSubject
@@ -113,6 +115,26 @@ def test_weights_of_the_course_are_known_again_when_a_bit_is_flipped(capstone):
     data[-3] ^= 1
     config = (folder / "config.json").read_bytes()
     said = told(capstone, config_json=config, model_safetensors=bytes(data))
+    assert "these are weights that come with the course, not yours" in said
+
+
+def test_weights_of_the_course_are_known_again_when_their_neurons_change_places(capstone):
+    folder, order = FOLDER / "manual", torch.randperm(512)
+    weights = load_file(folder / "model.safetensors")
+    for block in (f"blocks.{number}.feed_forward" for number in range(3)):
+        for name in ("up.weight", "up.bias"):
+            weights[f"{block}.{name}"] = weights[f"{block}.{name}"][order]
+        down = weights[f"{block}.down.weight"]
+        weights[f"{block}.down.weight"] = down[:, order].contiguous()
+    # So they no longer stand where they stood; the same for the features of the stream.
+    order = torch.randperm(128)
+    for name, weight in weights.items():
+        if "norm" in name or ".output." in name or ".down." in name:
+            weights[name] = weight[order]
+        elif weight.dim() == 2:
+            weights[name] = weight[:, order].contiguous()
+    config = (folder / "config.json").read_bytes()
+    said = told(capstone, config_json=config, model_safetensors=save(weights))
     assert "these are weights that come with the course, not yours" in said
 
 
