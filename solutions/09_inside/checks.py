@@ -657,7 +657,7 @@ to 0.965 of them, one with byte pairs to 0.953; on passages, which begin without
 lose a little more than the 5-gram does."""
 
 
-SAME_MODEL = 0.95
+SAME_MODEL = 0.97
 """Correlation, over characters, above which two models are one: those of two trainings come to 0.89,
 copies with noise of a tenth of their spread to 0.99."""
 
