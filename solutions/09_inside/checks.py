@@ -774,6 +774,11 @@ def tokenizer_of(record, config, case):
     fields = record.get("tokenizers")
     fields = fields.get("text") if isinstance(fields, dict) else None
     expect(isinstance(fields, dict), "config.json needs a tokenizer called text")
+    kind = str(fields.get("kind"))[:40]
+    expect(
+        kind in ("byte", "byte-pair", "character"),
+        f"the tokenizer must be of a kind that `groundup train` makes, it is {kind}",
+    )
     try:
         tokenizer = from_dict(fields)
         ids = tokenizer.encode(held_out())
@@ -931,24 +936,40 @@ def counted():
     return CharacterNGram(text.train, sorted(set(text.train + text.validation)), order=5)
 
 
+def passages(case, text):
+    """Draw passages from all of a text, the same ones whichever check comes first."""
+    stride = len(text) // PASSAGES
+    draw = Case(f"{case.seed.rpartition('/')[0]}/test_it_beats_counting")
+    starts = [i * stride + draw.integer(0, stride - PASSAGE_LENGTH) for i in range(PASSAGES)]
+    return tuple(text[start : start + PASSAGE_LENGTH] for start in starts)
+
+
+def bits_of_the_baseline(text):
+    return counted().bits_per_character(text) * (len(text) - 1), len(text[1:].encode())
+
+
+def bits_per_byte(bits_of, drawn):
+    found = [bits_of(each) for each in drawn]
+    return sum(bits for bits, *_ in found) / sum(num_bytes for _, num_bytes, *_ in found)
+
+
 def share_of_the_baseline(subject, case):
-    """Measure a model and the 5-gram on passages drawn from all of the held-out part."""
-    own, text = handed_in_model(subject, case), held_out()
-    drawn = case.memory.setdefault("passages", [])
-    if not drawn:
-        stride = len(text) // PASSAGES
-        room = stride - PASSAGE_LENGTH
-        # The same ones whichever check comes first.
-        draw = Case(f"{case.seed.rpartition('/')[0]}/test_it_beats_counting")
-        starts = [i * stride + draw.integer(0, room) for i in range(PASSAGES)]
-        drawn += [text[start : start + PASSAGE_LENGTH] for start in starts]
-    key = own.key, tuple(drawn)
-    if key not in _measured:
-        measured = [total_bits(own.model, own.tokenizer, passage)[:2] for passage in drawn]
-        bits, num_bytes = (sum(column) for column in zip(*measured, strict=True))
-        ngram_bits = sum(counted().bits_per_character(p) * (len(p) - 1) for p in drawn)
-        ngram_bytes = sum(len(p[1:].encode()) for p in drawn)
-        _measured[key] = bits / num_bytes, ngram_bits / ngram_bytes
+    """Measure a model and the 5-gram on drawn passages.
+
+    Returns:
+        Bits per byte of the model on held-out passages, of the 5-gram on the same, and of the
+        model on passages to learn from.
+
+    """
+    own = handed_in_model(subject, case)
+    if "passages" not in case.memory:
+        parts = held_out(), course_text().train
+        case.memory["passages"] = [passages(case, part) for part in parts]
+    unseen, seen = case.memory["passages"]
+    if (key := (own.key, unseen)) not in _measured:
+        model = partial(total_bits, own.model, own.tokenizer)
+        measured = ((model, unseen), (bits_of_the_baseline, unseen), (model, seen))
+        _measured[key] = tuple(bits_per_byte(bits_of, drawn) for bits_of, drawn in measured)
     return _measured[key]
 
 
@@ -1037,7 +1058,13 @@ class TestCapstone:
 
     def reach(self, subject, case, mark):
         claims(subject)
-        ours, theirs = share_of_the_baseline(subject, case)
+        ours, theirs, on_seen = share_of_the_baseline(subject, case)
+        expect(
+            ours >= on_seen,
+            f"your model needs {ours:.3f} bits per byte on passages of the held-out part, and "
+            f"{on_seen:.3f} on passages of the part to learn from: what it knows of the first, it "
+            "cannot have learned from the second",
+        )
         expect(
             ours < mark * theirs,
             f"on drawn passages of the held-out part your model needs {ours:.3f} bits per byte, "
