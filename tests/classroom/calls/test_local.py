@@ -391,7 +391,7 @@ def test_an_input_that_was_made_unreadable_is_the_student_s_doing():
         "dampening=0, nesterov=False, maximize=False); return 2 * x",
         "try: y.backward()\n    except Exception: pass\n    return 2 * x",
         "y.backward(); return 1 / 0",
-        "thread = threading.Thread(target=y.backward); thread.start(); thread.join(); return w.grad",
+        "run = threading.Thread(target=y.backward); run.start(); run.join(); return w.grad",
         "run = torch._C._ImperativeEngine().run_backward\n"
         "    return run((y,), (x / x,), False, False, (w,), accumulate_grad=False)[0]",
         "sys.setprofile(None); y.backward(); return w.grad",
