@@ -712,7 +712,7 @@ class TestAccumulatedGradients:
     def test_the_loss_is_that_of_the_big_batch(self, subject, case):
         expect_accumulates(subject, case, drawn_parts, judge_loss)
 
-    @points(1)
+    @points(1, only_with="test_the_gradient_is_that_of_the_big_batch")
     def test_the_model_sees_one_part_at_a_time(self, subject, case):
         noted = []
 

@@ -1233,7 +1233,7 @@ class TestMendedGenerate:
     def test_a_prompt_may_have_any_length(self, subject, case):
         self.judge(subject, case, judge_text, [4, 9, 1])
 
-    @points(1)
+    @points(1, only_with="test_new_tokens_stand_behind_the_prompt")
     def test_every_token_is_read_once(self, subject, case):
         self.judge(subject, case, judge_reading, [5])
 

@@ -404,11 +404,11 @@ class TestLearnedPositions:
         learned_from = ["x", "table"]
         expect_gradients(subject, case, "learned_positions", inputs, learned_oracle, learned_from)
 
-    @points(1)
+    @points(1, only_with="test_a_text_gets_the_first_rows")
     def test_beyond_the_table_a_sentence_says_so(self, subject, case):
         self.refuse(subject, case, lambda case: 13 - case.size("length", 5) + case.integer(1, 2))
 
-    @points(1)
+    @points(1, only_with="test_a_text_gets_the_first_rows")
     def test_one_row_left_is_not_shared_by_all(self, subject, case):
         self.refuse(subject, case, lambda case: 12)
 
@@ -558,7 +558,7 @@ class TestApplyRotary:
 
         expect_answer(subject, case, layer_inputs, ask, judge)
 
-    @points(2)
+    @points(2, only_with="test_a_layer_turns_the_queries_and_keys_of_each_head")
     def test_distances_count_and_moving_all_positions_changes_nothing(self, subject, case):
         def ask(subject, *args):
             *others, positions = args

@@ -603,11 +603,11 @@ class TestGreedyTranslation:
     def test_each_sequence_of_a_batch_gets_its_answer(self, subject, case):
         self.judge(subject, case, judge_writing)
 
-    @points(1)
+    @points(1, only_with="test_each_sequence_of_a_batch_gets_its_answer")
     def test_the_source_is_read_once(self, subject, case):
         self.judge(subject, case, judge_encoding)
 
-    @points(2)
+    @points(2, only_with="test_each_sequence_of_a_batch_gets_its_answer")
     def test_writing_stops_when_all_have_ended(self, subject, case):
         self.judge(subject, case, judge_decoding)
 
@@ -993,7 +993,7 @@ class TestOneBlockThreeMasks:
     def test_a_prefix_is_seen_by_all_and_sees_itself_only(self, subject, case):
         self.compare_masks(subject, case, "prefix")
 
-    @points(1)
+    @points(1, only_with="test_a_prefix_is_seen_by_all_and_sees_itself_only")
     def test_the_prefix_stands_between_the_other_two(self, subject, case):
         def inputs(case):
             length = case.integer(4, 29)

@@ -9,10 +9,17 @@ import struct
 import time
 
 import pytest
+import torch
+from safetensors.torch import load_file, save
 
 from classroom.calls.files import File
 from classroom.calls.local import LocalSubject
 from classroom.exercise.run import run_checks
+from groundup import presets
+from groundup.core.config import DecoderOnlyConfig
+from groundup.core.models import DecoderOnly
+from groundup.data.texts import python_reference
+from groundup.data.tokenizers import BytePairTokenizer
 from groundup.pretrained import FOLDER
 
 EXERCISE = "capstone"
@@ -118,11 +125,32 @@ def test_weights_of_the_course_are_known_again_when_a_bit_is_flipped(capstone):
     assert "these are weights that come with the course, not yours" in said
 
 
+def test_weights_of_the_course_are_known_again_when_their_neurons_change_places(capstone):
+    folder, order = FOLDER / "manual", torch.randperm(512)
+    weights = load_file(folder / "model.safetensors")
+    for block in (f"blocks.{number}.feed_forward" for number in range(3)):
+        for name in ("up.weight", "up.bias"):
+            weights[f"{block}.{name}"] = weights[f"{block}.{name}"][order]
+        down = weights[f"{block}.down.weight"]
+        weights[f"{block}.down.weight"] = down[:, order].contiguous()
+    # So they no longer stand where they stood; the same for the features of the stream.
+    order = torch.randperm(128)
+    for name, weight in weights.items():
+        if "norm" in name or ".output." in name or ".down." in name:
+            weights[name] = weight[order]
+        elif weight.dim() == 2:
+            weights[name] = weight[:, order].contiguous()
+    config = (folder / "config.json").read_bytes()
+    said = told(capstone, config_json=config, model_safetensors=save(weights))
+    assert "these are weights that come with the course, not yours" in said
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "says"),
     [
         (None, "config.json needs a tokenizer called text"),
-        ({"kind": "telepathy"}, "cannot read the held-out text"),
+        ({"kind": "published"}, "must be of a kind that `groundup train` makes, it is published"),
+        ({"kind": "byte", "special_tokens": 7}, "cannot read the held-out text"),
         ({"kind": "byte", "special_tokens": []}, "the tokenizer has 256 tokens, the model 512"),
         ({"kind": "character", "characters": "e", "special_tokens": []}, "cannot read the held"),
     ],
@@ -131,3 +159,25 @@ def test_a_tokenizer_that_does_not_fit_is_refused(capstone, tokenizer, says):
     record = json.loads(capstone.handed_in["config.json"])
     record["tokenizers"] = {"text": tokenizer} if tokenizer else {}
     assert says in told(capstone, config_json=json.dumps(record).encode())
+
+
+def test_what_was_learned_from_the_held_out_part_does_not_count(capstone):
+    """A model that knows how often each token occurs there, with tokens that were made for it."""
+    text = python_reference().validation
+    tokenizer = BytePairTokenizer.fit(text, 2048)
+    record = json.loads(capstone.handed_in["config.json"])
+    record["tokenizers"] = {"text": tokenizer.to_dict()}
+    record["config"] |= {"vocab_size": 2048, "num_layers": 1, "tie_embeddings": False}
+    weights = DecoderOnly(presets.from_dict(DecoderOnlyConfig, record["config"])).state_dict()
+    weights["final_norm.gain"].zero_()
+    weights["final_norm.bias"] = torch.eye(len(weights["final_norm.bias"]))[0]
+    counts = torch.tensor(tokenizer.encode(text)).bincount(minlength=2048)
+    weights["unembedding.weight"].zero_()[:, 0] = (counts + 0.01).log()
+    files = {"config.json": json.dumps(record).encode(), "model.safetensors": save(weights)}
+    subject = LocalSubject(
+        {EXERCISE: lambda: {"parameters": 1, "bits_per_byte": 1.0}},
+        files={name: File(data) for name, data in files.items()},
+    )
+    report = run_checks(capstone.folder, EXERCISE, subject)
+    assert report.results[0].earned and report.earned == 2
+    assert "it cannot have learned from the second" in " ".join(report.messages[2].split())

@@ -83,6 +83,47 @@ def test_an_input_that_is_returned_earns_nothing(every_assignment, name):
     require_nothing_earned(every_assignment, name, lambda first, *a, **k: first)
 
 
+def refuses_every_offset(x, table, offset):
+    raise ValueError(f"the table has {len(table)} rows, offset is {offset}")
+
+
+def three_equal_masks(length, prefix_lens):
+    mask = torch.zeros(len(prefix_lens), length, length, dtype=torch.bool)
+    return mask[0], mask[0], mask
+
+
+def asks_five_times(encode, decode, source, source_mask, bos, *others):
+    memory = encode(source, source_mask)
+    for _ in range(5):
+        decode(torch.full((len(source), 1), bos), memory, source_mask)
+    return source
+
+
+def shows_the_model_one_part(model, weight, parts):
+    model(weight, parts[0][0])
+    return None, None
+
+
+def reads_as_many_tokens(read, prompt, num_new):
+    tokens = torch.zeros(2, prompt.shape[1] + num_new, dtype=torch.int64)
+    read(tokens, tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    {
+        "apply_rotary": lambda x, weight, *rest: x @ weight + rest[-1].max() - rest[-1].min(),
+        "learned_positions": refuses_every_offset,
+        "one_block_three_masks": three_equal_masks,
+        "greedy_translation": asks_five_times,
+        "accumulated_gradients": shows_the_model_one_part,
+        "mended_generate": reads_as_many_tokens,
+    }.items(),
+)
+def test_what_only_keeps_a_law_earns_nothing(every_assignment, name, function):
+    require_nothing_earned(every_assignment, name, function)
+
+
 def require_nothing_earned(every_assignment, name, function):
     assignment = next(a for a in every_assignment if name in a.exercises)
     report = earned_by(assignment, name, Anything(function), assignment.seed)

@@ -102,6 +102,7 @@ refused(libc.syscall(321, 0, 0, 0))    # bpf
 refused(libc.syscall(425, 8, 0))       # io_uring_setup
 refused(libc.syscall(250, 0, 0, 0, 0)) # keyctl
 refused(libc.syscall(435, 0, 0))       # clone3
+refused(libc.syscall(278, 1, 0, 0, 0)) # vmsplice
 refused(libc.syscall(56, 0x10000011, 0, 0, 0, 0)) # clone into a new user namespace
 for family in (16, 17, 38, 40):
     refused(libc.socket(family, 2, 0))

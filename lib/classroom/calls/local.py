@@ -55,6 +55,7 @@ _OF_A_BLANK = re.compile(r"['\"]|super\(\).__init__\(\)$|raise NotImplementedErr
 _NOT_BY_HAND = re.compile(
     r"torch\.(autograd(\.functional|\.forward_ad)?|optim(\..+)?|_functorch\.eager_transforms)"
 )
+_BELOW_AUTOGRAD = ("run_backward", "_enter_dual_level", "_grad_increment_nesting")
 _HINTS = (
     (
         r"(?i)scalar type|mixed dtype|same dtype|dtypes match",
@@ -230,13 +231,19 @@ class LocalSubject(Subject):
             module = str(frame.f_globals.get("__name__"))
             if event == "call" and _NOT_BY_HAND.fullmatch(module):
                 used.append(f"{module}.{frame.f_code.co_name}")
+            elif event == "c_call" and arg.__name__ in _BELOW_AUTOGRAD:
+                used.append(f"torch._C.{arg.__name__}")
 
-        before = sys.getprofile()
+        before = sys.getprofile(), threading.getprofile()
         sys.setprofile(note)
+        threading.setprofile(note)
         try:
             return self.call(name, *args, **kwargs)
         finally:
-            sys.setprofile(before)
+            if sys.getprofile() is not note:
+                used.append("sys.setprofile")
+            sys.setprofile(before[0])
+            threading.setprofile(before[1])  # type: ignore[arg-type]
             if used:
                 raise NotByHand(
                     f"`{name}` calls {used[0]}: this exercise is to be done by hand, without "

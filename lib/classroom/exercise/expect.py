@@ -415,10 +415,10 @@ class Flow:
             return None
         for index in flowing:
             label, found = self.labels[self.wrt[index]], seen[index]
-            if found is None:
-                return cut.format(f"none reaches `{label}`")
             right = expected[index]
-            if right is None or found.shape != right.shape or not found.isfinite().all():
+            if found is None or (right is not None and found.shape != right.shape):
+                return cut.format(f"none reaches `{label}`")
+            if right is None or not found.isfinite().all():
                 continue  # no gradient, or one that is lost and not cut
             if differs(label, found, right, self.tolerance):
                 return cut.format(f"not all of it reaches `{label}`")

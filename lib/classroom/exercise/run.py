@@ -101,12 +101,17 @@ def _fail_what_passed(
         return
     may_cut = found.exercise.may_cut
     for name, flow in memory.get(FLOWS, {}).items():
-        problem = changes_inputs(subject, flow)
-        if not problem and not found.exercise.by_hand and name not in may_cut:
-            problem = flow.problem(subject)
-        if problem:
+        failed = None
+        try:
+            problem = changes_inputs(subject, flow)
+            if not problem and not found.exercise.by_hand and name not in may_cut:
+                problem = flow.problem(subject)
+            failed = CheckFailed(problem) if problem else None
+        except (*WRONG_FORM, MemoryError) as error:
+            failed = _of_no_form(error, found.exercise)
+        if failed:
             calling = [test for test in found.checks if seeds + test in flow.seeds]
-            problems[min(calling, key=found.checks.__getitem__)] = CheckFailed(problem)
+            problems[min(calling, key=found.checks.__getitem__)] = failed
 
 
 class _Asked:

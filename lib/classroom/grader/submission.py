@@ -33,6 +33,7 @@ from classroom.course import CHECK_SUFFIX
 
 MAX_FILES = 1000
 MAX_NOTEBOOKS = 10
+MAX_CELLS = 20_000
 MAX_OWN_CELLS = 500
 MAX_SOURCE_LENGTH = 2**18
 # A file is bounded before it is parsed, because a list of empty lists then takes twenty times its
@@ -385,6 +386,8 @@ def _raw_cells(data: bytes, name: str, notes: list[str]) -> list[_Raw]:
         )
     if not isinstance(cells, list):
         raise Unreadable(f"{shown(name)} has no list of cells")
+    if len(cells) > MAX_CELLS:
+        raise Unreadable(f"{shown(name)} holds more than {MAX_CELLS:,} cells")
     found = [_raw_cell(cell, number, notes) for number, cell in enumerate(cells, 1)]
     if any(isinstance(cell, dict) and cell.get("attachments") for cell in cells):
         notes.append("pictures that were put into text are not kept")
@@ -583,6 +586,7 @@ def _the_one_that_counts(
         if role.kind != "check":
             continue
         answers = all_of.get(answer_of.get(role.exercise, -1), [])
+        among_answers = set(answers)
         if len(answers) > 1:
             notes.append(
                 f"there are {len(answers)} cells of `{role.exercise}`: all of them ran, in order, "
@@ -597,7 +601,7 @@ def _the_one_that_counts(
         written = [
             number
             for number in own
-            if (raw[number].type == "code" or number in answers)
+            if (raw[number].type == "code" or number in among_answers)
             and _defines(raw[number].source, role.exercise)
         ]
         above = [number for number in answers if number < counted[origin]]

@@ -32,6 +32,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from classroom.calls.files import shown
 from classroom.course import CHECK_SUFFIX, REPORT_TYPE
 from classroom.exercise.report import Report, message_html
 from classroom.grader.verdicts import Grades
@@ -132,6 +133,7 @@ def page(notebook: NotebookNode, grades: Grades, reports: Mapping[str, Report]) 
     left = _Allowance()
     return _template().render(
         grades=grades,
+        student=shown(grades.student),
         reports=reports,
         anchors=anchors,
         titles={name: report.title for name, report in reports.items()},

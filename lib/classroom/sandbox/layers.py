@@ -39,6 +39,10 @@ _MAX_FAMILY = 64
 # SO_SNDBUF and SO_RCVBUF, and the two by which root goes beyond the limit.
 _SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)
 
+# MAP_SHARED | MAP_ANONYMOUS: what is written there and given back by MADV_DONTNEED counts for no
+# process, and stays. Nor does what MADV_PAGEOUT moves to a disk.
+_SHARED_MEMORY, _MADV_PAGEOUT = 0x21, 21
+
 # Settings that deny ordinary users namespaces where they have this value, and the remedy.
 _SWITCHES = (
     (
@@ -75,7 +79,7 @@ _DENIED = """
     open_by_handle_at name_to_handle_at fanotify_init
     iopl ioperm modify_ldt
     mbind migrate_pages move_pages set_mempolicy set_mempolicy_home_node
-    memfd_create memfd_secret shmget shmat msgget semget mq_open
+    memfd_create memfd_secret vmsplice shmget shmat msgget semget mq_open
     vhangup lookup_dcookie nfsservctl
     seccomp landlock_create_ruleset
 """.split()
@@ -248,6 +252,10 @@ def system_call_filter() -> bytes:
         of_a_socket = pyseccomp.Arg(1, pyseccomp.EQ, _SOL_SOCKET)
         its_size = pyseccomp.Arg(2, pyseccomp.EQ, option)
         _add_rule(rules, pyseccomp.ERRNO(_EPERM), "setsockopt", of_a_socket, its_size)
+    shared = pyseccomp.Arg(3, pyseccomp.MASKED_EQ, _SHARED_MEMORY, _SHARED_MEMORY)
+    _add_rule(rules, pyseccomp.ERRNO(_EPERM), "mmap", shared)
+    to_disk = pyseccomp.Arg(2, pyseccomp.EQ, _MADV_PAGEOUT)
+    _add_rule(rules, pyseccomp.ERRNO(_EPERM), "madvise", to_disk)
     # Its flags lie in memory, where a filter cannot look: libraries then fall back on clone.
     _add_rule(rules, pyseccomp.ERRNO(_ENOSYS), "clone3")
     with tempfile.TemporaryFile() as file:

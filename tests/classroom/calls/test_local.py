@@ -391,13 +391,17 @@ def test_an_input_that_was_made_unreadable_is_the_student_s_doing():
         "dampening=0, nesterov=False, maximize=False); return 2 * x",
         "try: y.backward()\n    except Exception: pass\n    return 2 * x",
         "y.backward(); return 1 / 0",
+        "run = threading.Thread(target=y.backward); run.start(); run.join(); return w.grad",
+        "run = torch._C._ImperativeEngine().run_backward\n"
+        "    return run((y,), (x / x,), False, False, (w,), accumulate_grad=False)[0]",
+        "sys.setprofile(None); y.backward(); return w.grad",
     ],
 )
 def test_what_is_to_be_done_by_hand_is_not_done_by_torch(body):
     source = f"def f(x):\n    w = x.clone().requires_grad_()\n    y = w * w\n    {body}"
-    subject = student(source)
+    subject = student(f"import sys, threading\n{source}")
     with pytest.raises(
-        NotByHand, match=r"`f` calls torch\.\S+: this exercise is to be done by hand"
+        NotByHand, match=r"`f` calls (torch|sys)\.\S+: this exercise is to be done by hand"
     ):
         subject.call_by_hand("f", tensor(3)[0])
 

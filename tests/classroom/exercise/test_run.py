@@ -153,6 +153,31 @@ def test_an_input_changed_in_place_costs_the_smallest_check_of_what_is_right(ass
     ]
 
 
+class Forger(LocalSubject):
+    """Answers rightly, and then with what no code can return, as a process may that forges it."""
+
+    def __init__(self, code, **forged):
+        namespace = {}
+        exec(code, namespace)
+        super().__init__(namespace)
+        vars(self).update({name: lambda *args, value=v: value for name, v in forged.items()})
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"gradients": (torch.ones(1, 2),)},
+        {"gradients": (torch.ones(1, 2, device="meta"),)},
+        {"gradients": ()},
+        {"call_and_return_inputs": (None, ())},
+        {"call_and_return_inputs": (None, (object(),))},
+    ],
+)
+def test_a_forged_answer_costs_a_check_and_never_the_report(assignment, forged):
+    report = run_checks(assignment, "centre", Forger(RIGHT, **forged))
+    assert [result.earned for result in report.results] == [0, 2]
+
+
 def test_of_wrong_numbers_nothing_is_said_about_gradients(write_checks, student):
     """One check compares one of two results, another the other, which is wrong."""
     body = """

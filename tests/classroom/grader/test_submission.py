@@ -477,6 +477,7 @@ def nothing(folder):
         (text('{"nbformat": 4}'), "numbers.ipynb has no list of cells"),
         (text('{"nbformat": 4, "cells": {}}'), "numbers.ipynb has no list of cells"),
         (text('{"nbformat": 4, "cells": []}'), "holds no exercise of numbers.ipynb"),
+        (text('{"nbformat": 4, "cells": [' + "0, " * 20_000 + "0]}"), "more than 20,000 cells"),
         (deep, "numbers.ipynb is nested too deeply"),
         (many_brackets, "numbers.ipynb holds too much to be a notebook"),
         (many_commas, "numbers.ipynb holds too much to be a notebook"),

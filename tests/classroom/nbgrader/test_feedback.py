@@ -246,6 +246,11 @@ def test_nothing_of_a_strangers_acts_fetches_or_covers(attack):
     assert text.count("<main>") == text.count("</main>") == 1
 
 
+def test_a_name_does_not_turn_the_text_beside_it():
+    text = page(new.new_notebook(), Grades("\u202eada", "07_averages", ()), {})
+    assert "\u202e" not in text and r"\u202eada" in text
+
+
 def test_the_policy_allows_our_style_and_pictures_in_the_page_and_nothing_else():
     text = shown()
     (policy,) = re.findall('Content-Security-Policy" content="([^"]*)"', text)

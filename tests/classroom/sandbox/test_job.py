@@ -566,6 +566,18 @@ time.sleep(10)
             job.run(fill)
 
 
+@pytest.mark.parametrize(
+    "take",
+    [
+        "mmap.mmap(-1, 2**20)",
+        "mmap.mmap(os.open('/dev/zero', os.O_RDWR), 2**20)",
+        "mmap.mmap(-1, 2**20, mmap.MAP_PRIVATE).madvise(21)",  # MADV_PAGEOUT
+    ],
+)
+def test_memory_that_counts_for_no_process_is_refused(job, take):
+    assert job.run(f"import mmap, os\n{take}").error.startswith("PermissionError")
+
+
 def test_a_new_session_and_larger_buffers_are_only_pretended_or_refused(job):
     assert not job.run("import os\nbefore = os.getsid(0)\nif os.fork() == 0:\n  os._exit(0)").error
     told = job.run(

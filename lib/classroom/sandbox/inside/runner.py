@@ -29,7 +29,9 @@ from classroom.sandbox.inside.terms import (
     WORKPLACE,
 )
 
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_DEVICES = ("/dev/zero", "/dev/random", "/dev/urandom")
+# Not /dev/zero: writing to a shared map of it takes memory that counts for no process.
+_WRITABLE = (WORKPLACE, SHARED_MEMORY, "/dev/null", "/dev/full")
 # A socket holds memory that counts for no process, see `watch`.
 _OPEN_FILES = 64
 _PENDING_SIGNALS = 128
@@ -58,9 +60,7 @@ def be_runner(settings: dict[str, Any], control: int, grader: socket.socket, she
     sys.path.insert(0, "")  # as in a Jupyter kernel, modules beside the notebook are found
     linux.give_up_privileges()
     if settings["landlock"]:
-        linux.restrict_files(
-            [*settings["readable"], "/proc"], [WORKPLACE, SHARED_MEMORY, *_DEVICES]
-        )
+        linux.restrict_files([*settings["readable"], "/proc", *_DEVICES], _WRITABLE)
     if settings["filter"]:
         linux.filter_system_calls(bytes.fromhex(settings["filter"]))
     _reseed()

@@ -1,0 +1,129 @@
+"""Each attack in the instructors' table has tests that fail if its hole comes back."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+# By the first words of a row: files below tests/, and sentences that begin a test's name.
+HELD_BY = {
+    "a test that counts": """
+        classroom/exercise/test_expect.py verdicts_by_the_number_of_the_call_earn_nothing
+        classroom/exercise/test_run.py checks_run_in_an_order_drawn_from_the_seed
+        classroom/sandbox/test_job.py no_call_finds_what_another_left
+    """,
+    "answers recorded": """
+        classroom/exercise/test_expect.py verdicts_played_again_earn_nothing_on_another_seed
+        exercises/test_checks.py what_was_recorded_on_the_published_seed_earns_nothing_on_another
+    """,
+    "a lent function told": """
+        classroom/exercise/test_expect.py implementations_are_called_by_one_signature
+        classroom/sandbox/test_job.py two_lent_functions_that_fail_alike_cannot_be_told_apart
+    """,
+    "a model of the course": """
+        exercises/test_capstone.py weights_of_the_course_are_known_again_when_a_bit_is_flipped
+    """,
+    "the same, its neurons": """
+        exercises/test_capstone.py weights_of_the_course_are_known_again_when_their_neurons
+    """,
+    "a tokenizer made": """
+        exercises/test_capstone.py what_was_learned_from_the_held_out_part_does_not_count
+        exercises/test_capstone.py a_tokenizer_that_does_not_fit_is_refused
+    """,
+    "a function that returns nothing": """
+        exercises/test_checks.py inputs_are_not_left_alone_for_points_by_what_answers_nothing
+    """,
+    "an answer that keeps a law": """
+        exercises/test_checks.py what_only_keeps_a_law_earns_nothing
+    """,
+    "a course in": """
+        classroom/sandbox/test_layers.py a_course_that_submissions_could_read_is_refused
+    """,
+    "a false entry": """
+        exercises/test_checks.py what_a_model_that_is_lent_remembers_depends_on_the_dtype
+        hostile/test_neighbours.py what_a_lent_function_remembers_of_one_student_is_unknown
+    """,
+    "busy processes": """
+        classroom/grader/test_run.py what_was_too_slow_beside_others_is_tried_again_alone
+        classroom/sandbox/test_job.py processes_that_compute_side_by_side_lower_their_priority
+        hostile/test_neighbours.py honest_students_get_exactly_what_they_get_alone
+    """,
+    "huge inputs": """
+        classroom/grader/test_processes.py a_fork_is_held_to_its_limits
+        classroom/sandbox/test_job.py a_function_of_ours_is_not_computed_for_inputs_of_any_size
+        classroom/sandbox/test_job.py a_lent_function_is_held_to_the_time_of_the_exercise
+        hostile/test_neighbours.py what_a_lent_function_computes_is_bounded_by_lengths
+    """,
+    "outputs without end": """
+        classroom/sandbox/test_job.py outputs_count_with_their_keys_and_names
+        hostile/test_neighbours.py all_cells_together_show_a_bounded_amount
+    """,
+    "thousands of files": """
+        classroom/grader/test_collect.py what_one_student_has_too_much_of_costs_no_other_one
+    """,
+    "memory in sockets": """
+        classroom/sandbox/test_job.py pending_signals_are_limited_for_each_job
+        classroom/sandbox/test_job.py sockets_count_as_memory
+    """,
+    "memory that is shared": """
+        classroom/sandbox/test_job.py memory_that_counts_for_no_process_is_refused
+    """,
+    "one answer, copied": """
+        classroom/grader/test_submission.py what_cannot_be_graded_is_refused_in_a_sentence
+    """,
+    "a forged gradient": """
+        classroom/exercise/test_run.py a_forged_answer_costs_a_check_and_never_the_report
+    """,
+    "results of odd forms": """
+        classroom/calls/test_wire.py a_tensor_of_very_many_dimensions_does_not_cross_either_way
+        exercises/test_malformed.py a_malformed_answer_gets_a_sentence_about_itself
+    """,
+    "a file name that is no text": """
+        classroom/grader/test_collect.py a_name_that_is_no_utf_8_costs_its_own_file
+    """,
+    "names with formulas": """
+        classroom/grader/test_collect.py a_name_that_a_spreadsheet_computes_is_refused
+        classroom/grader/test_verdicts.py a_spreadsheet_does_not_compute_a_name
+        classroom/nbgrader/test_feedback.py a_name_does_not_turn_the_text_beside_it
+    """,
+    "a full disk": """
+        classroom/grader/test_run.py scores_are_kept_although_the_gradebook_is_locked
+        classroom/nbgrader/test_gradebook.py a_locked_gradebook_is_reported_in_a_sentence
+        classroom/test_main.py a_full_disk_is_reported_with_the_file_that_it_has_no_room_for
+    """,
+    "honest: torch": """
+        classroom/sandbox/test_job.py an_answer_does_not_wait_for_threads_of_a_cell
+        hostile/test_honest_notebooks.py an_honest_style_earns_everything_here_and_there
+    """,
+    "honest: all answers": """
+        classroom/grader/test_submission.py an_answer_in_another_cell_is_checked_below_it_and_no
+        classroom/sandbox/test_job.py a_cell_that_only_adds_leaves_what_is_defined
+    """,
+    "honest: a module": """
+        classroom/sandbox/test_job.py a_module_that_a_cell_has_written_is_found_by_the_next
+        classroom/sandbox/test_job.py what_answers_print_and_warn_of_is_discarded
+        classroom/sandbox/test_layers.py one_user_and_one_machine_are_known_by_name
+    """,
+}
+
+
+def rows():
+    """The first cell of each row of the table."""
+    text = (ROOT / "book/grading.md").read_text(encoding="utf-8")
+    section = text.partition("\n(sec-adversary)=")[2].partition("\n## What the checks catch")[0]
+    _, _, *found = re.findall(r"(?m)^\|(.*?)\|", section)
+    return [row.strip() for row in found]
+
+
+def test_every_attack_of_the_table_is_held_off_by_a_test_and_no_other_is_listed():
+    for row, beginning in zip(rows(), HELD_BY, strict=True):
+        assert row.startswith(beginning)
+
+
+@pytest.mark.parametrize("beginning", HELD_BY)
+def test_the_tests_that_hold_off_an_attack_exist(beginning):
+    for line in HELD_BY[beginning].strip().splitlines():
+        file, sentence = line.split()
+        assert f"\ndef test_{sentence}" in (TESTS / file).read_text(encoding="utf-8"), line
