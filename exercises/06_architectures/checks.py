@@ -1167,7 +1167,8 @@ def what_is_left(subject, name, *args):
 
 
 def nothing_changed(after, name, *args):
-    for number, (before, now) in enumerate(zip(args, after, strict=True), start=1):
+    second, third = ("gradients", None) if name == "sgd_step" else ("tokens", "targets")
+    for label, before, now in zip(("parameters", second, third), args, after, strict=False):
         before, now = leaves_of(before), leaves_of(now)
         for path in [*before, *now]:
             if path not in now:
@@ -1179,7 +1180,7 @@ def nothing_changed(after, name, *args):
             else:
                 continue
             return (
-                f"`{name}` changes its argument number {number}: after the call {change}. Compute "
+                f"`{name}` changes its argument `{label}`: after the call {change}. Compute "
                 "new tensors and new dictionaries, and leave what you are given as it is"
             )
     return None

@@ -1144,7 +1144,7 @@ class Reader:
     """
 
     def __init__(self, table):
-        self.table, self.num_read = table, 0
+        self.table, self.num_read, self.given = table, 0, []
 
     def logits(self, tokens, positions):
         places = (
@@ -1159,6 +1159,7 @@ class Reader:
                 f"{tuple(tokens.shape)} and {tuple(positions.shape)}"
             )
         self.num_read += tokens.shape[1]
+        self.given.append([tokens[0].tolist(), positions[0].tolist()])
         if cache is not None:
             tokens = torch.cat([cache["tokens"], tokens], dim=1)
             positions = torch.cat([cache["positions"], positions], dim=1)
@@ -1171,12 +1172,12 @@ def generate_inputs(case, lengths):
 
 
 def generated(subject, problems):
-    """Return what was written to each prompt, and how many tokens were read."""
+    """Return what was written to each prompt, how many tokens were read, and which, where."""
     found = []
     for prompt, table, num_new in problems:
         reader = Reader(table)
         written = subject.call("mended_generate", subject.lend(reader.read), prompt, num_new)
-        found.append((written, reader.num_read))
+        found.append((written, reader.num_read, reader.given))
     return found
 
 
@@ -1186,7 +1187,7 @@ def expected_text(prompt, table, num_new):
 
 
 def judge_text(found, problems):
-    for (written, _), (prompt, table, num_new) in zip(found, problems, strict=True):
+    for (written, _, given), (prompt, table, num_new) in zip(found, problems, strict=True):
         expected = expected_text(prompt, table, num_new)
         if not isinstance(written, torch.Tensor) or written.shape != expected.shape:
             return (
@@ -1195,16 +1196,19 @@ def judge_text(found, problems):
             )
         wrong = (written != expected).any(dim=0)
         if wrong.any():
-            place = int(wrong.nonzero()[0])
+            index = int(wrong.nonzero()[0])
+            calls = (f"tokens {t} at positions {p}" for t, p in given[: index + 1])
             return (
-                f"after a prompt of {prompt.shape[1]} tokens, new token {place} is "
-                f"{written[:, place].tolist()}, without a cache it is {expected[:, place].tolist()}"
+                f"after a prompt of {prompt.shape[1]} tokens, new token {index} is "
+                f"{written[:, index].tolist()}, without a cache it is "
+                f"{expected[:, index].tolist()}. For it, `read` was given, in the first sequence: "
+                f"{'; then '.join(calls)}"
             )
     return None
 
 
 def judge_reading(found, problems):
-    for (_, num_read), (prompt, _, num_new) in zip(found, problems, strict=True):
+    for (_, num_read, _), (prompt, _, num_new) in zip(found, problems, strict=True):
         most = prompt.shape[1] + num_new
         if not most - 1 <= num_read <= most:
             return (
@@ -1247,7 +1251,7 @@ class TestMendedGenerate:
 # 8.9 ------------------------------------------------------------------------------------------
 
 OUTPUT = {"output": "batch num_heads length d_value"}
-CHUNKED = {**OUTPUT, "state": "batch num_heads d_head d_value"}
+CHUNKED = {**OUTPUT, "states": "num_chunks batch num_heads d_head d_value"}
 STEP = {"output": "batch num_heads d_value", "state": "batch num_heads d_head d_value"}
 
 
@@ -1351,7 +1355,7 @@ def last_chunk_inputs(case):
     args = retention_inputs(case, length=7, chunk_len=3, batch=1)
     slope = case.normal(*args[2].shape)
     slope[:, :, :6] = 0.0
-    return args, [slope, torch.zeros_like(args[1][:, :, 0, :, None] * args[2][:, :, 0, None])]
+    return args, [slope, torch.zeros(3, 1, *args[1].shape[1:2], 5, 4, dtype=slope.dtype)]
 
 
 def gradients_of_the_last_chunk(subject, args, slopes):
@@ -1380,7 +1384,7 @@ def judge_gradients(seen, args, slopes):
     title="Linear attention: three forms that agree",
     asks="Write linear attention with a decay in three forms: `retention_parallel` computes all "
     "pairs at once, `retention_step` adds one token to a state and reads it, and "
-    "`retention_chunked` is parallel within chunks and has a state between them.",
+    "`retention_chunked` is parallel within chunks, and returns the states after them, too.",
     difficulty=3,
     importance=3,
     minutes=35,
@@ -1418,9 +1422,9 @@ class TestRetention:
             self.chunked(subject, case, "output", length=9, chunk_len=chunk_len, batch=1)
 
     @points(1)
-    def test_the_state_after_the_last_chunk_is_that_of_all_tokens(self, subject, case):
-        for chunk_len in (7, 15):
-            self.chunked(subject, case, "state", length=9, chunk_len=chunk_len, batch=1)
+    def test_the_state_after_each_chunk_is_that_of_all_tokens_so_far(self, subject, case):
+        for chunk_len in (2, 7, 15):
+            self.chunked(subject, case, "states", length=9, chunk_len=chunk_len, batch=1)
 
     @points(1)
     def test_gradients_flow_from_the_last_chunk_to_the_first(self, subject, case):

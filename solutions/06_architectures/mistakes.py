@@ -827,6 +827,13 @@ PaddingInTheSpread = Smoothed.but(
 """Padding is excluded from the usual loss, but not from the smoothing term; exclude it from
 both."""
 
+MeanOfTheSequences = Smoothed.but(
+    "return nats[targets != pad].mean()",
+    "real = targets != pad\nreturn ((nats * real).sum(dim=1) / real.sum(dim=1)).mean()",
+)
+"""It is the mean of each sequence's mean, so a token of a short sequence weighs more than one of a
+long sequence: add up all, then divide once by the number of targets that count."""
+
 DividedByAllPlaces = Smoothed.but("nats[targets != pad]", "(nats * (targets != pad))")
 """The sum over real targets is divided by the number of all positions, padding included."""
 

@@ -1398,7 +1398,7 @@ class Reader:
     """
 
     def __init__(self, table):
-        self.table, self.num_read = table, 0
+        self.table, self.num_read, self.given = table, 0, []
 
     def logits(self, tokens, positions):
         places = (
@@ -1413,6 +1413,7 @@ class Reader:
                 f"{tuple(tokens.shape)} and {tuple(positions.shape)}"
             )
         self.num_read += tokens.shape[1]
+        self.given.append([tokens[0].tolist(), positions[0].tolist()])
         if cache is not None:
             tokens = torch.cat([cache["tokens"], tokens], dim=1)
             positions = torch.cat([cache["positions"], positions], dim=1)
@@ -1425,12 +1426,12 @@ def generate_inputs(case, lengths):
 
 
 def generated(subject, problems):
-    """Return what was written to each prompt, and how many tokens were read."""
+    """Return what was written to each prompt, how many tokens were read, and which, where."""
     found = []
     for prompt, table, num_new in problems:
         reader = Reader(table)
         written = subject.call("mended_generate", subject.lend(reader.read), prompt, num_new)
-        found.append((written, reader.num_read))
+        found.append((written, reader.num_read, reader.given))
     return found
 
 
@@ -1446,7 +1447,7 @@ def expected_text(prompt, table, num_new):
 
 
 def judge_text(found, problems):
-    for (written, _), (prompt, table, num_new) in zip(found, problems, strict=True):
+    for (written, _, given), (prompt, table, num_new) in zip(found, problems, strict=True):
         expected = expected_text(prompt, table, num_new)
         if not isinstance(written, torch.Tensor) or written.shape != expected.shape:
             return (
@@ -1455,16 +1456,19 @@ def judge_text(found, problems):
             )
         wrong = (written != expected).any(dim=0)
         if wrong.any():
-            place = int(wrong.nonzero()[0])
+            index = int(wrong.nonzero()[0])
+            calls = (f"tokens {t} at positions {p}" for t, p in given[: index + 1])
             return (
-                f"after a prompt of {prompt.shape[1]} tokens, new token {place} is "
-                f"{written[:, place].tolist()}, without a cache it is {expected[:, place].tolist()}"
+                f"after a prompt of {prompt.shape[1]} tokens, new token {index} is "
+                f"{written[:, index].tolist()}, without a cache it is "
+                f"{expected[:, index].tolist()}. For it, `read` was given, in the first sequence: "
+                f"{'; then '.join(calls)}"
             )
     return None
 
 
 def judge_reading(found, problems):
-    for (_, num_read), (prompt, _, num_new) in zip(found, problems, strict=True):
+    for (_, num_read, _), (prompt, _, num_new) in zip(found, problems, strict=True):
         most = prompt.shape[1] + num_new
         if not most - 1 <= num_read <= most:
             return (
@@ -1507,7 +1511,7 @@ class TestMendedGenerate:
 # 8.9 ------------------------------------------------------------------------------------------
 
 OUTPUT = {"output": "batch num_heads length d_value"}
-CHUNKED = {**OUTPUT, "state": "batch num_heads d_head d_value"}
+CHUNKED = {**OUTPUT, "states": "num_chunks batch num_heads d_head d_value"}
 STEP = {"output": "batch num_heads d_value", "state": "batch num_heads d_head d_value"}
 
 
@@ -1552,10 +1556,13 @@ def step_oracle(state, query, key, value, decay):
 
 @oracle
 def chunked_oracle(query, key, value, decay, chunk_len):
-    """Give the sum over all earlier tokens, whatever the chunks."""
-    faded = decay[:, None] ** torch.arange(query.shape[2] - 1, -1, -1)
-    state = torch.einsum("hs,bhsi,bhsj->bhij", faded, key, value)
-    return retention_oracle(query, key, value, decay), state
+    """Give the sums over all earlier tokens, for each token and at the end of each chunk."""
+    states = []
+    for start in range(0, query.shape[2], chunk_len):
+        k, v = (x[:, :, : start + chunk_len] for x in (key, value))
+        faded = decay[:, None] ** torch.arange(k.shape[2] - 1, -1, -1)
+        states.append(torch.einsum("hs,bhsi,bhsj->bhij", faded, k, v))
+    return retention_oracle(query, key, value, decay), torch.stack(states)
 
 
 def twin_inputs(case):
@@ -1622,7 +1629,7 @@ def last_chunk_inputs(case):
     args = retention_inputs(case, length=7, chunk_len=3, batch=1)
     slope = case.normal(*args[2].shape)
     slope[:, :, :6] = 0.0
-    return args, [slope, torch.zeros_like(args[1][:, :, 0, :, None] * args[2][:, :, 0, None])]
+    return args, [slope, torch.zeros(3, 1, *args[1].shape[1:2], 5, 4, dtype=slope.dtype)]
 
 
 def gradients_of_the_last_chunk(subject, args, slopes):
@@ -1651,7 +1658,7 @@ def judge_gradients(seen, args, slopes):
     title="Linear attention: three forms that agree",
     asks="Write linear attention with a decay in three forms: `retention_parallel` computes all "
     "pairs at once, `retention_step` adds one token to a state and reads it, and "
-    "`retention_chunked` is parallel within chunks and has a state between them.",
+    "`retention_chunked` is parallel within chunks, and returns the states after them, too.",
     difficulty=3,
     importance=3,
     minutes=35,
@@ -1689,9 +1696,9 @@ class TestRetention:
             self.chunked(subject, case, "output", length=9, chunk_len=chunk_len, batch=1)
 
     @points(1)
-    def test_the_state_after_the_last_chunk_is_that_of_all_tokens(self, subject, case):
-        for chunk_len in (7, 15):
-            self.chunked(subject, case, "state", length=9, chunk_len=chunk_len, batch=1)
+    def test_the_state_after_each_chunk_is_that_of_all_tokens_so_far(self, subject, case):
+        for chunk_len in (2, 7, 15):
+            self.chunked(subject, case, "states", length=9, chunk_len=chunk_len, batch=1)
 
     @points(1)
     def test_gradients_flow_from_the_last_chunk_to_the_first(self, subject, case):

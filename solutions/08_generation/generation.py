@@ -619,7 +619,7 @@ def beam_search(
 #
 # - `retention_parallel` computes the weights of all pairs at once, `(length, length)` for each head, then the output.
 # - `retention_step` is the recurrent form. It gets the state after the earlier tokens and one new token, and returns that token's output and the new state. Do not change the state that you are given, because another sequence may continue from it.
-# - `retention_chunked` is the form for training on long sequences. It cuts the sequence into chunks of `chunk_len` tokens, of which the last may be shorter. Within a chunk it is parallel; what came before the chunk is read from a state, which is updated once per chunk. It returns the output and the state after the last token, from which `retention_step` can continue.
+# - `retention_chunked` is the form for training on long sequences. It cuts the sequence into chunks of `chunk_len` tokens, of which the last may be shorter. Within a chunk it is parallel; what came before the chunk is read from a state, which is updated once per chunk. It returns the output and the states after each chunk, one after the other; from the last one `retention_step` can continue.
 #
 # `decay` holds one number for each head, above 0 and at most 1. Sequences may have hundreds of tokens: $0.1^{400}$ is 0 in float64, $0.1^{-400}$ is infinite, and 0 times infinity is NaN.
 #
@@ -689,22 +689,23 @@ def retention_chunked(
     decay: torch.Tensor,
     chunk_len: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the weights within chunks, and read earlier chunks from a state: (output, state).
+    """Compute the weights within chunks, and read earlier chunks from a state: (output, states).
 
     Shapes: as for `retention_parallel`; returns the output, (batch, num_heads, length, d_value),
-    and the state after the last token, (batch, num_heads, d_head, d_value).
+    and the states after each chunk, (num_chunks, batch, num_heads, d_head, d_value).
     """
     ### BEGIN SOLUTION
     fade = decay[:, None, None]
     state = (key[:, :, :1].transpose(-2, -1) @ value[:, :, :1]) * 0.0
-    outputs = []
+    outputs, states = [], []
     for q, k, v in zip(*(x.split(chunk_len, dim=2) for x in (query, key, value)), strict=True):
         count = q.shape[2]
         number = torch.arange(1, count + 1)[:, None]
         outputs.append(retention_parallel(q, k, v, decay) + (q * fade**number) @ state)
         added = (k * fade ** (count - number)).transpose(-2, -1) @ v
         state = fade**count * state + added
-    return torch.cat(outputs, dim=2), state
+        states.append(state)
+    return torch.cat(outputs, dim=2), torch.stack(states)
     ### END SOLUTION
 
 
@@ -891,11 +892,17 @@ def token_by_token():
     return torch.stack(outputs, dim=2), state
 
 
+def chunk_by_chunk():
+    """Run the chunked form; return the outputs and the last state."""
+    output, states = retention_chunked(q, k, v, decay, 64)
+    return output, states[-1]
+
+
 expected = retention_parallel(q, k, v, decay)
 for form, run in (
     ("parallel", lambda: (retention_parallel(q, k, v, decay), None)),
     ("recurrent", token_by_token),
-    ("chunks of 64", lambda: retention_chunked(q, k, v, decay, 64)),
+    ("chunks of 64", chunk_by_chunk),
 ):
     began = time.perf_counter()
     output, state = run()

@@ -62,6 +62,12 @@ TemperatureAfterTheCuts = NextToken.but("logits = with_temperature(logits, tempe
 """`next_token` applies the temperature last, so `top_p` uses other probabilities; the temperature
 comes first, then `top_k` and `top_p`."""
 
+ForgetsK = NextToken.but("if k is not None:\n    logits = top_k(logits, k)", "")
+"""`next_token` does not use `k`: `top_k` comes after the temperature, if `k` is not None."""
+
+ForgetsP = NextToken.but("if p is not None:\n    logits = top_p(logits, p)", "")
+"""`next_token` does not use `p`: `top_p` comes after `top_k`, if `p` is not None."""
+
 ShareCutBeforeK = NextToken.but(
     "if k is not None:…\n    logits = top_p(logits, …",
     "if p is not None:\n"
@@ -890,7 +896,7 @@ class Retention(Correct, exercise="retention_chunked"):
     def retention_chunked(query, key, value, decay, chunk_len):
         fade = decay[:, None, None]
         state = key.new_zeros(*key.shape[:2], key.shape[-1], value.shape[-1])
-        outputs = []
+        outputs, states = [], []
         for start in range(0, query.shape[2], chunk_len):
             q, k, v = (x[:, :, start : start + chunk_len] for x in (query, key, value))
             n = q.shape[2]
@@ -898,7 +904,8 @@ class Retention(Correct, exercise="retention_chunked"):
             before = fade**i * (q @ state)
             outputs.append(before + retention_parallel(q, k, v, decay))
             state = fade**n * state + (fade ** (n - i) * k).mT @ v
-        return torch.cat(outputs, dim=2), state
+            states.append(state)
+        return torch.cat(outputs, dim=2), torch.stack(states)
 
 
 FutureIncluded = Retention.but("distance.clamp(min=0)).tril()", "distance.abs())")
@@ -1079,9 +1086,14 @@ ShortChunkFadesAsAFullOne = Retention.but("fade**n * state", "fade**chunk_len * 
 """After a last chunk that is not full, the state of the past has faded by `chunk_len` steps; it
 fades once for each token that the chunk really has."""
 
+OneChunkForAll = Retention.but("in range(0, query.shape[2], chunk_len)", "in [0]").but(
+    "start + chunk_len", "query.shape[2]"
+)
+"""The whole sequence is one chunk, so `chunk_len` is not used, and there is one state instead of
+one for each chunk."""
+
 PaddingFades = Retention.but(
-    "return torch.cat(outputs, dim=2), state",
-    "return torch.cat(outputs, dim=2), fade ** (-query.shape[2] % chunk_len) * state",
+    "states.append(state)", "states.append(fade ** (chunk_len - n) * state)"
 )
 """The state fades on through the padding of the last chunk; it must be the state after the last
 real token."""

@@ -570,7 +570,7 @@ class PairsOneByOne(Variant, exercise="retention_chunked"):
     def retention_chunked(query, key, value, decay, chunk_len):
         batch, num_heads, length, d_head = query.shape
         state = torch.zeros(batch, num_heads, d_head, value.size(-1)).to(value)
-        outputs = [None] * length
+        outputs, states = [None] * length, []
         for start in range(0, length, chunk_len):
             end, past = min(start + chunk_len, length), state
             for t in range(start, end):
@@ -582,7 +582,8 @@ class PairsOneByOne(Variant, exercise="retention_chunked"):
                 state = retention_step(state, query[:, :, t], key[:, :, t], value[:, :, t], decay)[
                     1
                 ]
-        return torch.stack(outputs, dim=2), state
+            states.append(state)
+        return torch.stack(outputs, dim=2), torch.stack(states)
 
 
 class Einsums(Variant, exercise="retention_chunked"):
@@ -601,7 +602,7 @@ class Einsums(Variant, exercise="retention_chunked"):
         return torch.einsum("bhi,bhij->bhj", query, fresh), fresh
 
     def retention_chunked(query, key, value, decay, chunk_len):
-        state, outputs = None, []
+        state, outputs, states = None, [], []
         chunks = [x.split(chunk_len, dim=2) for x in (query, key, value)]
         for q, k, v in zip(*chunks, strict=True):
             n = q.shape[2]
@@ -614,12 +615,13 @@ class Einsums(Variant, exercise="retention_chunked"):
                 output = output + torch.einsum("ht,bhti,bhij->bhtj", seen, q, state)
                 kept = kept + decay[:, None, None] ** n * state
             state = kept
+            states.append(kept)
             outputs.append(output)
-        return torch.cat(outputs, 2), state
+        return torch.cat(outputs, 2), torch.stack(states)
 
 
 class AllChunksAtOnce(Variant, exercise="retention_chunked"):
-    """Padded to full chunks on an axis of their own; padding in front, where nothing is to fade."""
+    """Padded to full chunks on an axis of their own; the last state is freed from its padding."""
 
     def retention_parallel(query, key, value, decay):
         return retention_chunked(query, key, value, decay, query.shape[2])[0]
@@ -632,7 +634,7 @@ class AllChunksAtOnce(Variant, exercise="retention_chunked"):
     def retention_chunked(query, key, value, decay, chunk_len):
         missing = -query.shape[2] % chunk_len
         q, k, v = (
-            F.pad(x, (0, 0, missing, 0)).unflatten(2, (-1, chunk_len)) for x in (query, key, value)
+            F.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, chunk_len)) for x in (query, key, value)
         )
         gamma = decay.reshape(-1, 1, 1, 1)
         place = torch.arange(chunk_len)
@@ -640,12 +642,12 @@ class AllChunksAtOnce(Variant, exercise="retention_chunked"):
         faded = torch.where(distance >= 0, gamma ** distance.relu(), 0.0)
         within = (q @ k.mT * faded) @ v
         added = (k * gamma ** (chunk_len - 1 - place)[:, None]).mT @ v
-        state, before = torch.zeros_like(added[:, :, 0]), []
+        states = [torch.zeros_like(added[:, :, 0])]
         for one in added.unbind(2):
-            before.append(state)
-            state = state * decay[:, None, None] ** chunk_len + one
-        output = within + (q * gamma ** (place + 1)[:, None]) @ torch.stack(before, 2)
-        return output.flatten(2, 3)[:, :, missing:], state
+            states.append(states[-1] * decay[:, None, None] ** chunk_len + one)
+        output = within + (q * gamma ** (place + 1)[:, None]) @ torch.stack(states[:-1], 2)
+        states[-1] = states[-1] / decay[:, None, None] ** missing
+        return output.flatten(2, 3)[:, :, : query.shape[2]], torch.stack(states[1:])
 
 
 class SplitPowers(Variant, exercise="retention_chunked"):
@@ -671,6 +673,7 @@ class SplitPowers(Variant, exercise="retention_chunked"):
 
     def retention_chunked(query, key, value, decay, chunk_len):
         past, parts = 0.0 * key[:, :, 0, :, None] * value[:, :, 0, None, :], []
+        states = []
         while query.shape[2]:
             q, k, v = (x[:, :, :chunk_len] for x in (query, key, value))
             query, key, value = (x[:, :, chunk_len:] for x in (query, key, value))
@@ -678,4 +681,5 @@ class SplitPowers(Variant, exercise="retention_chunked"):
             q, k = q * power, k / power
             parts.append((q @ k.mT).tril() @ v + q @ past)
             past = (past + k.mT @ v) * power[:, -1:]
-        return torch.cat(parts, dim=2), past
+            states.append(past)
+        return torch.cat(parts, dim=2), torch.stack(states)

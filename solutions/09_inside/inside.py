@@ -26,7 +26,7 @@ def attention_only(tokens, weights, vocab_size, max_len):
     """Run two attention layers with one head each, without norms or feed-forward networks.
 
     A token's vector is the concatenation of four parts: `token` (vocab_size wide) is the token,
-    one-hot; `place` (max_len) is its position, one-hot; `before` and `guess` (vocab_size each) are
+    one-hot; `position` (max_len) is its position, one-hot; `before` and `guess` (vocab_size each) are
     initially zero. The final values of `guess` are the logits.
 
     Shapes: tokens (batch, length); query1, key1, value1, query2, key2, value2 in weights (d_model,
@@ -35,8 +35,9 @@ def attention_only(tokens, weights, vocab_size, max_len):
     per layer.
     """
     token = F.one_hot(tokens, vocab_size).double()
-    place = F.one_hot(torch.arange(tokens.shape[1]), max_len).double().expand(len(tokens), -1, -1)
-    x = torch.cat([token, place, torch.zeros_like(token), torch.zeros_like(token)], dim=-1)
+    position = F.one_hot(torch.arange(tokens.shape[1]), max_len).double()
+    position = position.expand(len(tokens), -1, -1)
+    x = torch.cat([token, position, torch.zeros_like(token), torch.zeros_like(token)], dim=-1)
     is_later = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).triu(1)
     maps = []
     for layer in ("1", "2"):
@@ -68,7 +69,7 @@ def attention_only(tokens, weights, vocab_size, max_len):
 #
 # <details><summary>Hint: a matrix by parts</summary>
 #
-# `w = torch.zeros(d_model, d_head)`, then `w[place] = ...` with `place = slice(vocab_size, vocab_size + max_len)` sets the rows of one part.
+# `w = torch.zeros(d_model, d_head)`, then `w[position] = ...` with `position = slice(vocab_size, vocab_size + max_len)` sets the rows of one part.
 # </details>
 # <details><summary>Hint: the previous position</summary>
 #
@@ -89,7 +90,7 @@ def induction_weights(vocab_size: int, max_len: int) -> dict[str, torch.Tensor]:
     """
     ### BEGIN SOLUTION
     d_model = 3 * vocab_size + max_len
-    token, place = slice(0, vocab_size), slice(vocab_size, vocab_size + max_len)
+    token, position = slice(0, vocab_size), slice(vocab_size, vocab_size + max_len)
     before = slice(vocab_size + max_len, 2 * vocab_size + max_len)
     guess = slice(2 * vocab_size + max_len, d_model)
     same_token = torch.eye(vocab_size, dtype=torch.float64)
@@ -102,8 +103,8 @@ def induction_weights(vocab_size: int, max_len: int) -> dict[str, torch.Tensor]:
     ask = 100 * math.sqrt(max_len) * torch.eye(max_len, dtype=torch.float64)
     answer = torch.diag(torch.ones(max_len - 1, dtype=torch.float64), 1)
     return {
-        "query1": reading(place, ask),
-        "key1": reading(place, answer),
+        "query1": reading(position, ask),
+        "key1": reading(position, answer),
         "value1": reading(token, same_token),
         "output1": reading(before, same_token).T,
         "query2": reading(token, 100 * math.sqrt(vocab_size) * same_token),
@@ -167,7 +168,7 @@ def induction_score(attention: torch.Tensor) -> torch.Tensor:
     """
     ### BEGIN SOLUTION
     half = attention.shape[-1] // 2
-    onward = attention.diagonal(1 - half, dim1=-2, dim2=-1)[..., 1:]  # from place half on
+    onward = attention.diagonal(1 - half, dim1=-2, dim2=-1)[..., 1:]  # from position half on
     return onward.mean(dim=(0, 2))
     ### END SOLUTION
 

@@ -82,7 +82,12 @@ def predicted_another_head(files):
 class Induction(Correct, exercise="induction_weights"):
     def induction_weights(vocab_size, max_len):
         d_model = 3 * vocab_size + max_len
-        sizes = {"token": vocab_size, "place": max_len, "before": vocab_size, "guess": vocab_size}
+        sizes = {
+            "token": vocab_size,
+            "position": max_len,
+            "before": vocab_size,
+            "guess": vocab_size,
+        }
         parts, start = {}, 0
         for name, size in sizes.items():
             parts[name] = slice(start, start + size)
@@ -98,8 +103,8 @@ class Induction(Correct, exercise="induction_weights"):
         onward = stay.roll(1, dims=1)
         onward[-1] = 0
         return {
-            "query1": wiring("place", 200.0 * max_len**0.5 * stay),
-            "key1": wiring("place", onward),
+            "query1": wiring("position", 200.0 * max_len**0.5 * stay),
+            "key1": wiring("position", onward),
             "value1": wiring("token", same),
             "output1": wiring("before", same).T.contiguous(),
             "query2": wiring("token", 200.0 * vocab_size**0.5 * same),
@@ -110,7 +115,7 @@ class Induction(Correct, exercise="induction_weights"):
 
 
 LooksAtItself = Induction.but("onward = stay.roll(1, dims=1)\nonward[-1] = 0", "").but(
-    '"place", onward', '"place", stay'
+    '"position", onward', '"position", stay'
 )
 """Layer 1 attends to its own position, so it records each token at itself; it should attend to the
 previous position, so the key of a position must match the query of the next one."""
@@ -148,9 +153,10 @@ CopiesTheMatchedToken = Induction.but('"value2": wiring("token"', '"value2": wir
 next."""
 
 CopiesThePlace = Induction.but(
-    '"value2": …', '"value2": wiring("place", torch.eye(max_len, vocab_size, dtype=torch.float64)),'
+    '"value2": …',
+    '"value2": wiring("position", torch.eye(max_len, vocab_size, dtype=torch.float64)),',
 )
-"""Layer 2 copies `place`, the position; copy `token`."""
+"""Layer 2 copies `position`; copy `token`."""
 
 
 class Inside(Correct, exercise="look_inside"):
@@ -192,6 +198,12 @@ AveragedOverAllPlaces = Inside.but(
     ")",
 )
 """The sum is divided by the number of all positions; divide by those of the second half."""
+
+CountedFromTheOtherEnd = Inside.but(
+    "torch.arange(half, 2 * half)", "torch.arange(half - 1, 2 * half - 1)"
+)
+"""The diagonal begins one position before the second half, so it has one entry too many, and the
+last one was left out: leave out the first."""
 
 QueriesAndKeysExchanged = Inside.but("places, places - half + 1", "places - half + 1, places")
 """Rows and columns are exchanged: rows are queries, columns are keys."""

@@ -34,7 +34,12 @@ class SharpKeys(Variant, exercise="induction_weights"):
 
     def induction_weights(vocab_size, max_len):
         d_model = 3 * vocab_size + max_len
-        sizes = {"token": vocab_size, "place": max_len, "before": vocab_size, "guess": vocab_size}
+        sizes = {
+            "token": vocab_size,
+            "position": max_len,
+            "before": vocab_size,
+            "guess": vocab_size,
+        }
         parts, start = {}, 0
         for name, size in sizes.items():
             parts[name] = slice(start, start + size)
@@ -50,8 +55,8 @@ class SharpKeys(Variant, exercise="induction_weights"):
         onward = stay.roll(1, dims=1)
         onward[-1] = 0
         return {
-            "query1": wiring("place", stay),
-            "key1": wiring("place", 90.0 * max_len * onward),
+            "query1": wiring("position", stay),
+            "key1": wiring("position", 90.0 * max_len * onward),
             "value1": wiring("token", same),
             "output1": wiring("before", same).T.contiguous(),
             "query2": wiring("token", same),
@@ -66,7 +71,12 @@ class InFloat32(Variant, exercise="induction_weights"):
 
     def induction_weights(vocab_size, max_len):
         d_model = 3 * vocab_size + max_len
-        sizes = {"token": vocab_size, "place": max_len, "before": vocab_size, "guess": vocab_size}
+        sizes = {
+            "token": vocab_size,
+            "position": max_len,
+            "before": vocab_size,
+            "guess": vocab_size,
+        }
         parts, start = {}, 0
         for name, size in sizes.items():
             parts[name] = slice(start, start + size)
@@ -82,8 +92,8 @@ class InFloat32(Variant, exercise="induction_weights"):
         onward = stay.roll(1, dims=1)
         onward[-1].zero_()
         return {
-            "query1": wiring("place", 200.0 * max_len**0.5 * stay),
-            "key1": wiring("place", onward),
+            "query1": wiring("position", 200.0 * max_len**0.5 * stay),
+            "key1": wiring("position", onward),
             "value1": wiring("token", same),
             "output1": wiring("before", same).T.contiguous(),
             "query2": wiring("token", 200.0 * vocab_size**0.5 * same),

@@ -15,7 +15,9 @@ def is_module_class(found: Any) -> TypeGuard[type[nn.Module]]:
     return isinstance(found, type) and issubclass(found, nn.Module)
 
 
-def as_function(module_class: type[nn.Module]) -> Callable[..., Any]:
+def as_function(
+    module_class: type[nn.Module], kept: dict[str, nn.Module] | None = None
+) -> Callable[..., Any]:
     """Turn a class of modules into a function of its settings, its weights and its inputs.
 
     A check never relies on how a module draws its initial weights: it passes them, by the names
@@ -24,6 +26,7 @@ def as_function(module_class: type[nn.Module]) -> Callable[..., Any]:
 
     Args:
         module_class: The class; `module_class(**settings)` must build a module.
+        kept: Modules by their settings, to be called again; by default each call builds one.
 
     Returns:
         A function `(settings, weights, *inputs)`. It builds the module, gives it the dtype of the
@@ -33,7 +36,10 @@ def as_function(module_class: type[nn.Module]) -> Callable[..., Any]:
     """
 
     def call(settings: Mapping[str, Any], weights: Mapping[str, Tensor], *inputs: Any) -> Any:
-        module = module_class(**settings)
+        module = None if kept is None else kept.get(str(settings))
+        module = module or module_class(**settings)
+        if kept is not None:
+            kept[str(settings)] = module
         parameters = dict(module.named_parameters())
         _require_names(parameters, weights)
         _require_shapes(parameters, weights)

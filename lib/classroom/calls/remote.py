@@ -116,6 +116,14 @@ class RemoteSubject(Subject):
         """Call a function twice in one process, and return the second result."""
         return self._ask("call_after", name, earlier, args)
 
+    def parameters(self, name: str) -> list[str]:
+        """Return the names of a function's parameters."""
+        found = self._ask("parameters", name)
+        is_names = isinstance(found, list) and all(isinstance(n, str) for n in found)
+        if not is_names or not all(map(str.isidentifier, found)):
+            raise self._break("it returned no names")
+        return found
+
     def gradients(
         self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:

@@ -118,6 +118,10 @@ class Subject(Protocol):
         """
         ...
 
+    def parameters(self, name: str) -> list[str]:
+        """Return the names of the parameters of the function `name`, as far as it has any."""
+        ...
+
     def gradients(
         self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:

@@ -234,6 +234,8 @@ def differs(
         given: The inputs by name: one may be added or multiplied once too often, or not at all.
 
     """
+    plain = {n: v for n, v in (given or {}).items() if type(v) is int}
+    sizes = {**plain, **(sizes or {})}
     dtype = expected.dtype if isinstance(expected, Tensor) else torch.float64
     is_mask = dtype is torch.bool
     seen = torch.as_tensor(seen, dtype=torch.float64)
@@ -262,6 +264,7 @@ def differs(
         or _with_an_input(seen, expected, given or {})
         or _nearly(seen, expected)
         or _moved(seen, expected, tolerance)
+        or _rows(seen, expected, axes)
         or _by_row(seen, expected)
     )
     striking = _as_a_whole(seen, expected) if dtype.is_floating_point else ""
@@ -360,6 +363,10 @@ def _relation_of_one(seen: Tensor, expected: Tensor, sizes: Mapping[str, int] | 
             return f"; {said}"
     if said := _in_sizes(factor, sizes):
         return f"; {number(factor)} times as much{said}"
+    for times, said in ((factor, "{} times"), (1 / factor, "1/{} of")):
+        whole = times.round()
+        if 1 < whole <= _BUCKETS and close(times, whole) and not _is_plain(seen, expected):
+            return f"; it is {said.format(int(whole))} what is expected"
     for relation, undo in _UNDONE.items():
         if close(undo(seen), expected) and not _is_plain(seen, expected):
             return f"; {relation} what is expected"
@@ -383,6 +390,24 @@ def _in_sizes(factor: Tensor, sizes: Mapping[str, int] | None) -> str:
     return f" ({', or '.join(alike)} is as much)" if alike else ""
 
 
+def _rows(seen: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
+    """Say that what is wrong along an axis is right in other places of it."""
+    if bool((expected == expected.round()).all()) and expected.dim() < 2:
+        return ""
+    for axis in range(seen.dim()):
+        mine, right = (t.movedim(axis, 0).reshape(t.shape[axis], -1) for t in (seen, expected))
+        if not 2 <= len(mine) <= _BUCKETS or len(right.unique()) < _FEW // 2:
+            continue
+        wrong = [n for n, row in enumerate(mine) if not close(row, right[n])]
+        held = {n: next((m for m, e in enumerate(right) if close(mine[n], e)), None) for n in wrong}
+        if None in held.values() or len(wrong) == len(mine) and len(set(held.values())) == 1:
+            continue
+        along = axes[axis] if len(axes) == seen.dim() else f"axis {axis}"
+        said = ", ".join(f"{n} holds what belongs at {m}" for n, m in list(held.items())[:_FEW])
+        return f"; along {along}, {said}" + (" …" if len(held) > _FEW else "")
+    return ""
+
+
 def _moved(seen: Tensor, expected: Tensor, tolerance: float | None) -> str:
     """Say that all entries stand one place beside their own."""
     for axis in range(seen.dim()):
@@ -391,7 +416,10 @@ def _moved(seen: Tensor, expected: Tensor, tolerance: float | None) -> str:
             continue
         for said, here, there in (("late", 1, 0), ("early", 0, 1)):
             if close(seen.narrow(axis, here, size), expected.narrow(axis, there, size), tolerance):
-                return f"; everything is one position too {said} along axis {axis}"
+                rest = seen.select(axis, -there), expected.select(axis, -here)
+                end = ("last", "first") if here else ("first", "last")
+                around = f", and the {end[0]} is {end[1]}" if close(*rest, tolerance) else ""
+                return f"; everything is one position too {said} along axis {axis}{around}"
     return ""
 
 

@@ -30,10 +30,12 @@ from classroom.exercise.diagnosis import (
     Request,
     answering_alike,
     attempt,
+    instead,
     mistakes_alike,
     names_of,
     shown_shapes,
     smallest_example,
+    surely_differ,
 )
 from classroom.exercise.prepared import (
     BrokenCheck,
@@ -51,6 +53,12 @@ Implementations = Mapping[str, Callable[..., Any]]
 FLOWS = "flows"
 # How often a test whose verdicts ignore what it is given may earn anything.
 _LUCK = 1e-3
+# Seconds and calls that an exercise's checks may spend on what is used in place of the inputs.
+_SEARCH, _MOST_TRIES = 1.0, 1500
+# In the memory of a run: how many of these seconds are left.
+_LEFT = "left to search"
+# How many unused parts of inputs are listed.
+_MOST_SAID = 4
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
 # Seconds. Code that takes longer needs the time of its exercise for the checks themselves.
@@ -220,6 +228,7 @@ def expect_agrees(
         flows[name] = replace(tamest, seeds=(*earlier.seeds, case.seed))
     if is_recording():
         oracle.influences(inputs(case.fresh(0)), inputs(case.fresh(1)))
+        judge(None, *inputs(case.fresh(0)))
     for _ in range(draws):
         _expect(subject, case, name, inputs, judge, oracle, alike, places)
     is_quick = time.monotonic() - started < _QUICK
@@ -342,7 +351,7 @@ def changes_inputs(subject: Subject, flow: "Flow") -> str | None:
         return None
     if changed is None:
         return None
-    return f"{_IN_PLACE.format(flow.name, changed + 1)} (it is `{flow.labels[changed]}`)"
+    return _IN_PLACE.format(flow.name, f"`{flow.labels[changed]}`")
 
 
 _NAN_GRADIENT = (
@@ -351,7 +360,7 @@ _NAN_GRADIENT = (
 )
 
 _IN_PLACE = (
-    "`{}` changes its argument number {} in place (an operation that ends in _, an assignment into "
+    "`{}` changes its argument {} in place (an operation that ends in _, an assignment into "
     "it, or +=): work on new tensors"
 )
 
@@ -444,7 +453,9 @@ def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inp
         with contextlib.suppress(StudentError):
             if _changed(known(mistake), name, args) == changed:
                 alike.append(mistake)
-    raise CheckFailed(_IN_PLACE.format(name, changed + 1), alike)
+    names = dict(enumerate(subject.parameters(name)))
+    which = f"`{names[changed]}`" if changed in names else f"number {changed + 1}"
+    raise CheckFailed(_IN_PLACE.format(name, which), alike)
 
 
 def _changed(subject: Subject, name: str, args: tuple[Any, ...]) -> int | None:
@@ -551,7 +562,8 @@ def _expect(
     tolerance: float | None = None,
     compared: Sequence[int] = (),
 ) -> None:
-    problem, error = attempt(subject, case, name, inputs, judge)
+    args = inputs(case)
+    problem, error = attempt(subject, name, args, judge)
     if problem is None:
         return
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
@@ -559,13 +571,18 @@ def _expect(
     with subject.together():
         alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared)
         if error is None:
-            if isinstance(oracle, Oracle) and not alike:
-                problem += _unsteadiness(subject, case, name, inputs) or _influence(
-                    subject, case, name, inputs, judge, oracle
+            if isinstance(oracle, Oracle) and not alike and not is_recording():
+                problem += (
+                    _unsteadiness(subject, case, name, inputs)
+                    or _influence(subject, case, name, inputs, judge, oracle)
+                    or _instead(
+                        subject, case, name, args, inputs, judge, oracle, tolerance, compared
+                    )
+                    or _influence(subject, case, name, inputs, judge, oracle, of_parts=True)
                 )
-            example = smallest_example(subject, case, name, inputs, judge, oracle)
+            example = smallest_example(subject, case, name, args, inputs, judge, oracle)
         else:
-            example = shown_shapes(case, inputs, judge, oracle)
+            example = shown_shapes(args, judge, oracle)
     raise CheckFailed(problem, alike, example)
 
 
@@ -583,29 +600,112 @@ def _unsteadiness(subject: Subject, case: Case, name: str, inputs: Inputs) -> st
 
 
 def _influence(
-    subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge, oracle: Oracle
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    judge: Judge,
+    oracle: Oracle,
+    of_parts: bool = False,
 ) -> str:
     """Say on what a wrong result depends and should not, or should and does not.
 
-    One argument at a time, or one entry of a dict of them, is replaced by one of another draw.
+    One argument at a time, or one entry of a dict of them, is replaced by one of another draw; or
+    one of its parts, such as a row.
     """
-    args, others = inputs(case.fresh(0)), inputs(case.fresh(1))
+    args, *others = (inputs(case.fresh(n)) for n in range(3))
     try:
-        should, started = oracle.influences(args, others), time.monotonic()
-        nothing_returned = subject.call(name, *args) is None  # which has been said
-        if nothing_returned or (time.monotonic() - started) * len(should) > _QUICK:
-            return ""
-        does = influences(lambda *given: subject.call(name, *given), args, others)
+        should = oracle.influences(args, others[0])
+        should = {place: is_so for place, is_so in should.items() if ("[" in place[1]) == of_parts}
+        first = subject.call(name, *args)
+        seconds = _seconds(subject, name, args) * len(should)
+        if first is None or seconds > min(_QUICK, case.memory.setdefault(_LEFT, _SEARCH)):
+            return ""  # that nothing is returned has been said
+        case.memory[_LEFT] -= seconds * of_parts
+        does = influences(lambda *given: subject.call(name, *given), args, others[0], should)
+        unused: list[tuple[int, str]] = []
+        for index, part in should:
+            is_named = any(index == i and part.startswith(p + "[") for i, p in unused)
+            if should[index, part] and does.get((index, part)) is False and not is_named:
+                unused.append((index, part))
+        if is_discrete := not _holds_fractions(first):  # which may stay the same by chance
+            again = influences(lambda *given: subject.call(name, *given), args, others[1], unused)
+            unused = [place for place in unused if again.get(place) is False]
     except StudentError:
         return ""
     labels = list(names_of(judge, oracle, len(args)))
+    if unused:
+        said = [_said(labels, place) for place in unused if of_parts or place == unused[0]]
+        said = ", ".join(said[:_MOST_SAID]) + (" …" if len(said) > _MOST_SAID else "")
+        return (
+            f"; it does not depend on {said}: {'are they' if ',' in said else f'is {said}'} used?"
+        )
     for place in should:
-        index, key = place
-        said = f"`{key}`" if key else f"`{labels[index]}`"
-        if should[place] and does.get(place) is False:
-            return f"; it does not depend on {said}: is {said} used?"
-        if does.get(place) and not should[place]:
-            return f"; it changes with {said}, and should not"
+        if does.get(place) and not should[place] and not is_discrete:
+            return f"; it changes with {_said(labels, place)}, and should not"
+    return ""
+
+
+def _seconds(subject: Subject, name: str, args: tuple[Any, ...]) -> float:
+    """Return what a call takes, at best: others may compute at the same time."""
+    took = []
+    for _ in range(3):
+        started = time.monotonic()
+        with contextlib.suppress(StudentError):
+            subject.call(name, *args)
+        took.append(time.monotonic() - started)
+    return min(took)
+
+
+def _said(labels: Sequence[str], place: tuple[int, str]) -> str:
+    index, part = place
+    return f"`{labels[index]}{part}`" if not part or part[0] == "[" else f"`{part}`"
+
+
+def _holds_fractions(result: Any) -> bool:
+    """Return whether a result has numbers that change with anything that goes into them."""
+    items = result.values() if isinstance(result, dict) else result
+    if isinstance(result, (dict, list, tuple)):
+        return any(map(_holds_fractions, items))
+    return isinstance(result, float) or isinstance(result, Tensor) and result.is_floating_point()
+
+
+def _instead(
+    subject: Subject,
+    case: Case,
+    name: str,
+    args: tuple[Any, ...],
+    inputs: Inputs,
+    judge: Judge,
+    oracle: Oracle,
+    tolerance: float | None,
+    compared: Sequence[int],
+) -> str:
+    """Say that a wrong result is right if something else, or another order, is given instead."""
+    draw = inputs(case.fresh(0))
+    try:
+        right = {id(given): oracle(*given) for given in (args, draw)}
+    except Exception:  # it is not recorded
+        return ""
+    seconds = max(_seconds(subject, name, args), _SEARCH / _MOST_TRIES)
+
+    def is_right(given: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+        case.memory[_LEFT] = case.memory.get(_LEFT, _SEARCH) - seconds
+        if case.memory[_LEFT] < 0:
+            return False
+        try:
+            seen = subject.call(name, *others)
+            is_another = surely_differ(seen, right[id(given)], tolerance, compared)
+            return not is_another and judge(seen, *given) is None
+        except (BrokenCheck, StudentError, *WRONG_FORM):
+            return False
+
+    for kind, said, others in instead(args):
+        if is_right(args, others) and any(
+            kind == alike and is_right(draw, drawn) for alike, _, drawn in instead(draw)
+        ):
+            said = said.format(*names_of(judge, oracle, len(args)))
+            return f"; called with {said}, it returns what is right here: how is that used?"
     return ""
 
 
@@ -623,7 +723,12 @@ def _expect_any_sizes(
     Once for each function, because it is the same code in all checks, and if it `is_quick`. Of slow
     code, too, the oracle is asked: what is recorded for a handout must not depend on time.
     """
-    if case.memory.setdefault(("any sizes", name), args) is not args:
+    calls = case.memory.setdefault(("calls", name), [])
+    calls.append((args, judge))
+    if len(calls) > 1:
+        if is_quick and case.memory.setdefault(("kept", name), case.seed) == case.seed:
+            _expect_nothing_kept(subject, name, calls)
+            del case.memory["kept", name]
         return
     others = {axis: sizes[-1] for axis, sizes in case.shrinkable().items() if sizes}
     try:
@@ -634,25 +739,42 @@ def _expect_any_sizes(
     if not is_quick:
         return
 
-    def problem_of(call: Callable[..., Any], given: tuple[Any, ...], *asked: Any) -> str | None:
-        try:
-            return judge(call(name, *asked), *given)
-        except StudentError as error:
-            return str(error)
-        except WRONG_FORM as error:
-            return f"{type(error).__name__}: {error}"
-
-    if problem := problem_of(subject.call, earlier, *earlier):
+    if problem := _problem_of(judge, subject.call, earlier, name, *earlier):
         sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
         raise CheckFailed(
             f"`{name}` is correct for some sizes, but not for {sizes}. Does it rely on one of "
             f"them, or keep something from an earlier call? There, {problem}"
         )
-    if problem := problem_of(subject.call_after, args, earlier, args):
+    if problem := _problem_of(judge, subject.call_after, args, name, earlier, args):
         raise CheckFailed(
             f"`{name}` is correct in its first call, but wrong after a call with inputs of "
             f"other sizes: it keeps something from one call to the next. Then, {problem}"
         )
+
+
+def _expect_nothing_kept(
+    subject: Subject, name: str, calls: Sequence[tuple[tuple[Any, ...], Judge]]
+) -> None:
+    """Expect a function to be right after calls of other checks, and these to be after its own."""
+    last = calls[-1]
+    for other in calls[:-1]:
+        for (earlier, _), (args, judge) in ((other, last), (last, other)):
+            if problem := _problem_of(judge, subject.call_after, args, name, earlier, args):
+                raise CheckFailed(
+                    f"`{name}` is correct in its first call, but wrong after another one with "
+                    f"other inputs: it keeps something from one call to the next. Then, {problem}"
+                )
+
+
+def _problem_of(
+    judge: Judge, call: Callable[..., Any], args: tuple[Any, ...], *asked: Any
+) -> str | None:
+    try:
+        return judge(call(*asked), *args)
+    except StudentError as error:
+        return str(error)
+    except WRONG_FORM as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def _until_not_luck(

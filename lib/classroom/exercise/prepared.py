@@ -19,7 +19,7 @@ import types
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,10 @@ SECONDS_TO_RECORD = 120.0
 _ABOUT, _PACKED = "about", "packed.py"
 _NARROW, _SKETCH = "\0 float64", "\0 sketch"
 _WHOLE = 512
+# Rows of a tensor or items of a list that are exchanged one by one, and how deep dicts are read.
+MANY = 8
+_DEEPEST = 3
+_PLAIN = (bool, int, float, str, type(None))
 _TIMES_COMPUTED = 2  # the second time shows that the answer depends on the arguments alone
 
 Place = tuple[int, str]
@@ -100,17 +104,22 @@ class Oracle:
 
 
 def influences(
-    function: Callable[..., Any], args: tuple[Any, ...], others: tuple[Any, ...]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    others: tuple[Any, ...],
+    wanted: Collection[Place] | None = None,
 ) -> dict[Place, bool]:
     """Return with which arguments a function's result changes.
 
     Args:
-        function: Is called once for each argument, and for each entry of one that is a dict.
+        function: Is called once for each argument, and for each part of one that is a dict, a list
+            or a tensor with few rows.
         args: Its arguments.
         others: Of the same shapes; each takes the place of one at a time.
+        wanted: The places to exchange, all by default.
 
     Returns:
-        Whether the result is another one, by the argument's index and the entry's name, if the two
+        Whether the result is another one, by the argument's index and the part's name, if the two
         differ and the call succeeds.
 
     """
@@ -120,8 +129,9 @@ def influences(
     except CALL_FAILED:
         return found
     for place, changed in _exchanged(args, others):
-        with contextlib.suppress(*CALL_FAILED):
-            found[place] = not same(function(*changed), first)
+        if wanted is None or place in wanted:
+            with contextlib.suppress(*CALL_FAILED):
+                found[place] = not same(function(*changed), first)
     return found
 
 
@@ -129,20 +139,38 @@ def _exchanged(
     args: tuple[Any, ...], others: tuple[Any, ...]
 ) -> Iterator[tuple[Place, tuple[Any, ...]]]:
     for index, (one, other) in enumerate(zip(args, others, strict=True)):
-        before, after = args[:index], args[index + 1 :]
-        if isinstance(one, dict):
-            for key in one:
-                if key in other and _may_be_exchanged(one[key], other[key]):
-                    yield (index, key), (*before, {**one, key: other[key]}, *after)
-        elif _may_be_exchanged(one, other):
-            yield (index, ""), (*before, other, *after)
+        for part, changed in _mixed(one, other):
+            if part or not isinstance(one, dict):
+                yield (index, part), (*args[:index], changed, *args[index + 1 :])
 
 
-def _may_be_exchanged(one: Any, other: Any) -> bool:
+def _mixed(one: Any, other: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield `other`, and `one` with a part of `other`, each with the name of what is exchanged."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        is_alike = one.shape == other.shape and one.dtype == other.dtype
-        return is_alike and one.numel() > 0 and not same(one, other)
-    return type(one) is float and type(other) is float and one != other
+        if one.shape != other.shape or one.dtype != other.dtype or not one.numel():
+            return
+        if not same(one, other):
+            yield "", other
+        for row in range(len(one)) if depth == 0 and one.dim() and 1 < len(one) <= MANY else ():
+            if not same(one[row], other[row]):
+                changed = one.clone()
+                changed[row] = other[row]
+                yield f"[{row}]", changed
+    elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        if depth == 0 and len(one) == len(other) <= MANY:
+            for item, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+                for part, changed in _mixed(mine, theirs, depth + 1):
+                    if not part:
+                        yield f"[{item}]", type(one)([*one[:item], changed, *one[item + 1 :]])
+    elif isinstance(one, dict) and isinstance(other, dict):
+        if depth > 0 and one.keys() == other.keys():
+            yield "", other
+        for key in [k for k in one if k in other] if depth < _DEEPEST else ():
+            for part, changed in _mixed(one[key], other[key], depth + 1):
+                name = f"[{key!r}]" if depth else key
+                yield name + part, {**one, key: changed}
+    elif isinstance(one, _PLAIN) and isinstance(other, _PLAIN) and one != other:
+        yield "", other
 
 
 def _listed(found: dict[Place, bool]) -> list[list[Any]]:
@@ -277,6 +305,10 @@ class RecordedSubject:
         """Call a function twice, as `LocalSubject.call_after` does."""
         asked = ("after", name, earlier, args)
         return self.answer(asked, lambda code: code.call_after(name, earlier, args))
+
+    def parameters(self, name: str) -> list[str]:
+        """Return no names: those of known mistakes are not recorded."""
+        return []
 
     def gradients(
         self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]

@@ -97,6 +97,24 @@ def test_the_inputs_come_back_as_the_function_left_them():
     assert x_after.tolist() == [4, 6] and x.tolist() == [2, 3]
 
 
+def test_parameters_are_named_if_there_are_names():
+    code = "class M(torch.nn.Module):\n  def forward(self, x, mask=None): return x\n"
+    subject = student(code + "def f(x, ys, *, k=1): return x\nnumber = 3")
+    assert subject.parameters("f") == ["x", "ys", "k"]
+    assert subject.parameters("M") == ["settings", "weights", "x", "mask"]
+    assert subject.parameters("number") == subject.parameters("g") == []
+
+
+def test_a_module_that_is_called_after_another_call_is_the_same_module():
+    subject = student(
+        "class M(torch.nn.Module):\n"
+        "  seen = 0\n"
+        "  def forward(self, x):\n    self.seen = self.seen + x\n    return self.seen"
+    )
+    assert subject.call("M", {}, {}, 3) == subject.call("M", {}, {}, 3) == 3
+    assert subject.call_after("M", ({}, {}, 3), ({}, {}, 4)) == 7
+
+
 def test_gradients_leave_the_check_s_tensors_alone():
     subject = student("def f(x): return x * 2")
     x = tensor(2, 3)

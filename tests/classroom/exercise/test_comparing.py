@@ -116,8 +116,8 @@ WEIGHTS = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.25, 0.35, 0.4]], dt
         (1 - WEIGHTS, "it is 1 minus what is expected"),
         (1 / WEIGHTS, "it is 1 divided by what is expected"),
         (WEIGHTS * f64(2, 3, 7)[:, None], "divided by its sum along the last axis, it is correct"),
-        (WEIGHTS.roll(1, 0), "everything is one position too late along axis 0"),
-        (WEIGHTS.roll(-1, 0), "everything is one position too early along axis 0"),
+        (WEIGHTS.roll(1, 0), "one position too late along axis 0, and the last is first"),
+        (WEIGHTS.roll(-1, 0), "one position too early along axis 0, and the first is last"),
     ],
 )
 def test_wrong_numbers_say_what_would_make_them_right_if_it_is_simple(seen, said):
@@ -311,6 +311,25 @@ def test_a_wrong_place_is_named_by_its_axis():
     seen[:3] = 5
     told = differs("output", seen, expected, axes=("length", "width"))
     assert told.endswith("; along length, only the entries at 3 are correct")
+
+
+def test_rows_that_stand_where_others_belong_are_told():
+    right = torch.arange(20, dtype=torch.float64).sin().reshape(4, 5)
+    told = differs("output", right[[0, 2, 1, 3]], right, axes=["batch", "width"])
+    assert told.endswith("; along batch, 1 holds what belongs at 2, 2 holds what belongs at 1")
+    told = differs("output", right[:, [0, 1, 1, 3, 4]], right)
+    assert told.endswith("; along axis 1, 2 holds what belongs at 1")
+    told = differs("losses", right[0, [2, 1, 0]], right[0, :3])
+    assert told.endswith("; along axis 0, 0 holds what belongs at 2, 2 holds what belongs at 0")
+    assert "belongs" not in differs("ranks", f64(2, 1, 3), f64(1, 2, 3))  # by chance, perhaps
+
+
+def test_a_single_number_that_is_a_simple_part_of_the_right_one_says_so():
+    assert differs("ratio", 0.31, 0.62).endswith("; it is 1/2 of what is expected")
+    assert differs("ratio", 2.79, 0.93).endswith("; it is 3 times what is expected")
+    assert ";" not in differs("count", 2, 6)
+    told = differs("count", 5472, 16416, given={"num_heads": 3, "d_head": 7})
+    assert told.endswith("; 0.3333 times as much (1 / num_heads is as much)")
 
 
 def test_rows_with_a_factor_of_their_own_are_recognised():

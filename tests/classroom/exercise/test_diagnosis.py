@@ -33,12 +33,15 @@ def inputs(case):
     return case.normal(rows, width), case.normal(columns, width)
 
 
-def failure(function, mistakes=ALL, inputs=inputs, oracle=oracle, compare=None, **namespace):
+def failure(
+    function, mistakes=ALL, inputs=inputs, oracle=oracle, compare=None, returns=None, **namespace
+):
     """Return how the check of a function fails."""
     case = Case("seed", mistakes)
     subject = LocalSubject({"f": function, **namespace})
     with pytest.raises(CheckFailed) as raised:
-        expect_agrees(subject, case, "f", inputs, oracle, {"scores": "q_len k_len"}, compare)
+        returns = returns or {"scores": "q_len k_len"}
+        expect_agrees(subject, case, "f", inputs, oracle, returns, compare)
     return raised.value
 
 
@@ -283,6 +286,42 @@ def test_a_mistake_that_no_smaller_case_shows_is_shown_with_what_was_called():
     assert failed.example == "It was called with q (5, 3), k (7, 3)"
 
 
+def test_what_is_wrong_can_be_seen_in_the_case_that_is_shown():
+    """In one row nothing hides a thousandth; with a third row the mistake is plain."""
+
+    def barely(q, k):
+        return oracle(q, k) * torch.where(torch.arange(len(q))[:, None] < 2, 1.001, 3.0)
+
+    shown = lines(failure(barely))
+    assert len(eval(shown["q"])) == 3
+    assert len(eval(lines(failure(lambda q, k: 1.001 * oracle(q, k)))["q"])) == 1
+    assert len(eval(lines(failure(lambda q, k: 1.5 * oracle(q, k)))["q"])) == 1
+
+
+def test_a_result_of_another_shape_can_be_seen():
+    shown = lines(failure(lambda q, k: oracle(q, k)[:-1]))
+    assert shown["you return"] == "[]" and shown["expected"] != "[]"
+    both = lambda q, k: (oracle(q, k), len(q))  # noqa: E731
+    for other in (None, {"q": 2}, "text", 7, torch.ones(3)):
+        said = failure(lambda q, k, other=other: other, oracle=both, returns=BOTH).example
+        assert "you return" in said
+
+
+BOTH = {"scores": "q_len k_len", "rows": ""}
+
+
+def test_what_is_shown_of_a_call_is_the_call_that_failed():
+    def drawn(case):
+        return case.integer(100, 999), case.integer(3, 7)
+
+    def product(a, b):
+        return a * b
+
+    once = drawn(Case("seed"))
+    failed = failure(lambda a, b: 0 if a == once[0] else a * b, inputs=drawn, oracle=product)
+    assert failed.example == "It was called with a {}, b {}".format(*once)
+
+
 def test_a_case_that_fills_the_page_is_not_shown():
     def large(case):
         return case.normal(40, 20), case.normal(30, 20)
@@ -301,7 +340,7 @@ def test_an_oracle_without_a_signature_has_numbered_arguments():
         return None if torch.allclose(seen, F.scaled_dot_product_attention(*args)) else "no"
 
     oracle = F.scaled_dot_product_attention
-    shown = smallest_example(subject, case, "f", three, judge, oracle)
+    shown = smallest_example(subject, case, "f", (), three, judge, oracle)
     assert "  argument 1 = [[[" in shown and "  expected   = [[[" in shown
 
 
@@ -354,5 +393,5 @@ def test_looking_for_a_small_case_ends_when_the_time_is_up(calls):
     def fixed(case):
         return case.normal(5, 3), case.normal(7, 3)
 
-    shown = smallest_example(Tired(), Case("seed"), "f", fixed, judge, oracle)
+    shown = smallest_example(Tired(), Case("seed"), "f", (), fixed, judge, oracle)
     assert ("A small case" in shown) == (calls == 2)

@@ -373,20 +373,25 @@ def test_inputs_left_alone_pass():
 
 
 @pytest.mark.parametrize(
-    ("change", "number"),
+    ("change", "which"),
     [
-        (lambda x, ys, z, n: x.add_(1e-12), 1),
-        (lambda x, ys, z, n: x.resize_(3, 2).sum(), 1),
-        (lambda x, ys, z, n: setattr(x, "data", x.data.float()), 1),
-        (lambda x, ys, z, n: ys[0].zero_(), 2),
-        (lambda x, ys, z, n: ys.append(2), 2),
-        (lambda x, ys, z, n: z.zero_(), 3),
+        (lambda x, ys, z, n: x.add_(1e-12), "x"),
+        (lambda x, ys, z, n: x.resize_(3, 2).sum(), "x"),
+        (lambda x, ys, z, n: setattr(x, "data", x.data.float()), "x"),
+        (lambda x, ys, z, n: ys[0].zero_(), "ys"),
+        (lambda x, ys, z, n: ys.append(2), "ys"),
+        (lambda x, ys, z, n: z.zero_(), "z"),
     ],
     ids=["numbers", "shape", "dtype", "in a list", "a list", "nan"],
 )
-def test_inputs_changed_in_place_are_told_by_their_number(change, number):
+def test_inputs_changed_in_place_are_told_by_their_name(change, which):
     failure = failed(expect_inputs_unchanged, change, mixed)
-    assert failure.problem.startswith(f"`f` changes its argument number {number} in place")
+    assert failure.problem.startswith(f"`f` changes its argument `{which}` in place")
+
+
+def test_an_input_changed_in_place_by_code_without_names_is_told_by_its_number():
+    failure = failed(expect_inputs_unchanged, lambda *args: args[2].zero_(), mixed)
+    assert failure.problem.startswith("`f` changes its argument number 3 in place")
 
 
 def test_a_mistake_that_changes_the_same_input_is_named():
@@ -723,3 +728,108 @@ def test_the_sentence_that_names_mistakes_can_be_found():
     for mistakes in ([NOTHING], [NOTHING, ALSO_NOTHING]):
         assert DIAGNOSIS.match(CheckFailed("problem", mistakes).diagnosis)
     assert not DIAGNOSIS.match("This is not a mistake")
+
+
+# What is used in place of what
+
+
+def stacked(case):
+    layers, width = case.size("layers", 3), case.size("width", 4)
+    x, gain = case.normal(case.size("rows", 5), width), case.normal(width)
+    w, bias = case.normal(layers, width, width), case.normal(width)
+    rates = {"keep": case.normal(width), "drop": case.normal(width)}
+    return x, w, gain, bias, case.integer(0, 2), float(case.uniform(low=0.1, high=0.4)), rates
+
+
+def stack(x, w, gain, bias, first, rate, rates):
+    for layer in w:
+        x = (x @ layer).tanh() * rate * gain + bias
+    return x[:, first:] * rates["keep"][first:] + rates["drop"][first:].sin()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda x, w, *rest: stack(x, w.flip(0), *rest), "`w` in reverse order along axis 0"),
+        (lambda x, w, *rest: stack(x, w.roll(1, 0), *rest), "`w` moved on by 2 along axis 0"),
+        (lambda x, w, *rest: stack(x, w[[1, 0, 2]], *rest), "`w` with 0 and 1 exchanged along"),
+        (lambda x, w, g, b, *rest: stack(x, w, b, g, *rest), "`gain` and `bias` exchanged"),
+        (lambda *a: stack(*a[:5], 1 - a[5], a[6]), "1 - `rate`"),
+        (
+            lambda *a: stack(*a[:6], {"keep": a[6]["drop"], "drop": a[6]["keep"]}),
+            "`keep` and `drop` of `rates` exchanged",
+        ),
+    ],
+)
+def test_what_would_make_a_wrong_result_right_is_said(wrong, said):
+    failure = failed(expect_agrees, wrong, stacked, stack, {"output": "rows width"})
+    assert f"; called with {said}" in failure.problem
+    assert failure.problem.endswith(", it returns what is right here: how is that used?")
+
+
+def test_a_number_that_is_counted_from_another_end_is_named():
+    def chosen(x, n):
+        return x[n].sin()
+
+    def inputs(case):
+        return case.normal(case.size("rows", 6), case.size("width", 3)), case.integer(0, 5)
+
+    failure = failed(expect_agrees, lambda x, n: x[-1 - n].sin(), inputs, chosen, {"row": "width"})
+    number = inputs(Case("seed"))[1]
+    assert f"; called with {5 - number} for `n` = {number}, it returns" in failure.problem
+
+
+def test_parts_of_an_input_that_are_not_used_are_named():
+    first_again = lambda x, w, *rest: stack(x, w[:1].expand_as(w), *rest)  # noqa: E731
+    failure = failed(expect_agrees, first_again, stacked, stack, {"output": "rows width"})
+    assert failure.problem.endswith("it does not depend on `w[1]`, `w[2]`: are they used?")
+
+
+def test_a_result_of_whole_numbers_may_stay_the_same_by_chance():
+    """The sign of one product rarely changes with a scale that is drawn anew."""
+
+    def signs(x, scale):
+        return (x * scale).sign().long()
+
+    def inputs(case):
+        return case.normal(case.size("rows", 3)), float(case.uniform(low=0.5, high=2.0))
+
+    failure = failed(expect_agrees, lambda x, s: signs(x, s) + 1, inputs, signs, {"sign": "rows"})
+    assert "depend" not in failure.problem and "changes with" not in failure.problem
+
+
+def test_a_known_mistake_is_not_hidden_by_what_would_be_right():
+    code = "def f(x, w, gain, bias, *rest):\n  return stack(x, w, bias, gain, *rest)"
+    mistake = Answer("Exchanged", "f", "They have changed places.", code)
+    mistake.namespace["stack"] = stack
+    failure = failed(
+        expect_agrees,
+        mistake.namespace["f"],
+        stacked,
+        stack,
+        {"output": "rows width"},
+        mistakes=[mistake],
+    )
+    assert failure.mistakes == (mistake,) and "called with" not in failure.problem
+
+
+def test_what_one_check_leaves_and_another_finds_costs_one_of_them():
+    kept = []
+
+    def f(x, n):
+        kept.extend([n] if n else [])
+        return x.sum(dim=1) + sum(kept[-1:]) - (n or 0)
+
+    def right(x, n):
+        return x.sum(dim=1)
+
+    subject, memory = LocalSubject({"f": f}), {}
+    rows = {"total": "rows"}
+    for number in (3, 4):
+        case = Case(f"seed {number}", memory=memory)
+        given = lambda case, n=number: (inputs(case)[0], n)  # noqa: E731
+        expect_agrees(subject, case, "f", given, right, rows)
+    kept.clear()
+    with pytest.raises(CheckFailed, match="correct in its first call, but wrong after another"):
+        case = Case("seed 0", memory=memory)
+        expect_agrees(subject, case, "f", lambda case: (inputs(case)[0], 0), right, rows)

@@ -148,8 +148,8 @@ def test_an_input_changed_in_place_costs_the_smallest_check_of_what_is_right(ass
     report = run_checks(assignment, "centre", student(code))
     assert [result.earned for result in report.results] == [0, 2]
     assert report.messages == [
-        "`centre` changes its argument number 1 in place (an operation that ends in _, an "
-        "assignment into it, or +=): work on new tensors (it is `x`)"
+        "`centre` changes its argument `x` in place (an operation that ends in _, an assignment "
+        "into it, or +=): work on new tensors"
     ]
 
 

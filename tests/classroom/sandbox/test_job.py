@@ -152,6 +152,7 @@ def test_functions_are_called_by_name_with_copies(job):
     with job.serving("triple") as subject:
         assert subject.call("triple", given).equal(3 * ONE)
         result, (after,) = subject.call_and_return_inputs("triple", given)
+        assert subject.parameters("triple") == ["x"]
     assert given.equal(ONE)
     assert after.equal(result)
 

@@ -49,6 +49,8 @@ class _BorrowingSubject(LocalSubject):
             if kind == "call_and_return_inputs":
                 name, args = request
                 return ["returned", self.call_and_return_inputs(name, *args)]
+            if kind == "parameters":
+                return ["returned", self.parameters(*request)]
             if kind == "call_after":
                 return ["returned", self.call_after(*request)]
             return ["returned", self.gradients(*request)]
