@@ -126,7 +126,7 @@ GROUPS: dict[str, list[Part]] = {
                 "does not depend on any query; the score of the two is the "
                 "relevance.",
                 "essay": "The key is said to choose what its token gathers. The query "
-                "does that; the key says by what a token can be found.",
+                "does that; the key is what a token can be found by.",
             },
         ),
         Part(
@@ -479,7 +479,7 @@ GROUPS: dict[str, list[Part]] = {
             notes={
                 "post": "Puts it after each norm. The paper applies it to the output "
                 "of a sub-layer, before it is added.",
-                "draft": "Only at the feed-forward network; and its default rate, 0.8, "
+                "draft": "Only in the feed-forward network; and its default rate, 0.8, "
                 "is the fraction that is dropped.",
             },
         ),
