@@ -423,7 +423,7 @@ def test_the_search_finds_the_chapter_on_scaled_dot_product_attention(context, a
         ("scaled_dot_product", "reference/attention.html", 3),
         ("RMSNorm", "reference/layers.html", 2),
         ("rms norm", "04_blocks.html", 5),
-        ("rotary", "groundup.core.positions.Rotary", 1),
+        ("rotary", "groundup.core.positions.Rotary", 2),
         ("softmax", "00_preliminaries.html", 5),
         ("masked_softmax", "reference/attention.html", 1),
         ("cross-entropy", "glossary.html#term-cross-entropy", 1),
