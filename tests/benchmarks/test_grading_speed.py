@@ -30,6 +30,7 @@ from classroom.grader import run as grading
 from classroom.grader.run import Assignment, execute
 from classroom.grader.submission import Submission
 from classroom.grader.verdicts import Verdict
+from classroom.limits import Limits
 from classroom.nbgrader.gradebook import GradebookWriter
 from classroom.sandbox.job import Job
 from classroom.sandbox.launcher import Launcher

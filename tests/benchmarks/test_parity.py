@@ -32,6 +32,7 @@ from classroom.exercise.answers import Answer, files_beside, load_answers
 from classroom.exercise.run import load_checks, run_checks
 from classroom.grader.run import Assignment, execute
 from classroom.grader.submission import Submission
+from classroom.limits import Limits
 from classroom.sandbox.launcher import Launcher
 
 pytestmark = pytest.mark.benchmark
