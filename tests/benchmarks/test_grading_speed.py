@@ -52,11 +52,17 @@ import torch
 
 from classroom import check
 
+# %% [markdown]
+# {{exercise weights}}
+
 # %% exercise="weights"
 def weights(scores):
     ### BEGIN SOLUTION
     return torch.softmax(scores, dim=-1)
     ### END SOLUTION
+
+# %% [markdown]
+# {{exercise mix}}
 
 # %% exercise="mix"
 def mix(scores, value):
@@ -439,6 +445,8 @@ def test_where_the_time_of_a_submission_goes(course, accounting, one_thread, mon
             with spent.on("floor"):
                 floor(course, answers)
 
+        # It would hide what is spent: a submission is judged in a fork.
+        monkeypatch.setattr(grading, "in_a_fork", lambda steps, *limits: steps())
         spent.watch(monkeypatch, Launcher, "start_job", "start of the job")
         spent.watch(monkeypatch, Job, "run", "cells")
         spent.watch(monkeypatch, Job, "_connect", "forks")
