@@ -398,9 +398,14 @@ def _rows(seen: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
         mine, right = (t.movedim(axis, 0).reshape(t.shape[axis], -1) for t in (seen, expected))
         if not 2 <= len(mine) <= _BUCKETS or len(right.unique()) < _FEW // 2:
             continue
-        wrong = [n for n, row in enumerate(mine) if not close(row, right[n])]
-        held = {n: next((m for m, e in enumerate(right) if close(mine[n], e)), None) for n in wrong}
-        if None in held.values() or len(wrong) == len(mine) and len(set(held.values())) == 1:
+        held: dict[int, int | None] = {}
+        for n, row in enumerate(mine):
+            alike = _is_close(row, right, None).all(-1).tolist()
+            if not alike[n]:
+                held[n] = alike.index(True) if True in alike else None
+                if held[n] is None:
+                    break
+        if None in held.values() or len(held) == len(mine) and len(set(held.values())) == 1:
             continue
         along = axes[axis] if len(axes) == seen.dim() else f"axis {axis}"
         said = ", ".join(f"{n} holds what belongs at {m}" for n, m in list(held.items())[:_FEW])
