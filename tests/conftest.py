@@ -4,8 +4,8 @@ A test that needs a part has its mark, one of `PARTS`. Without the part it is le
 out, and the last lines say how many were, and which command adds the part. Where `CI` is `true`,
 a part that a command could have added is a failure instead.
 
-Tests run on all cores, a file on one of them; `-n 0` runs them in one process. What takes long to
-make and serves many files is made once for all processes, by the fixture `once`.
+Tests run on all cores, a file or a class on one of them; `-n 0` runs them in one process. What
+takes long to make and serves many files is made once for all processes, by the fixture `once`.
 """
 
 import functools

@@ -92,6 +92,7 @@ LEAVE_ONE_TEXT_OF_A_KIND = """() => {
 class Visit:
     """What happened when a page was opened."""
 
+    look: str = ""
     elsewhere: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -143,8 +144,7 @@ def watch(page: Page, address: str) -> Visit:
 
 def settle(page: Page) -> None:
     """Wait until formulas are set, figures have come and colours have faded into others."""
-    page.wait_for_load_state("networkidle")
-    page.evaluate("() => window.MathJax?.startup?.promise")
+    page.evaluate("() => Promise.all([window.MathJax?.startup?.promise, document.fonts.ready])")
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
     page.wait_for_function("document.getAnimations().every((one) => one.playState != 'running')")
 
@@ -215,7 +215,12 @@ def visits(browser: Browser, address: str) -> Callable[[str, str], Visit]:
         settle(page)
         seen = page.evaluate(LOOK_AT_THE_PAGE)
         violations = violated(page, look)
-        return {"seen": seen, "violations": violations, "quizzes": answered(page, look)}
+        return {
+            "look": look,
+            "seen": seen,
+            "violations": violations,
+            "quizzes": answered(page, look),
+        }
 
     def visit(name: str, look: str) -> Visit:
         on_a_desk = tuple(each for each in looks_at(name) if each != "phone")
@@ -224,43 +229,80 @@ def visits(browser: Browser, address: str) -> Callable[[str, str], Visit]:
     return visit
 
 
-OPENED = [(page, look) for look in LOOKS for page in PAGES if look in looks_at(page)]
+class OnEachPage:
+    """What holds of every page in each of its looks. Two processes share these: see below."""
+
+    def test_a_page_asks_nothing_of_the_network(self, visit):
+        assert visit.elsewhere == []
+
+    def test_a_page_finds_all_its_files(self, visit):
+        assert visit.missing == []
+        assert visit.seen["unloaded_images"] == []
+
+    def test_no_script_complains(self, visit):
+        assert visit.complaints == []
+
+    def test_every_formula_is_set(self, visit):
+        assert visit.seen["tex"] == []
+        assert visit.seen["broken_formulas"] == []
+
+    def test_a_page_is_accessible(self, visit):
+        assert visit.violations == []
+
+    def test_a_page_is_no_wider_than_its_window(self, visit):
+        assert visit.seen["overflow"] <= 0
+
+    def test_what_scrolls_sideways_can_be_reached_by_keyboard(self, visit):
+        assert visit.seen["unreachable_frames"] == []
+
+    def test_every_figure_says_what_it_shows(self, visit):
+        assert visit.seen["nameless_images"] == []
+        assert visit.seen["figures_without_text"] == []
+
+    def test_every_figure_is_drawn_for_the_page_it_stands_on(self, visit):
+        wanted = "figure-on-dark" if visit.look == "dark" else "figure-on-light"
+        assert [name for name in visit.seen["figures"] if wanted not in name] == []
 
 
-@pytest.fixture(params=OPENED, ids="-".join)
-def visit(request: pytest.FixtureRequest, visits: Callable[[str, str], Visit]) -> Visit:
-    return visits(*request.param)
+def opened(*looks: str) -> dict:
+    """Give a fixture its pages, each in these looks."""
+    pairs = [(page, look) for look in looks for page in PAGES if look in looks_at(page)]
+    return {"params": pairs, "ids": "-".join}
 
 
-def test_a_page_asks_nothing_of_the_network(visit):
-    assert visit.elsewhere == []
+class TestOnADesk(OnEachPage):
+    @pytest.fixture(**opened("light", "dark"))
+    def visit(self, request: pytest.FixtureRequest, visits: Callable[[str, str], Visit]) -> Visit:
+        return visits(*request.param)
+
+    def test_code_can_be_copied(self, visits):
+        assert sum(visits(page, "light").seen["uncopyable_code"] for page in WRITTEN) == 0
+
+    def test_there_is_something_to_look_at(self, visits):
+        """Formulas and figures, without which the tests above would hold of an empty page."""
+        seen = [visits(page, "light").seen for page in WRITTEN]
+        assert sum(page["formulas"] for page in seen) > 20
+        assert sum(len(page["figures"]) for page in seen) > 3
 
 
-def test_a_page_finds_all_its_files(visit):
-    assert visit.missing == []
-    assert visit.seen["unloaded_images"] == []
+class TestOnAPhone(OnEachPage):
+    @pytest.fixture(**opened("phone"))
+    def visit(self, request: pytest.FixtureRequest, visits: Callable[[str, str], Visit]) -> Visit:
+        return visits(*request.param)
 
+    def test_no_formula_is_cut_off(self, visit):
+        assert visit.seen["wide_formulas"] == []
 
-def test_no_script_complains(visit):
-    assert visit.complaints == []
+    def test_every_quiz_explains_every_answer_by_keyboard_alone(self, visit):
+        for quiz in visit.quizzes:
+            assert all(chosen and before == "" for chosen, before, _ in quiz)
+            said = (words.partition("\n") for _, _, words in quiz)
+            verdicts, _, explanations = zip(*said, strict=True)
+            assert all(map(str.strip, explanations))
+            assert sorted(verdicts) == ["Not quite."] * (len(quiz) - 1) + ["Right."]
 
-
-def test_every_formula_is_set(visit):
-    assert visit.seen["tex"] == []
-    assert visit.seen["broken_formulas"] == []
-
-
-@pytest.mark.parametrize("page", WRITTEN)
-def test_no_formula_is_cut_off_on_a_phone(visits, page):
-    assert visits(page, "phone").seen["wide_formulas"] == []
-
-
-def test_a_page_is_accessible(visit):
-    assert visit.violations == []
-
-
-def test_a_page_is_no_wider_than_its_window(visit):
-    assert visit.seen["overflow"] <= 0
+    def test_there_are_quizzes(self, visits):
+        assert sum(len(visits(page, "phone").quizzes) for page in WRITTEN) > 20
 
 
 @pytest.mark.parametrize("width", [700, 1000, 1199, 1200, 1600])
@@ -320,34 +362,6 @@ def test_a_line_of_code_is_seen_whole_between_the_two_lists(context, address, wi
     assert code.evaluate("(pre) => pre.scrollWidth - pre.clientWidth") <= 0
 
 
-def test_what_scrolls_sideways_can_be_reached_by_keyboard(visit):
-    assert visit.seen["unreachable_frames"] == []
-
-
-def test_every_figure_says_what_it_shows(visit):
-    assert visit.seen["nameless_images"] == []
-    assert visit.seen["figures_without_text"] == []
-
-
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("page", WRITTEN)
-def test_every_figure_is_drawn_for_the_page_it_stands_on(visits, page, look):
-    wanted = "figure-on-dark" if look == "dark" else "figure-on-light"
-    assert [name for name in visits(page, look).seen["figures"] if wanted not in name] == []
-
-
-def test_code_can_be_copied(visits):
-    assert sum(visits(page, "light").seen["uncopyable_code"] for page in WRITTEN) == 0
-
-
-def test_there_is_something_to_look_at(visits):
-    """Formulas and figures, without which the tests above would hold of an empty page."""
-    seen = [visits(page, "light").seen for page in WRITTEN]
-    assert sum(page["formulas"] for page in seen) > 20
-    assert sum(len(page["figures"]) for page in seen) > 3
-    assert sum(len(visits(page, "phone").quizzes) for page in WRITTEN) > 20
-
-
 def test_faint_text_and_a_link_that_looks_like_its_neighbours_are_seen(context, address):
     page = context(viewport=LOOKS["light"]["viewport"]).new_page()
     page.goto(f"{address}notation.html")
@@ -377,15 +391,6 @@ def test_an_undefined_macro_is_seen_as_an_error(context, address):
         }"""
     )
     assert len(page.evaluate(LOOK_AT_THE_PAGE)["broken_formulas"]) == 1
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_every_quiz_explains_every_answer_by_keyboard_alone(visits, name):
-    for quiz in visits(name, "phone").quizzes:
-        assert all(chosen and before == "" for chosen, before, _ in quiz)
-        verdicts, _, explanations = zip(*(said.partition("\n") for _, _, said in quiz), strict=True)
-        assert all(map(str.strip, explanations))
-        assert sorted(verdicts) == ["Not quite."] * (len(quiz) - 1) + ["Right."]
 
 
 def test_a_quiz_asks_for_an_answer_before_it_checks_one(context, address):
