@@ -461,7 +461,7 @@ def card(slug: str) -> str:
 
 
 def _in_words(test: str) -> str:
-    return test.removeprefix("test_").replace("_s_", "’s ").replace("_", " ").removesuffix(" s")
+    return re.sub(r"_s(?=_|$)", "’s", test.removeprefix("test_")).replace("_", " ")
 
 
 def _listed(names: Sequence[str]) -> str:
