@@ -84,7 +84,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "LayerNorm over the tokens",
             "perturb",
             "sec-04-axes",
-            "groundup/core/test_layers.py::test_a_token_does_not_feel_its_neighbours",
+            "groundup/core/test_layers.py::test_a_token_does_not_depend_on_its_neighbours",
             "layer_norm.StatisticsOverTokens mended_block.NormStillOverTokens",
         ),
         "rank": Exhibit(
@@ -169,7 +169,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "limit",
             "sec-06-decoder",
             "groundup/data/test_batches.py::test_targets_are_the_tokens_that_come_next "
-            "groundup/data/test_batches.py::test_pairs_are_filled_up_and_targets_shifted_right",
+            "groundup/data/test_batches.py::test_pairs_are_padded_and_targets_shifted_right",
             "shifted_loss.NotShifted get_batch.TargetsNotShifted",
         ),
         "memory": Exhibit(
@@ -284,7 +284,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "limit",
             "sec-04-norm",
             "groundup/core/test_layers.py::test_a_constant_token_gives_the_bias "
-            "groundup/core/test_layers.py::test_eps_stands_inside_the_root_by_hand",
+            "groundup/core/test_layers.py::test_eps_is_inside_the_root_by_hand",
             "layer_norm.EpsilonForgotten layer_norm.EpsilonOutsideTheRoot "
             "layer_norm.DividedByOneLess",
         ),
@@ -324,7 +324,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "twice",
             "sec-01-values",
             ""
-            "groundup/core/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
+            "groundup/core/test_attention.py::test_values_can_be_projected_before_or_after_the_average",
             "project_after_mixing.BiasMixedFirst",
         ),
         "normal": Exhibit(
@@ -346,20 +346,20 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "perturb",
             "sec-01-dictionary",
             ""
-            "groundup/core/test_attention.py::test_values_can_be_mapped_before_or_after_the_average",
+            "groundup/core/test_attention.py::test_values_can_be_projected_before_or_after_the_average",
             "scaled_dot_product_attention.KeysAveraged MultiHeadAttention.ContextAsks",
         ),
         "apple": Exhibit(
             "A projection that cannot see the context",
             "perturb",
             "sec-01-formula",
-            "groundup/core/test_layers.py::test_a_token_does_not_feel_its_neighbours",
+            "groundup/core/test_layers.py::test_a_token_does_not_depend_on_its_neighbours",
         ),
         "shares": Exhibit(
             "A gradient split between two branches",
             "twice",
             "sec-00-shortcuts",
-            "book/test_errata.py::test_a_shortcut_hands_on_its_whole_gradient",
+            "book/test_errata.py::test_a_shortcut_passes_on_its_whole_gradient",
         ),
         "ratios": Exhibit(
             "What a softmax preserves",
@@ -461,7 +461,7 @@ def card(slug: str) -> str:
 
 
 def _in_words(test: str) -> str:
-    return test.removeprefix("test_").replace("_s_", "’s ").replace("_", " ").removesuffix(" s")
+    return re.sub(r"_s(?=_|$)", "’s", test.removeprefix("test_")).replace("_", " ")
 
 
 def _listed(names: Sequence[str]) -> str:

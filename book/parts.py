@@ -69,12 +69,12 @@ GROUPS: dict[str, list[Part]] = {
             },
         ),
         Part(
-            "What came before it",
+            "What came before the transformer",
             "---w-",
             "ch-attention",
             notes={
-                "essay": "The predecessor that it dates a few months earlier came "
-                "almost two years earlier; the other one, "
+                "essay": "The predecessor that it dates to a few months before came "
+                "almost two years before; the other one, "
                 "squeeze-and-excitation, came three months after the "
                 "transformer."
             },
@@ -126,7 +126,7 @@ GROUPS: dict[str, list[Part]] = {
                 "does not depend on any query; the score of the two is the "
                 "relevance.",
                 "essay": "The key is said to choose what its token gathers. The query "
-                "does that; the key is what a token can be found by.",
+                "does that; the key determines which queries find the token.",
             },
         ),
         Part(
@@ -143,7 +143,7 @@ GROUPS: dict[str, list[Part]] = {
             },
         ),
         Part(
-            "Two projections, since attention need not be mutual",
+            "Two projections, because attention need not be symmetric",
             "----r",
             "sec-01-asymmetry",
             "core.attention.dot_scores",
@@ -310,7 +310,7 @@ GROUPS: dict[str, list[Part]] = {
             "2.2 2.6 2.8",
             notes={
                 "post": "Announced for later, but missing.",
-                "draft": "Even inside the softmax the mask would do nothing: it adds "
+                "draft": "Even inside the softmax, the mask would do nothing: it adds "
                 "the same number to every score of a column, and the softmax "
                 "runs down the column.",
             },
@@ -325,7 +325,7 @@ GROUPS: dict[str, list[Part]] = {
             "3.2 3.3",
             notes={
                 "draft": "Nothing is split: each head is as wide as the model, and "
-                "follows one more projection that all of them share and that "
+                "its input comes from one more projection, shared by all heads, that "
                 "no code defines.",
             },
         ),
@@ -397,7 +397,7 @@ GROUPS: dict[str, list[Part]] = {
             "4.9",
             notes={
                 "post": "Its input head uses the first norm twice and the second never.",
-                "walk-through": "So does its block.",
+                "walk-through": "The same in its block.",
             },
         ),
         Part(
@@ -567,8 +567,8 @@ GROUPS: dict[str, list[Part]] = {
             "core.positions.rotate variants.positions.rotate_in_space",
             "5.3 5.10",
             notes={
-                "essay": "Credits them to a paper of 2023 that uses them in space. "
-                "They were introduced in 2021, for text.",
+                "essay": "Credits them to a paper of 2023 that uses them for points in "
+                "space. They were introduced in 2021, for text.",
             },
         ),
     ],
@@ -648,7 +648,7 @@ GROUPS: dict[str, list[Part]] = {
             "core.models.EncoderDecoder",
             notes={
                 "post": "Mask and positions have one length for both.",
-                "draft": "So do its positions.",
+                "draft": "The same for its positions.",
             },
         ),
         Part(
@@ -710,7 +710,7 @@ GROUPS: dict[str, list[Part]] = {
             "3.7",
             notes={
                 "post": "Omits gains and biases of the norms.",
-                "draft": "Is collected by a broadcast over named tuples, which Julia "
+                "draft": "Collects them by a broadcast over named tuples, which Julia "
                 "does not allow.",
             },
         ),

@@ -1,4 +1,4 @@
-"""Work on the exercises, or write, release, collect, grade and return them."""
+"""Work on the exercises, or write and release them, collect and grade answers, return grades."""
 
 import argparse
 import contextlib
@@ -634,7 +634,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         help="grade again, but update only the points of this exercise; may be repeated",
     )
-    option("--again", action="store_true", help="grade unchanged submissions again too")
+    option("--again", action="store_true", help="also grade unchanged submissions again")
     option(
         "--workers", type=_positive, default=1, help="submissions to grade at once, 1 by default"
     )
@@ -646,7 +646,7 @@ def _parser() -> argparse.ArgumentParser:
     option(
         "--prepare",
         action="store_true",
-        help="only draw the seed of the run and print its SHA-256, which may be published",
+        help="only draw the seed of the next run and print its SHA-256, which may be published",
     )
     option(
         "--allow-weaker",
@@ -741,7 +741,7 @@ def _parser() -> argparse.ArgumentParser:
     option(
         "--column",
         default="",
-        help="column for the grades; by default Grade in Moodle, the assignment's name in Canvas",
+        help="column for grades; by default Grade in Moodle, the assignment's name in Canvas",
     )
     option("--zeros", action="store_true", help="write 0 for those who have submitted nothing")
 
@@ -755,9 +755,7 @@ def _parser() -> argparse.ArgumentParser:
     option = add("inventory", _inventory, "list all assignments and exercises", "--root")
     option("--json", action="store_true", help="print one JSON object")
 
-    option = add(
-        "matrix", _matrix, "run every known mistake against every check, and count", "--root"
-    )
+    option = add("matrix", _matrix, "record which check catches which known mistake", "--root")
     option("--again", action="store_true", help="also run exercises that have not changed")
     option(
         "--out",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 SECONDS_PER_EXERCISE = 10.0
 """CPU time of all calls that the checks of one exercise make."""
 WALL_PER_CPU = 6.0
-"""How many times its CPU time an exercise may take in all, for a busy machine makes it wait."""
+"""Wall time of an exercise, in multiples of its CPU time: a busy machine makes it wait."""
 _MAX_OUTPUT_BYTES = 2**21
 
 
@@ -20,7 +20,7 @@ class Limits:
     """CPU time of all calls that the checks of one exercise make; see `WALL_PER_CPU`."""
 
     seconds_per_submission: float = 300.0
-    """Wall time of everything together."""
+    """Wall time of the whole submission."""
 
     memory_bytes: int = 2 * 2**30
     """Memory of all its processes together, beyond what Python and torch take."""
@@ -32,10 +32,10 @@ class Limits:
     """Size of a file, and of all files in each of its two private folders."""
 
     output_bytes: int = 2**20
-    """What its cells may print and plot, each."""
+    """What each cell may print and plot."""
 
     output_bytes_together: int = 2**23
-    """What all its cells may print and plot."""
+    """What all cells together may print and plot."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -35,8 +35,8 @@ def _field(text: str) -> tuple[str, Any]:
 def _add_library(command: argparse._ActionsContainer) -> None:
     command.add_argument(
         "--library",
-        help="folder of a package, such as mine of `classroom mine`: its pieces compute the model, "
-        "its training and its sampling (default: groundup's own)",
+        help="folder of a package, such as `mine`, which `classroom mine` writes: its functions "
+        "compute the model, its training and its sampling (default: groundup's own)",
     )
 
 
@@ -55,7 +55,7 @@ def _add_setup(command: argparse.ArgumentParser, default: str | None) -> argpars
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="groundup", description="Train a transformer, evaluate it, generate text with it."
+        prog="groundup", description="Train a transformer, evaluate it and generate text with it."
     )
     commands = parser.add_subparsers(
         required=True, dest="command", metavar="train|evaluate|generate|import|bench"
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--schedule",
         choices=("cosine", "inverse_root", "constant", "stable_decay"),
-        help="learning rate after warmup (default: by preset)",
+        help="learning rate after warm-up (default: by preset)",
     )
     how.add_argument(
         "--label-smoothing", type=float, help="probability spread over all tokens (default: 0)"
@@ -201,7 +201,7 @@ def _parser() -> argparse.ArgumentParser:
         help="import a published model: GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma",
         description="Import a published model from a folder, as downloaded, in the format of "
         "Hugging Face's transformers: config.json, model.safetensors, tokenizer.json. "
-        "Rotary scaling is read, too: linear, llama3, yarn, and dynamic up to the model's length.",
+        "Rotary scaling is supported: linear, llama3, yarn, and dynamic up to the model's length.",
     )
     command.add_argument("folder", help="the folder of the published model")
     command.add_argument("--out", required=True, help="folder for the model")

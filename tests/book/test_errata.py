@@ -137,7 +137,7 @@ def test_the_dates_of_the_papers_are_those_of_the_bibliography():
     assert months == [33, 22, -3, -46]
 
 
-def test_a_shortcut_hands_on_its_whole_gradient():
+def test_a_shortcut_passes_on_its_whole_gradient():
     block = Block(8, 2, 16)
     for layer in (block.attention.output, block.feed_forward.down):
         torch.nn.init.zeros_(layer.weight)

@@ -200,8 +200,8 @@ def attacked(x):
 
 _ATTACKS = {
     # Right only where everybody can look.
-    "the published inputs are known by heart": at_once((BY_HEART,), "expected"),
-    "the published shapes are known by heart": at_once((SHAPES_BY_HEART,), "expected"),
+    "the published inputs are memorised": at_once((BY_HEART,), "expected"),
+    "the published shapes are memorised": at_once((SHAPES_BY_HEART,), "expected"),
     # Answers that only look right.
     "comparisons are patched": before(
         "import math, torch\n"

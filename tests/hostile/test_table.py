@@ -18,7 +18,7 @@ HELD_BY = {
         classroom/exercise/test_expect.py verdicts_played_again_earn_nothing_on_another_seed
         exercises/test_checks.py what_was_recorded_on_the_published_seed_earns_nothing_on_another
     """,
-    "a lent function told": """
+    "functions passed to a test": """
         classroom/exercise/test_expect.py implementations_are_called_by_one_signature
         classroom/sandbox/test_job.py two_lent_functions_that_fail_alike_cannot_be_told_apart
     """,
@@ -35,7 +35,7 @@ HELD_BY = {
     "a function that returns nothing": """
         exercises/test_checks.py inputs_are_not_left_alone_for_points_by_what_answers_nothing
     """,
-    "an answer that keeps a law": """
+    "an answer that obeys a law": """
         exercises/test_checks.py what_only_keeps_a_law_earns_nothing
     """,
     "a course in": """
@@ -45,7 +45,7 @@ HELD_BY = {
         exercises/test_checks.py what_a_model_that_is_lent_remembers_depends_on_the_dtype
         hostile/test_neighbours.py what_a_lent_function_remembers_of_one_student_is_unknown
     """,
-    "busy processes": """
+    "many busy processes": """
         classroom/grader/test_run.py what_was_too_slow_beside_others_is_tried_again_alone
         classroom/sandbox/test_job.py processes_that_compute_side_by_side_lower_their_priority
         hostile/test_neighbours.py honest_students_get_exactly_what_they_get_alone
@@ -56,7 +56,7 @@ HELD_BY = {
         classroom/sandbox/test_job.py a_lent_function_is_held_to_the_time_of_the_exercise
         hostile/test_neighbours.py what_a_lent_function_computes_is_bounded_by_lengths
     """,
-    "outputs without end": """
+    "endless output": """
         classroom/sandbox/test_job.py outputs_count_with_their_keys_and_names
         hostile/test_neighbours.py all_cells_together_show_a_bounded_amount
     """,
@@ -67,7 +67,7 @@ HELD_BY = {
         classroom/sandbox/test_job.py pending_signals_are_limited_for_each_job
         classroom/sandbox/test_job.py sockets_count_as_memory
     """,
-    "memory that is shared": """
+    "shared memory": """
         classroom/sandbox/test_job.py memory_that_counts_for_no_process_is_refused
     """,
     "one answer, copied": """
@@ -76,11 +76,11 @@ HELD_BY = {
     "a forged gradient": """
         classroom/exercise/test_run.py a_forged_answer_costs_a_check_and_never_the_report
     """,
-    "results of odd forms": """
+    "odd results": """
         classroom/calls/test_wire.py a_tensor_of_very_many_dimensions_does_not_cross_either_way
         exercises/test_malformed.py a_malformed_answer_gets_a_sentence_about_itself
     """,
-    "a file name that is no text": """
+    "a file name that is not text": """
         classroom/grader/test_collect.py a_name_that_is_no_utf_8_costs_its_own_file
     """,
     "names with formulas": """

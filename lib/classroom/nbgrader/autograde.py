@@ -50,7 +50,7 @@ class SealedAutograde(Autograde):
         config=True
     )
     allow_weaker = Bool(
-        False, help="Go on where this machine lacks a layer of the sandbox; every verdict says so."
+        False, help="Grade even if this machine lacks a layer of the sandbox; verdicts say so."
     ).tag(config=True)
 
     def start(self) -> None:

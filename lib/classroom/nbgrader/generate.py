@@ -50,7 +50,7 @@ class UpdateCells(SaveCells):
     """
 
     counted = Dict(
-        help="The exercises of an assignment that count, by name or number; all, if it is not here."
+        help="The exercises that count, by assignment: names or numbers. All, if it is not listed."
     ).tag(config=True)
     written = Bool(
         False,

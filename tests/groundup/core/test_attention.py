@@ -426,7 +426,7 @@ def test_outputs_lie_in_the_convex_hull_of_the_values(qkv, normal):
     assert ((mixed @ directions) <= (value @ directions).amax(dim=-2, keepdim=True)).all()
 
 
-def test_values_can_be_mapped_before_or_after_the_average(qkv, normal):
+def test_values_can_be_projected_before_or_after_the_average(qkv, normal):
     query, key, value = qkv
     change = normal(6, 2)
     before = scaled_dot_product_attention(query, key, value @ change)

@@ -34,7 +34,7 @@ def test_layer_norm_by_hand():
     torch.testing.assert_close(norm(x), scaled)
 
 
-def test_eps_stands_inside_the_root_by_hand():
+def test_eps_is_inside_the_root_by_hand():
     """Variance 1 and eps 3: divided by 2, where an eps outside the root would divide by 4."""
     norm = LayerNorm(2, eps=3.0)
     torch.testing.assert_close(norm(torch.tensor([[-1.0, 1.0]])), torch.tensor([[-0.5, 0.5]]))
@@ -146,7 +146,7 @@ def test_layer_norm_ignores_the_size_and_the_offset_of_a_token(normal, shaken):
 @pytest.mark.parametrize(
     "layer", [LayerNorm(5), RMSNorm(5), FeedForward(5, 11, "gelu"), GatedFeedForward(5, 11)]
 )
-def test_a_token_does_not_feel_its_neighbours(normal, shaken, layer):
+def test_a_token_does_not_depend_on_its_neighbours(normal, shaken, layer):
     layer, x = shaken(layer), normal(2, 3, 5)
     other = x.clone()
     other[0, 2], other[1] = normal(5), normal(3, 5)

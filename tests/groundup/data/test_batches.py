@@ -134,7 +134,7 @@ def test_the_state_of_the_generator_says_what_comes_next():
 # Pairs, by hand
 
 
-def test_pairs_are_filled_up_and_targets_shifted_right(tokenizers):
+def test_pairs_are_padded_and_targets_shifted_right(tokenizers):
     (batch,) = pair_batches([Pair("ab", "z"), Pair("cba", "xy")], 5, *tokenizers)
     assert batch.inputs["source"].tolist() == [[1, 2, 0], [3, 2, 1]]
     assert batch.inputs["source_mask"].tolist() == [[[[True, True, False]]], [[[True] * 3]]]

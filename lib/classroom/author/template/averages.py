@@ -13,24 +13,24 @@ from classroom import check
 # {{exercise running_mean}}
 #
 # The line above becomes a heading with number, difficulty, minutes and points, all of
-# which are written once, in `checks.py`. Then comes what is asked, with the words for
-# the axes that messages use:
+# which are written once, in `checks.py`. Then comes the task, which names the axes as
+# messages do:
 #
 # A model that reads may use what it has read so far, and nothing that comes later.
-# Let each row become the mean of itself and all rows before it. Here is the mean of
-# all rows, which only the last row may be:
+# Replace each row by the mean of itself and all rows before it. Here is the mean of
+# all rows, which is correct for the last row only:
 
 # %%
 rows = torch.tensor([[2.0, 0.0], [4.0, 0.0], [9.0, 3.0]])
 print(rows.mean(dim=0))
 
 # %% [markdown]
-# *Before you code:* what is the first row of the result? And which row of it is the
-# mean of all?
+# *Before you code:* what is the first row of the result? And which row is the mean of
+# all?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The first row of `x`, since nothing stands before it. The last row, which may use all.
+# The first row of `x`, since nothing comes before it. The last row, which may use all.
 # </details>
 #
 # <details><summary>Hint: no loop</summary>

@@ -1,4 +1,4 @@
-"""What is graded: tests of a student's code, the `subject`, on inputs of a `case`."""
+"""What is graded: tests of a student's code, the `subject`, on inputs from a `case`."""
 
 from classroom.exercise.expect import (
     exercise,
@@ -16,7 +16,7 @@ def rows(case):
     return (case.normal(length, width),)
 
 
-# What computes a correct answer is marked: students get its results, not its body.
+# An oracle computes a correct answer: students get its results, not its body.
 @oracle
 def by_hand(x):
     means = x.clone()
@@ -42,12 +42,12 @@ class TestRunningMean:
         expect_agrees(subject, case, "running_mean", rows, by_hand, axes)
         expect_inputs_unchanged(subject, case, "running_mean", rows)
 
-    # A law says how an answer behaves, without computing one: None, or what is wrong.
-    # This one holds for `return x`, too, so it counts only with the check above.
+    # A law says how an answer behaves, without computing one. It returns None, or what is
+    # wrong. This one holds for `return x`, too, so it counts only with the check above.
     @points(1, only_with="test_each_row_is_the_mean_of_itself_and_the_rows_before")
     def test_the_first_row_stays(self, subject, case):
         def law(means, x):
             stays = (means[0] - x[0]).abs().max() < 1e-9
-            return None if stays else "row 0 is not that of x"
+            return None if stays else "row 0 is not row 0 of x"
 
         expect_law(subject, case, "running_mean", rows, law)

@@ -1,4 +1,4 @@
-"""What goes wrong, at least three times, each with what you would tell a student."""
+"""At least three mistakes, each with what you would tell a student."""
 
 import torch
 
@@ -17,10 +17,10 @@ class SeesTheFuture(RunningMean):
 
 
 NeverDivided = RunningMean.but(" / counts[:, None]", "")
-"""The rows are added up and never divided by their number."""
+"""The rows are added up, but the sum is never divided by their number."""
 
 LeavesItselfOut = RunningMean.but("x.cumsum(dim=0)", "(x.cumsum(dim=0) - x)").but(
     "torch.arange(1, len(x) + 1, dtype=x.dtype)",
     "torch.arange(len(x), dtype=x.dtype).clamp_min(1)",
 )
-"""Row t is the mean of the rows before it; the row itself belongs to it."""
+"""Row t is the mean of the rows before it, but must include the row itself."""

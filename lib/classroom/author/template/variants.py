@@ -6,14 +6,14 @@ from classroom.exercise.answers import Variant
 
 
 class OneAfterTheOther(Variant, exercise="running_mean"):
-    """A loop, and a mean each time."""
+    """A loop that takes a mean each time."""
 
     def running_mean(x):
         return torch.stack([x[: position + 1].mean(0) for position in range(len(x))])
 
 
 class AsAttention(Variant, exercise="running_mean"):
-    """Equal weights for all that may be seen, times the rows."""
+    """Equal weights for all rows up to t, times the rows."""
 
     def running_mean(x):
         seen = torch.ones(len(x), len(x), dtype=x.dtype).tril()
@@ -21,7 +21,7 @@ class AsAttention(Variant, exercise="running_mean"):
 
 
 class StepByStep(Variant, exercise="running_mean"):
-    """Each mean from the one before."""
+    """Each mean computed from the one before."""
 
     def running_mean(x):
         means = [x[0]]
