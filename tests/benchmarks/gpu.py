@@ -226,7 +226,7 @@ def require_best_tokens(model: DecoderOnly, context: Tensor, new_tokens: int) ->
 def shipped(run: Run) -> Iterator[Row]:
     """Train `llama` again, by the command of its record, on four times as many tokens.
 
-    It makes as many updates as fit into 90 seconds, but no more than that command.
+    It makes as many updates as fit into 80 seconds, but no more than that command.
     """
     from groundup.__main__ import main as groundup
     from groundup.pretrained.__main__ import describe  # needs babel, as `groundup train` does
@@ -246,7 +246,7 @@ def shipped(run: Run) -> Iterator[Row]:
         log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
         return command, [json.loads(line) for line in log]
 
-    most, seconds, folder = int(options["steps"]), 0 if run.is_tiny else 90, run.out / "llama"
+    most, seconds, folder = int(options["steps"]), 0 if run.is_tiny else 80, run.out / "llama"
     with tempfile.TemporaryDirectory() as trial:
         _, log = train(Path(trial), 11 if run.is_tiny else 40)  # the first ten compile
     update = int(options["batch-size"]) * int(options["context"]) / log[-1]["tokens_per_second"]
@@ -263,10 +263,10 @@ def shipped(run: Run) -> Iterator[Row]:
 # --- the command -----------------------------------------------------------------------------
 
 PARTS: dict[str, tuple[Callable[[Run], Iterator[Row]], float]] = {
-    "training": (training, 140),
-    "attention": (attention, 60),
-    "decoding": (decoding, 140),
-    "shipped": (shipped, 220),
+    "training": (training, 130),
+    "attention": (attention, 50),
+    "decoding": (decoding, 120),
+    "shipped": (shipped, 260),
 }
 """What is measured, and the most seconds that it may take; the most important first."""
 

@@ -121,7 +121,7 @@ def test_a_part_that_takes_too_long_is_stopped(measure):
 
     begun = time.monotonic()
     record = measure(slow=(slow, 0.2), good=(good, 5.0))
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 4
     assert record["failed"] == {"slow": "Overtime: it took more than its time"}
     assert record["slow"] == [] and len(record["good"]) == 1
 
