@@ -6,15 +6,17 @@ import os
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
+
+from groundup import pretrained
+from groundup.generation.loop import generate
 
 SCRIPT = Path(__file__).parent / "gpu.py"
-FIELDS = {"metric", "ours", "peer", "peer_name", "ratio", "goal", "met"}
-FIELDS |= {"hardware", "load", "date", "unit"}
+PARTS = ["training", "attention", "decoding", "shipped"]
 
 
 @pytest.fixture(scope="module")
@@ -28,276 +30,185 @@ def gpu():
 
 
 @pytest.fixture
-def run(gpu):
-    return gpu.Run(device=torch.device("cpu"), is_tiny=True)
-
-
-@pytest.fixture
-def results(gpu, tmp_path):
-    return gpu.Results(tmp_path / "gpu.json")
-
-
-def command(folder, *more):
-    return [sys.executable, str(SCRIPT), "--tiny", "--device", "cpu", "--out", str(folder), *more]
-
-
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+def run(gpu, tmp_path):
+    return gpu.Run(torch.device("cpu"), True, tmp_path)
 
 
 def read(folder):
-    return json.loads((folder / "gpu.json").read_text())
+    return json.loads((folder / "gpu.json").read_text(encoding="utf-8"))
 
 
 # --- the whole command ---------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_everything_runs_to_its_end_on_a_processor(gpu, tmp_path):
-    finished = subprocess.run(
-        command(tmp_path), env=ENVIRONMENT, capture_output=True, text=True, timeout=300
-    )
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("gpu")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(SCRIPT), "--tiny", "--out", str(out)]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    rows = read(tmp_path)
-    assert not [row for row in rows if "error" in row or "left_out" in row]
-    assert all(row.keys() >= FIELDS for row in rows)
-    assert all(row["goal"] is None and row["met"] is None for row in rows)  # sizes without meaning
-    assert all(row["hardware"].startswith("CPU: ") for row in rows)
-    metrics = [row["metric"] for row in rows]
-    assert len(set(metrics)) == len(metrics)
-    for part in (
-        "MFU",
-        "beside Hugging Face GPT-2, compiled",
-        "beside torch.nn",
-        "XL",
-        "attention",
-    ):
-        assert any(part in metric for metric in metrics), part
-    assert sum(metric.startswith("mistake, ") for metric in metrics) == len(gpu.MISTAKES) == 9
-    assert sum(metric.startswith("extrapolation, ") for metric in metrics) == 5
-    assert finished.stdout.count("\n") >= len(rows)  # progress
+    return out, finished.stdout
 
 
 @pytest.mark.slow
-def test_a_command_that_is_killed_leaves_what_it_has_measured(tmp_path):
-    process = subprocess.Popen(
-        command(tmp_path, "--only", "attention", "mistakes"),
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while not (tmp_path / "gpu.json").exists() and time.monotonic() < deadline:
-            assert process.poll() is None
-            time.sleep(0.01)
-    finally:
-        process.kill()
-        process.wait()
-    rows = read(tmp_path)
-    assert rows and all(row.keys() >= FIELDS for row in rows)
-
-
-def test_a_gpu_that_is_not_there_is_refused(gpu, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit):
-        gpu.main(["--out", str(tmp_path), "--device", "cuda"])
-    assert "--device cuda needs a GPU that torch can use" in capsys.readouterr().err
-
-
-def test_full_sizes_on_a_processor_are_refused(gpu, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        gpu.main(["--out", str(tmp_path), "--device", "cpu"])
-    assert "full sizes need a GPU" in capsys.readouterr().err
-
-
-# --- one measurement after the other -------------------------------------------------------
-
-
-def measure(gpu, run, results, measurements, seconds=60.0):
-    said = []
-    measurements = {
-        name: gpu.Measurement(function, limit) for name, (function, limit) in measurements.items()
+def test_everything_runs_to_its_end_on_a_processor(whole):
+    out, said = whole
+    record = read(out)
+    assert record["failed"] == {} and record["tiny"] and record["peak"] is None
+    assert [len(record[part]) for part in PARTS] == [1, 4, 4, 1]
+    for part in PARTS:
+        assert said.count(f"{part}: ") >= len(record[part]) + 1  # progress
+    (speed,) = record["training"]
+    assert speed["tokens_per_second"] > 0 and speed["mfu"] is None and speed["dtype"] == "bfloat16"
+    assert {(row["length"], row["backend"]) for row in record["attention"]} == {
+        (length, backend) for length in (24, 48) for backend in ("fused", "explicit")
     }
-    return gpu.measure_all(run, measurements, results, seconds, said.append), said
+    assert all(row["milliseconds"] > 0 for row in record["attention"])
+    assert [row["batch_size"] for row in record["decoding"]] == [1, 1, 5, 5]
+    assert all(row["tokens_per_second"] > 0 for row in record["decoding"])
+
+
+@pytest.mark.slow
+def test_the_model_that_it_trains_can_come_with_the_course(whole, monkeypatch):
+    out, _ = whole
+    monkeypatch.setattr(pretrained, "FOLDER", out)
+    assert pretrained.names() == ["llama"]
+    model, tokenizer = pretrained.load("llama")
+    assert tokenizer.vocab_size == model.config.vocab_size == 300
+    (row,), record = read(out)["shipped"], pretrained.record("llama")
+    assert record.items() <= row.items()
+    assert "--device=auto " in record["command"] and f"--steps={record['steps']} " in row["command"]
+
+
+# --- one part after the other --------------------------------------------------------------
+
+
+@pytest.fixture
+def measure(gpu, run, monkeypatch):
+    def use(before=None, **parts):
+        monkeypatch.setattr(gpu, "PARTS", parts)
+        gpu.measure(run, list(parts), {"failed": {}} | (before or {}))
+        return read(run.out)
+
+    return use
 
 
 def good(run):
-    yield run.row("good", 3.0, unit="lots", peer=2.0, peer_name="other")
+    yield {"tokens_per_second": 3.0}
 
 
-def test_a_measurement_that_fails_is_recorded_and_the_others_go_on(gpu, run, results, tmp_path):
-    def bad(run):
-        yield run.row("bad, first part", 1.0, unit="lots")
-        raise RuntimeError("no\nluck")
-
-    num_failed, said = measure(gpu, run, results, {"bad": (bad, 5.0), "good": (good, 5.0)})
-    rows = {row["metric"]: row for row in read(tmp_path)}
-    assert num_failed == 1
-    assert list(rows) == ["bad, first part", "bad", "good"]
-    assert rows["bad"]["error"] == "RuntimeError: no luck"
-    assert rows["good"]["ratio"] == 1.5
-    assert any("bad: failed" in line for line in said)
-    assert all(row.keys() >= FIELDS for row in rows.values())
+def bad(run):
+    yield {"tokens_per_second": 2.0}
+    raise RuntimeError("no\nluck")
 
 
-def test_a_measurement_that_takes_too_long_is_stopped(gpu, run, results, tmp_path):
+def test_a_part_that_fails_says_so_in_one_line_and_the_others_run(measure, capsys):
+    record = measure(bad=(bad, 5.0), good=(good, 5.0))
+    assert record["failed"] == {"bad": "RuntimeError: no luck"}
+    assert record["bad"] == [{"tokens_per_second": 2.0}]
+    assert record["good"] == [{"tokens_per_second": 3.0}]
+    assert "bad: failed, RuntimeError: no luck\n" in capsys.readouterr().out
+
+
+def test_a_part_that_takes_too_long_is_stopped(measure):
     def slow(run):
-        yield run.row("slow, first part", 1.0, unit="lots")
         try:
             time.sleep(30)
         except Exception:  # as a library might
             time.sleep(30)
+        yield {}
 
-    start = time.monotonic()
-    num_failed, _ = measure(gpu, run, results, {"slow": (slow, 0.2), "good": (good, 5.0)})
-    rows = {row["metric"]: row for row in read(tmp_path)}
-    assert time.monotonic() - start < 4
-    assert num_failed == 1
-    assert "more than the 0 seconds" in rows["slow"]["error"]
-    assert {"slow, first part", "good"} <= rows.keys()
-
-
-def test_what_there_is_no_time_for_is_named_and_not_begun(gpu, run, results, tmp_path):
-    def unwanted(run):
-        raise AssertionError("it was begun")
-        yield
-
-    num_failed, _ = measure(
-        gpu, run, results, {"good": (good, 8.0), "long": (unwanted, 300.0)}, seconds=20.0
-    )
-    rows = {row["metric"]: row for row in read(tmp_path)}
-    assert num_failed == 0
-    assert "of 20 seconds were left" in rows["long"]["left_out"]
-    assert rows["long"].keys() >= FIELDS and "good" in rows
+    begun = time.monotonic()
+    record = measure(slow=(slow, 0.2), good=(good, 5.0))
+    assert time.monotonic() - begun < 4
+    assert record["failed"] == {"slow": "Overtime: it took more than its time"}
+    assert record["slow"] == [] and len(record["good"]) == 1
 
 
-def test_a_second_run_replaces_its_own_rows_and_keeps_the_others(gpu, run, results, tmp_path):
-    def bad(run):
-        raise RuntimeError
-        yield
+def test_every_row_is_in_the_record_before_the_next_is_measured(measure):
+    def watched(run):
+        for number in range(3):
+            yield {"number": number}
+            assert read(run.out)["watched"][-1] == {"number": number}
 
-    def better(run):
-        yield run.row("good", 5.0, unit="lots")
-
-    measure(gpu, run, results, {"first": (bad, 5.0), "second": (good, 5.0)})
-    results.put(run.row("other", 7.0, unit="lots"))
-    again = gpu.Results(tmp_path / "gpu.json")
-    measure(gpu, run, again, {"first": (better, 5.0)})
-    assert {row["metric"]: row["ours"] for row in read(tmp_path)} == {"other": 7.0, "good": 5.0}
+    assert measure(watched=(watched, 5.0))["failed"] == {}
 
 
-def test_an_interrupted_write_leaves_the_file_as_it_was(gpu, run, results, tmp_path, monkeypatch):
-    results.put(run.row("first", 2.0, unit="lots"))
-    write_text = Path.write_text
-
-    def half(path, content):
-        write_text(path, content[: len(content) // 2])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "write_text", half)
-    with pytest.raises(KeyboardInterrupt):
-        results.put(run.row("second", 3.0, unit="lots"))
-    assert [row["metric"] for row in read(tmp_path)] == ["first"]
+def test_a_part_measured_again_replaces_its_rows_and_its_failure_alone(measure):
+    before = measure(bad=(bad, 5.0), good=(good, 5.0))
+    record = measure(before, bad=(good, 5.0))
+    assert record == {
+        "failed": {},
+        "bad": [{"tokens_per_second": 3.0}],
+        "good": [{"tokens_per_second": 3.0}],
+    }
 
 
-def test_goals_count_on_a_gpu_and_at_full_sizes_only(gpu, monkeypatch):
-    about = {"device": "a GPU", "load": 1.0, "cores": 2}
-    monkeypatch.setattr(gpu, "machine", lambda device: about)
-    full = gpu.Run(device=torch.device("cuda"))
-    assert full.row("m", 0.6, unit="share", goal=0.5)["met"] is True
-    assert full.row("m", 0.4, unit="share", goal=0.5)["met"] is False
-    assert full.row("m", None, unit="share", goal=0.5)["met"] is None
-    row = full.row("m", 3.0, unit="x", peer=2.0, goal=1.6, of_ratio=True)
-    assert (row["ratio"], row["met"]) == (1.5, False)
-    assert full.row("m", 3.0, unit="x")["met"] is None
-    for run in (
-        gpu.Run(device=torch.device("cuda"), is_tiny=True),
-        gpu.Run(device=torch.device("cpu")),
-    ):
-        assert run.row("m", 0.6, unit="share", goal=0.5)["met"] is None
+# --- arguments -----------------------------------------------------------------------------
 
 
-# --- the parts -----------------------------------------------------------------------------
+@pytest.fixture
+def refusal(gpu, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def of(*arguments):
+        with pytest.raises(SystemExit, match="2"):
+            gpu.main([str(each) for each in arguments])
+        return capsys.readouterr().err.splitlines()[-1]
+
+    return of
 
 
-def test_the_largest_size_that_fits_is_taken(gpu):
-    tried = []
-
-    def build(size):
-        tried.append(size)
-        if size > 8:
-            raise torch.OutOfMemoryError
-        return f"built with {size}"
-
-    assert gpu.first_that_fits([32, 16, 8, 4], build) == (8, "built with 8")
-    assert tried == [32, 16, 8]
-    with pytest.raises(torch.OutOfMemoryError):
-        gpu.first_that_fits([32, 16], build)
+def test_bad_arguments_are_refused_in_a_sentence(refusal, tmp_path):
+    assert "full sizes need a GPU that torch can use, got none" in refusal("--out", tmp_path)
+    assert "invalid choice: 'speed'" in refusal("--tiny", "--only", "speed")
+    file = tmp_path / "file"
+    file.write_text("")
+    assert f"--out must be a folder, got {file}: " in refusal("--tiny", "--out", file)
 
 
-def test_a_token_that_the_model_would_not_write_is_noticed(gpu, run):
-    model = gpu.decoding_model(run, "gpt2_small").float()
-    _, context = gpu.write(run, model, "growing", None, room=32)
-    num_written = context.shape[1] - 3
-    assert gpu.require_best_tokens(model, context, num_written) < 1e-4
-    wrong = context.clone()
-    wrong[0, -1] = model(context[:, :-1])[0, -1].argmin()
+def test_numbers_of_another_machine_are_not_mixed_in(refusal, tmp_path):
+    before = {"machine": {"device": "NVIDIA H100 80GB HBM3"}, "tiny": True, "failed": {}}
+    (tmp_path / "gpu.json").write_text(json.dumps(before))
+    said = refusal("--tiny", "--out", tmp_path, "--only", "attention")
+    assert "--only must add to a record of the same device and sizes" in said
+
+
+# --- the step that is replayed -------------------------------------------------------------
+
+
+@torch.compiler.set_stance("force_eager")  # shapes are checked here, which cannot be compiled
+def test_a_step_that_is_replayed_writes_what_the_model_does(gpu, run):
+    model = run.gpt2_small().requires_grad_(False)
+    step, how = gpu.GraphedStep(model), {"cache": "static", "max_len": 24}
+    for seed in (0, 1):  # the second text has another cache
+        prompt = torch.randint(61, (5, 3), generator=torch.Generator().manual_seed(seed))
+        texts = generate(model, prompt, 21, step=step, **how)
+        assert texts.equal(generate(model, prompt, 21))
+        gpu.require_best_tokens(model, texts, 21)
+
+
+def test_a_text_that_the_model_would_not_write_is_noticed(gpu, run):
+    model = run.gpt2_small().requires_grad_(False)
+    texts = generate(model, torch.tensor([[7, 11, 13]]), 21)
+    texts[0, -1] = model(texts[:, :-1])[0, -1].argmin()
     with pytest.raises(ValueError, match="must write what the model would"):
-        gpu.require_best_tokens(model, wrong, num_written)
+        gpu.require_best_tokens(model, texts, 21)
 
 
-def test_losses_by_place_are_those_of_the_whole_windows(gpu, run):
-    model = run.new_model(gpu.small_config(run, 13))
-    tokens = torch.randint(13, (7 * 11 + 1,), generator=torch.Generator().manual_seed(0))
-    losses = gpu.losses_by_place(run, model, tokens, 7)
-    logits = model(tokens[:-1].view(11, 7))
-    expected = F.cross_entropy(logits.flatten(0, 1), tokens[1:], reduction="none").view(11, 7)
-    torch.testing.assert_close(losses, expected.mean(dim=0))
+# --- attention -----------------------------------------------------------------------------
 
 
-def mistaken(gpu, run, name):
-    mistake = gpu.MISTAKES[name]
-    model = run.new_model(gpu.small_config(run, 13, norm_order="post", **mistake.choices))
-    mistake.change(model)
-    return model.eval()
+def test_attention_that_does_not_fit_is_a_row_and_not_a_failure(gpu, run, monkeypatch):
+    cost = gpu.attention_cost
 
+    def scarce(run, backend, *drawn):
+        if backend == "explicit":
+            raise torch.OutOfMemoryError
+        return cost(run, backend, *drawn)
 
-TOKENS = torch.tensor([[1, 5, 2, 11, 7]])
-OTHER_END = torch.tensor([[1, 5, 2, 11, 3]])
-
-
-def test_without_a_mistake_the_future_is_hidden(gpu, run):
-    model = mistaken(gpu, run, "none")
-    assert model(TOKENS)[:, :-1].equal(model(OTHER_END)[:, :-1])
-
-
-def test_without_the_mask_the_future_is_seen(gpu, run):
-    model = mistaken(gpu, run, "the mask is missing")
-    assert not torch.allclose(model(TOKENS)[:, 0], model(OTHER_END)[:, 0])
-
-
-def test_targets_that_are_not_shifted_are_the_tokens_read(gpu):
-    batch = gpu.Batch({"tokens": TOKENS}, OTHER_END)
-    assert gpu.MISTAKES["the targets are not shifted"].batch(batch).targets.equal(TOKENS)
-
-
-def test_without_residual_connections_silent_sub_layers_forget_the_tokens(gpu, run):
-    def spread(name):
-        model = mistaken(gpu, run, name)
-        for block in model.blocks:
-            for layer in (block.attention.output, block.feed_forward.down):
-                torch.nn.init.zeros_(layer.weight)
-        return model(TOKENS).std(dim=1).max().item()
-
-    assert spread("the residual connections are missing") < 1e-6 < 1e-2 < spread("none")
-
-
-def test_a_softmax_that_is_applied_twice_gives_logits_from_0_to_1(gpu, run):
-    logits = mistaken(gpu, run, "the softmax is applied twice")(TOKENS)
-    torch.testing.assert_close(logits.sum(dim=-1), torch.ones(1, 5))
-
-
-def test_weights_from_minus_one_to_one_are_that_large(gpu, run):
-    model = mistaken(gpu, run, "weights begin between -1 and 1")
-    largest = max(p.abs().max().item() for p in model.parameters() if p.ndim == 2)
-    assert 0.9 < largest <= 1
+    monkeypatch.setattr(gpu, "attention_cost", scarce)
+    fused, explicit = islice(gpu.attention(run), 2)
+    assert fused["milliseconds"] > 0
+    assert explicit["milliseconds"] is None and explicit["note"] == "out of memory"

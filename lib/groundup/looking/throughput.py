@@ -22,7 +22,7 @@ from groundup.data.batches import IGNORED, Batch
 from groundup.generation.loop import stream
 from groundup.looking.accounting import decoding_bytes, decoding_flops, mfu, peak_of, training_flops
 from groundup.training.distributed import bare
-from groundup.training.loop import Precision, multiplies_bfloat16, train_step
+from groundup.training.loop import Loss, Precision, multiplies_bfloat16, train_step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +75,7 @@ def measure_training(
     optimizer: torch.optim.Optimizer,
     *,
     precision: Precision = "float32",
+    loss: Loss | None = None,
     rounds: int = 5,
     seconds: float = 5.0,
 ) -> Throughput:
@@ -85,6 +86,7 @@ def measure_training(
         batch: On the model's device.
         optimizer: Of the model.
         precision: As in `train_step`.
+        loss: As in `train_step`.
         rounds: Number of measurements.
         seconds: Approximate time for all rounds together; each makes at least one update. Two
             earlier updates, which compile and allocate memory, are not counted.
@@ -99,7 +101,7 @@ def measure_training(
     def updates(number: int) -> float:
         start = time.perf_counter()
         for _ in range(number):
-            train_step(model, batch, optimizer, precision=precision)
+            train_step(model, batch, optimizer, precision=precision, loss=loss)
         _wait(device)
         return (time.perf_counter() - start) / number
 

@@ -9,7 +9,7 @@ from groundup.data.batches import IGNORED, Batch
 from groundup.looking import throughput
 from groundup.looking.accounting import PEAKS, decoding_bytes, decoding_flops, training_flops
 from groundup.looking.throughput import machine, measure_decoding, measure_training
-from groundup.training.loop import TrainingConfig, adamw
+from groundup.training.loop import TrainingConfig, adamw, cross_entropy
 
 SIZES = {"vocab_size": 11, "max_len": 13, "d_model": 12, "num_heads": 3, "d_ff": 7}
 
@@ -149,6 +149,18 @@ def test_a_compiled_step_is_what_is_measured(decoder_only, tokens):
 
     measure_decoding(decoder_only, tokens(11, 2, 3), 5, rounds=2, cache="static", step=step)
     assert len(calls) == (1 + 2) * 5
+
+
+def test_the_loss_that_is_given_is_what_is_measured(decoder_only, batch):
+    calls = []
+
+    def loss(*arguments):
+        calls.append(1)
+        return cross_entropy(*arguments)
+
+    optimizer = optimizer_of(decoder_only)
+    measure_training(decoder_only, batch, optimizer, loss=loss, rounds=3, seconds=0.0)
+    assert len(calls) == 2 + 3
 
 
 # Refusals
