@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 0 of *Attention from the Ground Up*. Nothing in it is about attention yet. You write the pieces that attention is built from. Each of them can be wrong without an error: the shapes are correct, the loss falls, and the numbers are not what you think.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made.. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers: compute results, do not write them down. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers: compute results, do not write them down. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
 # **Conventions.** Tokens are rows. Letters such as `(batch, length, d_model)` name the axes of a tensor in order. Losses are in nats: the logarithms have base e. The sizes in the tests are all different, so that swapped axes do not fit by accident.
 

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 2 of *Attention from the Ground Up*. You write the five common masks and combine them, build a softmax that handles rows in which nothing is allowed, write an audit that finds leaks, test that padding does not change a model's outputs, compute attention in blocks, and fix five published programs, most of whose masks did not do what their authors thought.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made.. Each test has its own points. Each exercise can be solved independently. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points. Each exercise can be solved independently. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
 # **Conventions.** A mask is boolean and True where attention is *allowed*. It broadcasts to scores of the shape `(batch, heads, q_len, k_len)`: one row per query, one column per key. The weights of a query that may attend to nothing are all zero. In some libraries True means the opposite; chapter 2 has a table.
 

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 7 of *Attention from the Ground Up*. You write the parts of a training program: batches, the optimizer, the learning-rate schedule and gradient clipping. The deeper exercises add gradient accumulation, mixed precision, the cost of training, a diagnosis of loss curves, a test for fast attention, and byte-pair encoding. Nothing here needs a GPU: everything runs in seconds on a CPU, and the same code would run on a GPU.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made.. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers: compute results, do not write them down. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers: compute results, do not write them down. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
 #
 # **Conventions.** Tokens are integers. Losses are in nats per token. Steps, or updates, are counted from 0 unless an exercise says otherwise. Functions return new tensors and do not change their inputs.
 
