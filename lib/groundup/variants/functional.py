@@ -3,7 +3,8 @@
 The parameters are a tree: nested dictionaries of tensors, named like the modules of
 `groundup.core.models`. Unlike a module, a pure function can be differentiated with respect to its
 parameters by `torch.func.grad`, mapped over examples by `torch.func.vmap`, and differentiated
-again. The models work with or without a batch axis.
+again. The models work with or without a batch axis. Dropout can draw from
+a generator of its own.
 
 The parts, functions that compute attention, norms and so on, are an argument as well. `Parts` names
 them as the exercises of the course do; each can be replaced on its own. `groundup.own_parts` runs
@@ -30,6 +31,7 @@ from groundup.core.config import (
     DecoderOnlyConfig,
     EncoderDecoderConfig,
     EncoderOnlyConfig,
+    require_dropout,
 )
 from groundup.core.layers import FeedForward, GatedFeedForward
 from groundup.core.masks import causal_mask, masked_softmax, sliding_window_mask
@@ -240,9 +242,13 @@ class _Pass(NamedTuple):
     """Indices of the queries among the keys."""
     is_counted: bool = False
     """Whether the mask is the causal one, and positions are counted from the cached tokens on."""
+    generator: torch.Generator | None = None
 
-    def dropout(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.config.dropout, self.training)
+    def dropout(self, x: Tensor, rate: float | None = None) -> Tensor:
+        rate = self.config.dropout if rate is None else rate
+        if self.generator is not None and rate > 0:
+            return dropout(x, rate, self.generator)
+        return F.dropout(x, rate, self.training)
 
     def of_layer(self, index: int) -> "_Pass":
         return self._replace(parts=self.parts.of_layer(index))
@@ -261,6 +267,7 @@ def decoder_only(
     cache: KeyValueCache | None = None,
     positions: Int[Tensor, "*rows length"] | None = None,
     training: bool = False,
+    generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*batch length vocab"]:
     """Return the logits of the token after each position, as `models.DecoderOnly`.
 
@@ -274,6 +281,7 @@ def decoder_only(
         cache: As in `models.DecoderOnly`, whose `new_cache` makes it.
         positions: Index of each token; by default counted on from the cached tokens.
         training: Whether to apply dropout, which draws from torch's global random state.
+        generator: Draws dropout instead; see `dropout`.
 
     Raises:
         ValueError: If the sequence is longer than `max_len`.
@@ -294,7 +302,7 @@ def decoder_only(
     if length > 1 or rows is counted or k_len > (config.window or k_len):
         past = _past(k_len, config.window, parts, tokens.device)[rows]
         mask = past if mask is None else past & mask
-    now = _Pass(config, positions, mask, None, None, parts, training, rows, is_counted)
+    now = _Pass(config, positions, mask, None, None, parts, training, rows, is_counted, generator)
     x = _embed(parameters["embedding"], tokens, config.max_len, now, offset)
     for index, block in enumerate(parameters["blocks"].values()):
         x = _block(block, x, now.of_layer(index), cache and cache.layers[index])
@@ -306,6 +314,7 @@ def encoder_only(
     tokens: Int[Tensor, "*batch length"],
     config: EncoderOnlyConfig,
     mask: Bool[Tensor, "*batch 1 1 length"] | None = None,
+    generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*answers outputs"]:
     """Return logits, one row per token or per sequence, as `models.EncoderOnly`.
 
@@ -314,13 +323,15 @@ def encoder_only(
         tokens: Token ids.
         config: Sizes and choices.
         mask: True on real tokens, as `padding_mask` makes it.
+        generator: Draws dropout, which is off without it; see `dropout`.
 
     Raises:
         ValueError: If the sequence is longer than `max_len`.
 
     """
     _require_fits(tokens.shape[-1], config.max_len)
-    now = _Pass(config, torch.arange(tokens.shape[-1], device=tokens.device), mask)
+    positions = torch.arange(tokens.shape[-1], device=tokens.device)
+    now = _Pass(config, positions, mask, generator=generator)
     x = _embed(parameters["embedding"], tokens, config.max_len, now)
     for block in parameters["blocks"].values():
         x = _block(block, x, now)
@@ -341,6 +352,7 @@ def encoder_decoder(
     config: EncoderDecoderConfig,
     source_mask: Bool[Tensor, "..."] | None = None,
     target_mask: Bool[Tensor, "..."] | None = None,
+    generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*batch tgt_len vocab"]:
     """Return the logits of the token after each target position, as `models.EncoderDecoder`.
 
@@ -352,13 +364,15 @@ def encoder_decoder(
         source_mask: True on source tokens that may be attended to.
         target_mask: True where target tokens may attend to one another, on top of the causal
             mask.
+        generator: Draws dropout, which is off without it; see `dropout`.
 
     Raises:
         ValueError: If either sequence is longer than the model allows.
 
     """
-    memory = encode(parameters, source, config, source_mask)
-    return decode(parameters, target, memory, config, source_mask, target_mask)
+    memory = encode(parameters, source, config, source_mask, generator=generator)
+    masks = (source_mask, target_mask)
+    return decode(parameters, target, memory, config, *masks, generator=generator)
 
 
 def encode(
@@ -368,13 +382,14 @@ def encode(
     source_mask: Bool[Tensor, "..."] | None = None,
     parts: Parts = LIBRARY,
     training: bool = False,
+    generator: torch.Generator | None = None,
 ) -> Float[Tensor, "rows src_len d_model"]:
     """Read the source, as `models.EncoderDecoder.encode`; arguments as in `encoder_decoder`."""
     length = source.shape[-1]
     _require_fits(length, config.source_max_len)
     positions = torch.arange(length, device=source.device)
     parts = parts.built(config)
-    now = _Pass(config, positions, source_mask, parts=parts, training=training)
+    now = _Pass(config, positions, source_mask, None, None, parts, training, generator=generator)
     memory = _embed(parameters["source_embedding"], source, config.source_max_len, now)
     for index, block in enumerate(parameters["encoder"].values()):
         memory = _block(block, memory, now.of_layer(index))
@@ -392,6 +407,7 @@ def decode(
     *,
     cache: KeyValueCache | None = None,
     training: bool = False,
+    generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*batch tgt_len vocab"]:
     """Return logits from what `encode` returned, as `models.EncoderDecoder.decode`."""
     length, start = target.shape[-1], 0 if cache is None else int(cache.length)
@@ -402,7 +418,8 @@ def decode(
     if length > 1:
         past = _past(start + length, None, parts, target.device)[rows]
         mask = past if mask is None else past & mask
-    now = _Pass(config, positions, mask, memory, source_mask, parts, training, rows)
+    memories = (memory, source_mask)
+    now = _Pass(config, positions, mask, *memories, parts, training, rows, generator=generator)
     # A shared embedding table is in the tree once.
     tables = parameters["source_embedding"] | parameters.get("embedding", {})
     x = _embed(tables, target, config.max_len, now, start)
@@ -425,6 +442,7 @@ def loss(
     tokens: Int[Tensor, "*batch length"],
     targets: Int[Tensor, "*batch length"],
     config: DecoderOnlyConfig,
+    generator: torch.Generator | None = None,
 ) -> Float[Tensor, ""]:
     """Average the cross-entropy of `decoder_only`, in nats per token.
 
@@ -435,15 +453,43 @@ def loss(
         tokens: Token ids.
         targets: The token after each.
         config: Sizes and choices.
+        generator: Draws dropout, which is off without it; see `dropout`.
 
     Raises:
         ValueError: As in `decoder_only`.
 
     """
-    return cross_entropy(decoder_only(parameters, tokens, config), targets)
+    return cross_entropy(decoder_only(parameters, tokens, config, generator=generator), targets)
 
 
 # Layers. Each gets its own branch of the tree.
+
+
+def dropout(
+    x: Float[Tensor, "*shape"], rate: float, generator: torch.Generator
+) -> Float[Tensor, "*shape"]:
+    """Set each number to 0 with probability `rate`, and scale the others up: the mean stays.
+
+    Unlike torch's, it draws from a generator: in the same state, that drops the same numbers. Each
+    call moves it on. `torch.func.vmap` has to be told how to draw: with
+    `randomness="different"` each example drops its own numbers, those that it drops in a batch;
+    with "same", all examples drop the same. By default, it raises an error.
+
+    Args:
+        x: Any numbers.
+        rate: Probability of 0.
+        generator: Draws what is dropped; it must be on the device of `x`.
+
+    Raises:
+        ValueError: If `rate` is not at least 0 and below 1.
+
+    Source:
+        Srivastava et al. 2014, Dropout, https://jmlr.org/papers/v15/srivastava14a.html
+
+    """
+    require_dropout(rate=rate)
+    keep = torch.rand(x.shape, generator=generator, device=x.device) >= rate
+    return x * keep / (1 - rate)
 
 
 def _embed(
@@ -524,15 +570,15 @@ def _attention(
     shared = query, key, value
     key, value = (multihead.repeat_kv_heads(heads, config.num_heads) for heads in (key, value))
     bias = _distance_bias(query, key, now) if positions == "alibi" and context is None else None
-    dropout = config.attention_dropout if now.training else 0.0
+    rate = config.attention_dropout if now.training or now.generator else 0.0
     if context is None:
         layer, fits = parts.MultiHeadAttention, mask is None or mask.ndim < 4 or mask.shape[1] == 1
     else:
         layer, fits = parts.CrossAttention, mask is None or mask.shape[:-1] == (len(x), 1, 1)
     fits = fits and config.num_heads * config.d_head == config.d_model  # what an exercise assumes
-    if layer is not None and fits and bias is None and not dropout:
+    if layer is not None and fits and bias is None and not rate:
         return _attention_by_layer(layer, parameters, x, now, (query, key, value), mask)
-    if mask is None and bias is None and not dropout:
+    if mask is None and bias is None and not rate:
         if config.kv_heads < config.num_heads:
             mixed = parts.grouped_query_attention(*shared)
         else:
@@ -541,7 +587,7 @@ def _attention(
         scores = parts.head_scores(query, key) / math.sqrt(config.d_head)
         scores = scores if bias is None else scores + bias
         mask = torch.ones_like(scores[0, 0], dtype=torch.bool) if mask is None else mask
-        mixed = F.dropout(parts.masked_softmax(scores, mask), dropout) @ value
+        mixed = now.dropout(parts.masked_softmax(scores, mask), rate) @ value
     return _linear(parameters["output"], parts.merge_heads(mixed))
 
 

@@ -3,6 +3,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 from torch.func import functional_call, grad, jacrev, vmap
 
 from groundup.core.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
@@ -11,6 +12,7 @@ from groundup.core.models import DecoderOnly, EncoderDecoder, EncoderOnly
 from groundup.variants.functional import (
     cross_entropy,
     decoder_only,
+    dropout,
     encoder_decoder,
     encoder_only,
     flatten,
@@ -150,6 +152,13 @@ def test_trees_by_hand():
     assert sgd_step(tree, other, 0.5) == {"a": {"b": one - 1.5}, "c": two - 1.5}
 
 
+def test_dropout_by_hand():
+    """At rate 1/4, a number is 0 or 4/3 of itself; at rate 0, it is itself."""
+    sixes = torch.full((3, 100), 6.0)
+    assert set(dropout(sixes, 0.25, generator()).unique().tolist()) == {0.0, 8.0}
+    assert torch.equal(dropout(sixes, 0.0, generator()), sixes)
+
+
 # Against the modules
 
 
@@ -208,6 +217,28 @@ def test_training_gives_the_losses_of_the_module_under_torch_s_sgd(decoder, toke
         losses.append(ours.item())
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0] - 0.1
+
+
+@pytest.mark.parametrize("norm_order", ["pre", "post"])
+def test_dropout_falls_where_the_modules_have_it(
+    decoder, encoder, translator, tokens, monkeypatch, norm_order
+):
+    ours, theirs = generator(3), generator(3)
+
+    def drop(module, x):
+        return dropout(x, module.p, theirs) if module.training else x
+
+    monkeypatch.setattr(nn.Dropout, "forward", drop)
+    one, two = tokens(19, 3, 5), tokens(19, 3, 7)
+    for build, pure, given in (
+        (decoder, decoder_only, [one]),
+        (encoder, encoder_only, [one]),
+        (translator, encoder_decoder, [one, two]),
+    ):
+        model = build(norm_order=norm_order)
+        out = pure(from_module(model), *given, model.config, generator=ours)
+        torch.testing.assert_close(out, model.train()(*given), rtol=0, atol=1e-10)
+        assert not torch.allclose(out, model.eval()(*given), atol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +306,106 @@ def test_the_gradients_of_the_examples_average_to_that_of_the_batch(decoder, tok
     for name, examples in flatten(each).items():
         assert len(examples) == 3
         torch.testing.assert_close(examples.mean(dim=0), flatten(whole)[name])
+
+
+def test_dropout_keeps_the_mean_and_drops_at_its_rate():
+    x = torch.arange(1.0, 8, dtype=torch.float64).repeat(20_000, 1)
+    dropped = dropout(x, 0.3, generator())
+    torch.testing.assert_close(dropped.mean(dim=0), x[0], rtol=0.02, atol=0)
+    assert (dropped == 0).double().mean().item() == pytest.approx(0.3, abs=0.01)
+
+
+def test_dropout_follows_its_generator_and_no_other(decoder, tokens):
+    model, numbers = decoder(attention_dropout=0.4), tokens(19, 3, 7)
+    pure = partial(decoder_only, from_module(model), numbers, model.config)
+    before, own = torch.get_rng_state(), generator(3)
+    first, next_one = pure(generator=own), pure(generator=own)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(pure(generator=generator(3)), first)
+    for other in (next_one, pure(generator=generator(4)), pure()):
+        assert not torch.allclose(other, first, atol=0.1)
+
+
+def test_dropout_at_rate_zero_is_evaluation(decoder, encoder, translator, tokens):
+    one, two = tokens(19, 3, 5), tokens(19, 3, 7)
+    for build, pure, given in (
+        (decoder, decoder_only, [one]),
+        (encoder, encoder_only, [one]),
+        (translator, encoder_decoder, [one, two]),
+    ):
+        model = build(dropout=0.0)
+        out = partial(pure, from_module(model), *given, model.config)
+        assert torch.equal(out(generator=generator()), out())
+
+
+def test_attention_dropout_leaves_the_mean_of_the_attention(decoder, tokens):
+    """In one layer that writes a thousandth to the stream, where all that follows is linear."""
+    model = decoder(dropout=0.0, attention_dropout=0.4, num_layers=1, norm_order="post")
+    parameters, row = from_module(model), tokens(19, 7)
+    parameters["blocks"]["0"]["attention"]["output"]["weight"].mul_(1e-3)
+    evaluated = decoder_only(parameters, row, model.config)
+    rows = row.expand(4000, 7)
+    drawn = decoder_only(parameters, rows, model.config, generator=generator())
+    spread = drawn.std(dim=0)
+    assert (spread > 1e-5).all()
+    assert ((drawn.mean(dim=0) - evaluated).abs() < 0.1 * spread + 1e-6).all()
+
+
+@pytest.mark.parametrize("choices", [{}, {"attention_dropout": 0.4, "dropout": 0.0}])
+def test_each_example_drops_what_it_drops_in_the_batch(decoder, translator, tokens, choices):
+    """Gradients of the examples, mapped, average to that of the batch, if draws differ."""
+    numbers, source = tokens(19, 3, 8), tokens(23, 3, 5)
+    inputs, targets = numbers[:, :-1], numbers[:, 1:]
+
+    def loss_of_pair(parameters, source, inputs, targets, config, generator):
+        logits = encoder_decoder(parameters, source, inputs, config, generator=generator)
+        return cross_entropy(logits, targets)
+
+    model, both = decoder(**choices), translator(**choices, num_encoder_layers=1)
+    for own, function, given in (
+        (model, loss, (inputs, targets)),
+        (both, loss_of_pair, (source, inputs, targets)),
+    ):
+        parameters = from_module(own)
+        draws = {"config": own.config, "generator": generator(3)}
+        each = vmap(
+            lambda *row, f=function, p=parameters, d=draws: grad(f)(p, *row, **d),
+            randomness="different",
+        )(*given)
+        whole, evaluated = (
+            flatten(grad(function)(parameters, *given, **draws | {"generator": drawn}))
+            for drawn in (generator(3), None)
+        )
+        for name, examples in flatten(each).items():
+            torch.testing.assert_close(examples.mean(dim=0), whole[name])
+            assert name.endswith("key.bias") or not torch.equal(whole[name], evaluated[name]), name
+
+
+def test_mapped_examples_drop_the_same_or_their_own_as_they_are_told(decoder, tokens):
+    model, rows = decoder(), tokens(19, 7).expand(3, 7)
+    pure = partial(decoder_only, from_module(model), config=model.config, generator=generator())
+    for how, agree in (("same", True), ("different", False)):
+        first, *others = vmap(pure, randomness=how)(rows)
+        assert [torch.allclose(first, other) for other in others] == [agree, agree]
+
+
+def test_a_gradient_with_dropout_is_the_slope_of_the_loss(translator, tokens):
+    """Along a direction, against a small step with the same numbers dropped."""
+    model, step = translator(attention_dropout=0.4), 1e-5
+    source, numbers, parameters = tokens(23, 3, 5), tokens(19, 3, 8), from_module(model)
+
+    def loss_of(parameters):
+        inputs = source, numbers[:, :-1]
+        logits = encoder_decoder(parameters, *inputs, model.config, generator=generator(3))
+        return cross_entropy(logits, numbers[:, 1:])
+
+    direction = tree_map(torch.cos, parameters)
+    products = tree_map(torch.mul, grad(loss_of)(parameters), direction)
+    slope = sum(product.sum() for product in flatten(products).values())
+    ahead, behind = (
+        loss_of(tree_map(lambda p, d, s=s: p + s * d, parameters, direction)) for s in (step, -step)
+    )
+    torch.testing.assert_close(slope, (ahead - behind) / (2 * step), rtol=1e-5, atol=1e-6)
 
 
 def test_a_curvature_is_the_slope_of_the_gradient(decoder, tokens):
@@ -361,6 +492,15 @@ def test_a_sequence_that_is_too_long_is_refused(decoder, translator, tokens):
     model = translator()
     with pytest.raises(ValueError, match="got length=18, max_len=17"):
         encoder_decoder(from_module(model), tokens(23, 18), tokens(19, 2), model.config)
+
+
+def test_a_rate_that_drops_everything_and_examples_without_a_rule_are_refused(decoder, tokens):
+    with pytest.raises(ValueError, match="rate must be at least 0 and below 1, got rate=1"):
+        dropout(torch.ones(3), 1.0, generator())
+    model = decoder()
+    pure = partial(decoder_only, from_module(model), config=model.config, generator=generator())
+    with pytest.raises(RuntimeError, match="randomness"):
+        vmap(pure)(tokens(19, 3, 7))
 
 
 def test_trees_that_do_not_fit_are_refused(decoder):
