@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from groundup.core.cache import LayerCache
-from groundup.core.config import Activation, Norm, require
+from groundup.core.config import Activation, Norm, require_choice
 from groundup.core.layers import new_feed_forward, new_norm
 from groundup.core.multihead import MultiHeadAttention
 
@@ -61,8 +61,7 @@ class Block(nn.Module):
         **attention: Any,
     ):
         super().__init__()
-        is_order = norm_order in ("pre", "post")
-        require(is_order, "norm_order must be pre or post", norm_order=norm_order)
+        require_choice(("pre", "post"), norm_order=norm_order)
         self.norm_order = norm_order
         attention |= {"bias": bias, "norm_eps": norm_eps}
         self.attention = MultiHeadAttention(d_model, num_heads, **attention)
