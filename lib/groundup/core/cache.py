@@ -137,7 +137,6 @@ class KeyValueCache:
 
         window = config.window if isinstance(config, DecoderOnlyConfig) else None
         source_len = config.source_max_len if isinstance(config, EncoderDecoderConfig) else None
-        self.max_len = max_len
         self.layers = layers(kind, max_len, window)
         self.cross = [] if source_len is None else layers(LayerCache, source_len, None)
 

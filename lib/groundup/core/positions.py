@@ -98,16 +98,12 @@ class LearnedPositions(nn.Module):
 
 def _rows(table: Tensor, positions: Tensor) -> Tensor:
     """Look up rows, and refuse positions that have none; on a CPU only, a GPU would wait."""
-    length, max_len = positions.shape[-1], len(table)
-    require(length <= max_len, "length must not exceed max_len", length=length, max_len=max_len)
     try:
         return F.embedding(positions, table)
     except IndexError:
         lowest, highest = (position.item() for position in positions.aminmax())
-        raise ValueError(
-            "positions must be at least 0 and below max_len, "
-            f"got positions from {lowest} to {highest}, max_len={max_len}"
-        ) from None
+        got = f"positions from {lowest} to {highest}, max_len={len(table)}"
+        raise ValueError(f"positions must be at least 0 and below max_len, got {got}") from None
 
 
 def rotary_cos_sin(
