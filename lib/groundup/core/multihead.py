@@ -163,7 +163,7 @@ class MultiHeadAttention(nn.Module):
         score_bias = None
         if self.alibi:  # `first` is the index of the first query among the keys
             lengths = query.shape[2], key.shape[2]
-            score_bias = alibi_bias(self.num_heads, *lengths, query.device, query.dtype, first)
+            score_bias = alibi_bias(self.num_heads, *lengths, query.device, first)
         return query, key, value, score_bias
 
     def forward(
