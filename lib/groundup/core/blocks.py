@@ -12,6 +12,7 @@ Source:
 
 """
 
+from copy import deepcopy
 from typing import Any, Literal
 
 from jaxtyping import Bool, Float, Int
@@ -108,8 +109,7 @@ class DecoderBlock(Block):
         names = ("num_kv_heads", "d_head", "bias", "qk_norm", "norm_eps", "attention_dropout")
         cross = {name: choices[name] for name in names if name in choices}
         self.cross_attention = MultiHeadAttention(d_model, num_heads, **cross)
-        norm, norm_eps = choices.get("norm", "layer"), choices.get("norm_eps", 1e-5)
-        self.cross_attention_norm = new_norm(norm, d_model, norm_eps)
+        self.cross_attention_norm = deepcopy(self.attention_norm)  # of the same kind
 
     def forward(
         self,

@@ -71,7 +71,7 @@ class LayerCache:
 
         None allows the whole past. That later tokens are hidden is the attention's affair.
         """
-        k_len = int(self.length) + new
+        k_len = self.length + new
         if self.window is None or k_len <= self.window:
             return None
         return sliding_window_mask(new, self.window, k_len, self._keys.device)

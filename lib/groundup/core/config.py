@@ -152,7 +152,7 @@ def require(holds: bool, rule: str, **values: Any) -> None:
         raise ValueError(f"{rule}, got {got}")
 
 
-def require_choice(choices: Iterable[str], **value: str) -> None:
+def require_choice(choices: Iterable[str], **value: Any) -> None:
     """Refuse a value that is none of the choices."""
     [(name, chosen)] = value.items()
     require(chosen in choices, f"{name} must be one of {', '.join(choices)}", **value)
