@@ -6,9 +6,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import structure
-from structure import circles, code_lines, describe, graphs_of
+from structure import ROOT, circles, code_lines, describe, graphs_of
 
 WITHOUT_CIRCLES = ("groundup", "classroom")
+ONE_SITTING = 900
+"""Lines of code."""
 
 
 @pytest.mark.parametrize(
@@ -123,3 +125,8 @@ def test_nothing_in_the_library_imports_itself(package):
     modules, rooms = graphs_of(package)
     assert len(modules.modules) > 30
     assert circles(modules) == circles(rooms) == []
+
+
+def test_the_core_can_be_read_in_one_sitting():
+    files = (ROOT / "lib/groundup/core").glob("*.py")
+    assert sum(code_lines(file.read_text(encoding="utf-8")) for file in files) <= ONE_SITTING

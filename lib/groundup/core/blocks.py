@@ -12,13 +12,14 @@ Source:
 
 """
 
+from copy import deepcopy
 from typing import Any, Literal
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from groundup.core.cache import LayerCache
-from groundup.core.config import Activation, Norm, require
+from groundup.core.config import Activation, Norm, require_choice
 from groundup.core.layers import new_feed_forward, new_norm
 from groundup.core.multihead import MultiHeadAttention
 
@@ -61,8 +62,7 @@ class Block(nn.Module):
         **attention: Any,
     ):
         super().__init__()
-        is_order = norm_order in ("pre", "post")
-        require(is_order, "norm_order must be pre or post", norm_order=norm_order)
+        require_choice(("pre", "post"), norm_order=norm_order)
         self.norm_order = norm_order
         attention |= {"bias": bias, "norm_eps": norm_eps}
         self.attention = MultiHeadAttention(d_model, num_heads, **attention)
@@ -109,8 +109,7 @@ class DecoderBlock(Block):
         names = ("num_kv_heads", "d_head", "bias", "qk_norm", "norm_eps", "attention_dropout")
         cross = {name: choices[name] for name in names if name in choices}
         self.cross_attention = MultiHeadAttention(d_model, num_heads, **cross)
-        norm, norm_eps = choices.get("norm", "layer"), choices.get("norm_eps", 1e-5)
-        self.cross_attention_norm = new_norm(norm, d_model, norm_eps)
+        self.cross_attention_norm = deepcopy(self.attention_norm)  # of the same kind
 
     def forward(
         self,

@@ -71,7 +71,7 @@ class LayerCache:
 
         None allows the whole past. That later tokens are hidden is the attention's affair.
         """
-        k_len = int(self.length) + new
+        k_len = self.length + new
         if self.window is None or k_len <= self.window:
             return None
         return sliding_window_mask(new, self.window, k_len, self._keys.device)
@@ -137,7 +137,6 @@ class KeyValueCache:
 
         window = config.window if isinstance(config, DecoderOnlyConfig) else None
         source_len = config.source_max_len if isinstance(config, EncoderDecoderConfig) else None
-        self.max_len = max_len
         self.layers = layers(kind, max_len, window)
         self.cross = [] if source_len is None else layers(LayerCache, source_len, None)
 

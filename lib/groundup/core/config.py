@@ -1,5 +1,6 @@
 """What a model is made of: its sizes and choices, checked when they are put together."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin
 
@@ -65,9 +66,7 @@ class _Config:
                 is_positive = type(value) is int and value > 0
                 require(is_positive, f"{name} must be a positive integer", **{name: value})
             if get_origin(field.type) is Literal:
-                choices = get_args(field.type)
-                rule = f"{name} must be one of {', '.join(choices)}"
-                require(value in choices, rule, **{name: value})
+                require_choice(get_args(field.type), **{name: value})
         if self.head_width is None:
             require_multiple(d_model=self.d_model, num_heads=self.num_heads)
         require_multiple(num_heads=self.num_heads, num_kv_heads=self.kv_heads)
@@ -112,10 +111,9 @@ class EncoderOnlyConfig(_Config):
 
     def __post_init__(self):
         _Config.__post_init__(self)  # super() does not find its class in a slotted dataclass
-        num_outputs = self.vocab_size if self.num_outputs is None else self.num_outputs
-        can_tie = not self.tie_embeddings or num_outputs == self.vocab_size
+        can_tie = not self.tie_embeddings or self.num_outputs in (None, self.vocab_size)
         rule = "tie_embeddings needs an answer for each token of the vocabulary"
-        require(can_tie, rule, num_outputs=num_outputs, vocab_size=self.vocab_size)
+        require(can_tie, rule, num_outputs=self.num_outputs, vocab_size=self.vocab_size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,6 +150,12 @@ def require(holds: bool, rule: str, **values: Any) -> None:
     if not holds:
         got = ", ".join(f"{name}={value}" for name, value in values.items())
         raise ValueError(f"{rule}, got {got}")
+
+
+def require_choice(choices: Iterable[str], **value: Any) -> None:
+    """Refuse a value that is none of the choices."""
+    [(name, chosen)] = value.items()
+    require(chosen in choices, f"{name} must be one of {', '.join(choices)}", **value)
 
 
 def require_multiple(**values: int) -> None:

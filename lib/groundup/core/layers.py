@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from groundup.core.config import Activation, Norm, require
+from groundup.core.config import Activation, Norm, require_choice
 
 
 def layer_norm(
@@ -103,7 +103,7 @@ def new_norm(norm: Norm, d_model: int, eps: float = 1e-5) -> LayerNorm | RMSNorm
         ValueError: If there is none.
 
     """
-    require(norm in ("layer", "rms"), "norm must be layer or rms", norm=norm)
+    require_choice(("layer", "rms"), norm=norm)
     return LayerNorm(d_model, eps) if norm == "layer" else RMSNorm(d_model, eps)
 
 
@@ -189,7 +189,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, activation: Activation = "relu", bias: bool = True):
         super().__init__()
-        _require_choice(activation, self.ACTIVATIONS)
+        require_choice(self.ACTIVATIONS, activation=activation)
         self.up = nn.Linear(d_model, d_ff, bias=bias)
         self.down = nn.Linear(d_ff, d_model, bias=bias)
         self.activation = self.ACTIVATIONS[activation]
@@ -227,7 +227,7 @@ class GatedFeedForward(nn.Module):
         self, d_model: int, d_ff: int, activation: Activation = "swiglu", bias: bool = False
     ):
         super().__init__()
-        _require_choice(activation, self.ACTIVATIONS)
+        require_choice(self.ACTIVATIONS, activation=activation)
         self.gate = nn.Linear(d_model, d_ff, bias=bias)
         self.up = nn.Linear(d_model, d_ff, bias=bias)
         self.down = nn.Linear(d_ff, d_model, bias=bias)
@@ -247,11 +247,6 @@ def new_feed_forward(
         ValueError: If none has it.
 
     """
-    _require_choice(activation, FeedForward.ACTIVATIONS | GatedFeedForward.ACTIVATIONS)
+    require_choice(FeedForward.ACTIVATIONS | GatedFeedForward.ACTIVATIONS, activation=activation)
     kind = GatedFeedForward if activation in GatedFeedForward.ACTIVATIONS else FeedForward
     return kind(d_model, d_ff, activation, bias)
-
-
-def _require_choice(activation: str, choices: dict) -> None:
-    rule = f"activation must be one of {', '.join(choices)}"
-    require(activation in choices, rule, activation=activation)

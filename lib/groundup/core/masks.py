@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from groundup.core.config import require
+from groundup.core.config import require, require_choice
 
 
 def masked_softmax(
@@ -124,7 +124,7 @@ def padding_mask(
         ValueError: If `side` is neither.
 
     """
-    require(side in ("right", "left"), "side must be right or left", side=side)
+    require_choice(("right", "left"), side=side)
     index = torch.arange(length, device=lengths.device)
     if side == "left":
         index = length - 1 - index

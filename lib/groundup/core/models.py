@@ -85,8 +85,7 @@ class DecoderOnly(_Autoregressive):
 
         """
         length, window = tokens.shape[1], self.config.window
-        start = 0 if cache is None else cache.length
-        counted = _positions_within(tokens, "max_len", self.config.max_len, start)
+        counted = _positions_within(tokens, "max_len", self.config.max_len, cache)
         positions = counted if positions is None else positions
         if cache is not None:
             mask = combine_masks(cache.allowed(length), mask)  # the cache applies the window
@@ -121,9 +120,10 @@ def _final_norm(config: AnyConfig) -> nn.Module:
 
 
 def _positions_within(
-    tokens: Tensor, name: str, max_len: int, start: int | Tensor = 0
+    tokens: Tensor, name: str, max_len: int, cache: KeyValueCache | None = None
 ) -> Int[Tensor, " length"]:
-    """Count the tokens from `start` on; refuse more than `max_len`, unless `start` is a tensor."""
+    """Count the tokens, on from those in the cache; refuse more than `max_len` in all."""
+    start = 0 if cache is None else cache.length
     if isinstance(start, int):  # a static cache has a tensor: reading it would wait for the device
         end = start + tokens.shape[1]
         rule = f"a sequence must not be longer than {name}"
@@ -267,8 +267,7 @@ class EncoderDecoder(_Autoregressive):
             cache: From `new_cache`; stores these tokens for the next call.
 
         """
-        start = 0 if cache is None else cache.length
-        positions = _positions_within(target, "max_len", self.config.max_len, start)
+        positions = _positions_within(target, "max_len", self.config.max_len, cache)
         own, cross = [None] * len(self.blocks), [None] * len(self.blocks)  # no caches
         if cache is not None:
             target_mask = combine_masks(cache.allowed(target.shape[1]), target_mask)

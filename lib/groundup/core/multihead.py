@@ -77,8 +77,8 @@ class MultiHeadAttention(nn.Module):
         is_causal: Whether later tokens are hidden from each token, whatever the mask allows.
 
     Raises:
-        ValueError: If the heads do not divide as stated, `rotary` is made for other heads, or
-            `attention_dropout` is below 0 or not below 1.
+        ValueError: If the heads do not divide as stated, or if `attention_dropout` is below 0 or
+            not below 1.
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.2.2,
@@ -106,72 +106,64 @@ class MultiHeadAttention(nn.Module):
         is_causal: bool = False,
     ):
         super().__init__()
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if d_head is None:
             require_multiple(d_model=d_model, num_heads=num_heads)
+            d_head = d_model // num_heads
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         require_multiple(num_heads=num_heads, num_kv_heads=num_kv_heads)
         require_dropout(attention_dropout=attention_dropout)
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
-        self.d_head = d_model // num_heads if d_head is None else d_head
-        if rotary is not None and rotary.d_head != self.d_head:
-            got = f"rotary.d_head={rotary.d_head}, d_head={self.d_head}"
-            raise ValueError(f"rotary must rotate vectors as wide as a head, got {got}")
+        self.num_heads, self.num_kv_heads, self.d_head = num_heads, num_kv_heads, d_head
         self.rotary, self.alibi, self.is_causal = rotary, alibi, is_causal
         self.backend: Literal["explicit", "fused"] = backend
         self.attention_dropout = attention_dropout
-        self.query = nn.Linear(d_model, num_heads * self.d_head, bias=bias)
-        self.key = nn.Linear(d_model, num_kv_heads * self.d_head, bias=bias)
-        self.value = nn.Linear(d_model, num_kv_heads * self.d_head, bias=bias)
-        self.output = nn.Linear(num_heads * self.d_head, d_model, bias=bias)
-        self.query_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else nn.Identity()
-        self.key_norm = RMSNorm(self.d_head, norm_eps) if qk_norm else nn.Identity()
+        self.query = nn.Linear(d_model, num_heads * d_head, bias=bias)
+        self.key = nn.Linear(d_model, num_kv_heads * d_head, bias=bias)
+        self.value = nn.Linear(d_model, num_kv_heads * d_head, bias=bias)
+        self.output = nn.Linear(num_heads * d_head, d_model, bias=bias)
+        self.query_norm = RMSNorm(d_head, norm_eps) if qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(d_head, norm_eps) if qk_norm else nn.Identity()
 
     def _project(
-        self, x: Tensor, context: Tensor | None, cache: LayerCache | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Make queries, keys and values, head by head.
+        self, x: Tensor, context: Tensor | None, cache: LayerCache | None, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Make queries, keys and values, head by head, and the bias of their scores.
 
-        In cross-attention with a filled `cache`, its keys and values are returned: an earlier call
-        made them from the context.
+        Keys and values include those of earlier calls. In cross-attention with a filled `cache`
+        they are all from there: the first call made them from the context.
         """
+        if context is not None and (self.rotary is not None or self.alibi):
+            raise ValueError("rotary attention and ALiBi take no context: they need one sequence")
         query = self.query_norm(split_heads(self.query(x), self.num_heads))
         if context is not None and cache is not None and cache.length > 0:
-            return query, cache.keys, cache.values
+            return query, cache.keys, cache.values, None
         source = x if context is None else context
         key = self.key_norm(split_heads(self.key(source), self.num_kv_heads))
         value = split_heads(self.value(source), self.num_kv_heads)
-        return query, key, value
+        return self._place((query, key, value), cache, positions)
 
     def _place(
         self,
         projected: tuple[Tensor, Tensor, Tensor],
-        context: Tensor | None,
         cache: LayerCache | None,
         positions: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Rotate by position, add keys and values of earlier calls, and make the scores' bias.
-
-        Keys and values are appended to a `cache`, except in cross-attention to one that is filled.
-        """
+        """Rotate by position, add keys and values of earlier calls, and make the scores' bias."""
         query, key, value = projected
-        if context is not None and (self.rotary is not None or self.alibi):
-            raise ValueError("rotary attention and ALiBi take no context: they need one sequence")
         if self.rotary is not None:
             if positions is None:
-                if cache is not None:
-                    raise ValueError("rotary attention with a cache needs positions, got none")
+                rule = "rotary attention with a cache needs positions"
+                require(cache is None, rule, positions=positions)
                 positions = torch.arange(query.shape[2], device=query.device)
             positions = positions.unsqueeze(-2)  # (*batch, 1, q_len): the same for all heads
             query, key = self.rotary(query, positions), self.rotary(key, positions)
 
-        first = 0  # index of the first query among the keys, for ALiBi
-        if cache is not None and (context is None or cache.length == 0):
-            first = cache.num_kept  # read before `append` changes it
+        first = 0 if cache is None else cache.num_kept  # read before `append` changes it
+        if cache is not None:
             key, value = cache.append(key, value)
         score_bias = None
-        if self.alibi:
+        if self.alibi:  # `first` is the index of the first query among the keys
             lengths = query.shape[2], key.shape[2]
-            score_bias = alibi_bias(self.num_heads, *lengths, query.device, query.dtype, first)
+            score_bias = alibi_bias(self.num_heads, *lengths, query.device, first)
         return query, key, value, score_bias
 
     def forward(
@@ -197,12 +189,11 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: If the mask is not boolean or has neither 2 nor 4 axes; if attention
                 with rotary positions or ALiBi is given a `context`; or if rotary attention is
-                given a `cache` but no `positions`.
+                given a `cache` but no `positions`, or has a `rotary` made for other heads.
 
         """
         _require_valid_mask(mask)
-        projected = self._project(x, context, cache)
-        query, key, value, score_bias = self._place(projected, context, cache, positions)
+        query, key, value, score_bias = self._project(x, context, cache, positions)
         if self.backend == "explicit":  # the fused kernel needs no copies
             key, value = (repeat_kv_heads(heads, self.num_heads) for heads in (key, value))
         options = {"backend": self.backend, "is_causal": self.is_causal, "score_bias": score_bias}
@@ -219,8 +210,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "batch heads q_len k_len"]:
         """Give the weights of each head, before any dropout; arguments as in `forward`."""
         _require_valid_mask(mask)
-        projected = self._project(x, context, None)
-        query, key, _, score_bias = self._place(projected, context, None, positions)
+        query, key, _, score_bias = self._project(x, context, None, positions)
         key = repeat_kv_heads(key, self.num_heads)
         return attention_weights(query, key, mask, score_bias=score_bias, is_causal=self.is_causal)
 

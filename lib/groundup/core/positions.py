@@ -14,18 +14,15 @@ from torch import Tensor, nn
 from groundup.core.config import require
 
 
-def sinusoidal_table(
-    length: int, d_model: int, base: float = 10_000.0
-) -> Float[Tensor, "{length} {d_model}"]:
+def sinusoidal_table(length: int, d_model: int) -> Float[Tensor, "{length} {d_model}"]:
     """Give each position the readings of `d_model / 2` clocks, from fast to slow.
 
-    Feature `2i` holds the sine and `2i + 1` the cosine of `position / base^(2i / d_model)`.
+    Feature `2i` holds the sine and `2i + 1` the cosine of `position / 10000^(2i / d_model)`.
     Moving on by k tokens rotates every clock by a fixed angle, whatever the position.
 
     Args:
         length: Number of positions, counted from 0.
         d_model: Width of a row; even, because each clock needs two features.
-        base: Sets the slowest clock: every wavelength is below `2 * pi * base` tokens.
 
     Returns:
         The table, computed in float64 and rounded once to torch's default dtype.
@@ -39,7 +36,7 @@ def sinusoidal_table(
 
     """
     require(d_model % 2 == 0, "d_model must be even for sinusoidal positions", d_model=d_model)
-    angle = torch.arange(length)[:, None] * pair_frequencies(d_model, base)  # (length, clocks)
+    angle = torch.arange(length)[:, None] * pair_frequencies(d_model)  # (length, clocks)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2).to(torch.get_default_dtype())
 
 
@@ -98,16 +95,12 @@ class LearnedPositions(nn.Module):
 
 def _rows(table: Tensor, positions: Tensor) -> Tensor:
     """Look up rows, and refuse positions that have none; on a CPU only, a GPU would wait."""
-    length, max_len = positions.shape[-1], len(table)
-    require(length <= max_len, "length must not exceed max_len", length=length, max_len=max_len)
     try:
         return F.embedding(positions, table)
     except IndexError:
         lowest, highest = (position.item() for position in positions.aminmax())
-        raise ValueError(
-            "positions must be at least 0 and below max_len, "
-            f"got positions from {lowest} to {highest}, max_len={max_len}"
-        ) from None
+        got = f"positions from {lowest} to {highest}, max_len={len(table)}"
+        raise ValueError(f"positions must be at least 0 and below max_len, got {got}") from None
 
 
 def rotary_cos_sin(
@@ -300,7 +293,6 @@ def alibi_bias(
     q_len: int,
     k_len: int | None = None,
     device: torch.device | str | None = None,
-    dtype: torch.dtype = torch.float32,
     first: int | Int[Tensor, ""] | None = None,
 ) -> Float[Tensor, "{num_heads} q_len k_len"]:
     """Lower each score by the distance between query and key, times the slope of the head.
@@ -313,7 +305,6 @@ def alibi_bias(
         q_len: Number of queries, in tokens.
         k_len: Number of keys, in tokens; by default `q_len`.
         device: Where the bias is made.
-        dtype: What it is rounded to.
         first: Index of the first query among the keys; by default the queries are the last of
             the keys, as in `causal_mask`.
 
@@ -333,4 +324,4 @@ def alibi_bias(
     first = k_len - q_len if first is None else first
     queries = first + torch.arange(q_len, device=device)
     distance = (queries[:, None] - torch.arange(k_len, device=device)).abs()  # (q_len, k_len)
-    return (-alibi_slopes(num_heads).to(device)[:, None, None] * distance).to(dtype)
+    return -alibi_slopes(num_heads).to(device)[:, None, None] * distance

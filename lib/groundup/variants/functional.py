@@ -124,7 +124,7 @@ def alibi_bias(
     num_heads: int, q_len: int, k_len: int
 ) -> Float[Tensor, "{num_heads} {q_len} {k_len}"]:
     """Return a bias for the scores: minus a multiple of the distance, and -inf for later keys."""
-    bias = distance_bias(num_heads, q_len, k_len, dtype=torch.float64)
+    bias = distance_bias(num_heads, q_len, k_len).double()
     return bias.masked_fill(~causal_mask(q_len, k_len), -math.inf)
 
 

@@ -297,7 +297,7 @@ def test_a_bias_does_not_lift_the_causal_mask(normal, backend):
 
 def test_a_strong_bias_lets_each_query_see_its_own_place_only(normal):
     query, key, value = normal(2, 3, 5, 4), normal(2, 3, 5, 4), normal(2, 3, 5, 6)
-    bias = 1e6 * alibi_bias(3, 5, dtype=torch.float64)
+    bias = 1e6 * alibi_bias(3, 5).double()
     for backend in BACKENDS:
         mixed = scaled_dot_product_attention(query, key, value, backend=backend, score_bias=bias)
         torch.testing.assert_close(mixed, value)
@@ -307,7 +307,7 @@ def test_a_strong_bias_lets_each_query_see_its_own_place_only(normal):
 def test_a_bias_in_another_precision_serves(normal, backend):
     """As under autocast, and where a model is cast and its bias is not."""
     inputs = [normal(2, 3, n, 8) for n in (5, 7, 7)]
-    bias = alibi_bias(3, 5, 7, dtype=torch.float64)
+    bias = alibi_bias(3, 5, 7).double()
     choices = {"score_bias": bias, "is_causal": True}
     exact = scaled_dot_product_attention(*inputs, **choices)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):

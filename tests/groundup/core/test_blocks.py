@@ -198,7 +198,9 @@ def test_dropout_is_silent_after_training(normal, shaken):
 
 @pytest.mark.parametrize("kind", [Block, DecoderBlock])
 def test_an_unknown_norm_order_is_refused(unchecked, kind):
-    with pytest.raises(ValueError, match="norm_order must be pre or post, got norm_order=both"):
+    with pytest.raises(
+        ValueError, match="norm_order must be one of pre, post, got norm_order=both"
+    ):
         kind(12, 3, 11, norm_order="both")
 
 

@@ -23,7 +23,7 @@ def test_a_cache_returns_what_was_put_in_oldest_first():
 def test_a_model_s_cache_has_one_room_for_each_layer():
     cache = KeyValueCache(decoder_only("tiny", **SIZES, num_layers=3), batch_size=2, max_len=11)
     assert len(cache.layers) == 3 and cache.cross == []
-    assert (cache.length, cache.max_len) == (0, 11)
+    assert cache.length == 0 and [layer.max_len for layer in cache.layers] == [11, 11, 11]
     for layer in cache.layers:
         layer.append(torch.ones(2, 5, 4, 7), torch.ones(2, 5, 4, 7))
     assert cache.length == 4

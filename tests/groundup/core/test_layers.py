@@ -195,7 +195,7 @@ def test_an_unknown_activation_is_refused(unchecked):
 
 
 def test_an_unknown_norm_is_refused(unchecked):
-    with pytest.raises(ValueError, match="norm must be layer or rms, got norm=batch"):
+    with pytest.raises(ValueError, match="norm must be one of layer, rms, got norm=batch"):
         new_norm("batch", 5)
 
 

@@ -233,5 +233,5 @@ def test_a_window_without_room_for_the_token_itself_is_refused(window):
 
 
 def test_filler_on_an_unknown_side_is_refused(unchecked):
-    with pytest.raises(ValueError, match="side must be right or left, got side=top"):
+    with pytest.raises(ValueError, match="side must be one of right, left, got side=top"):
         padding_mask(torch.tensor([2, 3]), 5, side="top")

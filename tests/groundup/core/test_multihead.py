@@ -339,10 +339,10 @@ def test_dropping_less_than_nothing_or_everything_is_refused(share):
         MultiHeadAttention(24, 6, attention_dropout=share)
 
 
-def test_rotations_made_for_other_heads_are_refused():
-    message = "rotary must rotate vectors as wide as a head, got rotary.d_head=4, d_head=3"
-    with pytest.raises(ValueError, match=message):
-        MultiHeadAttention(6, 2, rotary=Rotary(31, 4))
+def test_rotations_made_for_other_heads_are_refused(normal):
+    attention = MultiHeadAttention(6, 2, rotary=Rotary(31, 4)).double()
+    with pytest.raises(ValueError, match="x must be as wide as d_head, got width=3, d_head=4"):
+        attention(normal(2, 5, 6))
 
 
 @pytest.mark.parametrize("places", [{"rotary": Rotary(31, 4)}, {"alibi": True}])

@@ -349,7 +349,7 @@ def test_inputs_are_left_alone(normal):
 @pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions])
 def test_more_positions_than_the_table_has_are_refused(kind):
     positions = kind(max_len=5, d_model=4)
-    with pytest.raises(ValueError, match="length must not exceed max_len, got length=7, max_len=5"):
+    with pytest.raises(ValueError, match="below max_len, got positions from 0 to 6, max_len=5"):
         positions(torch.arange(7))
 
 
