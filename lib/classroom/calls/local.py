@@ -218,6 +218,7 @@ class LocalSubject(Subject):
         self._wall_left = WALL_PER_CPU * seconds
         self._lent: dict[int, Callable[..., Any]] = {}
         self._theirs = Settings.now()
+        self._modules: dict[Any, Any] | None = None
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call the function `name` of this process; see `Subject`."""
@@ -257,16 +258,6 @@ class LocalSubject(Subject):
         result = self._run(name, lambda function: function(*given))
         return self._returned(name, result), self._returned(name, given)
 
-    def call_after(self, name: str, earlier: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-        """Call the function `name` twice, and return the second result."""
-        found = self._namespace.get(name)
-        if module_classes.is_module_class(found):  # one module is called twice
-            once = LocalSubject({name: module_classes.as_function(found, {})}, self._seconds_left)
-            return once.call_after(name, earlier, args)
-        with contextlib.suppress(StudentError):
-            self.call(name, *earlier)
-        return self.call(name, *args)
-
     def parameters(self, name: str) -> list[str]:
         """Return the names of the parameters of the function `name`; see `Subject`."""
         found = self._namespace.get(name)
@@ -301,6 +292,15 @@ class LocalSubject(Subject):
             return tuple(_together(list(itertools.islice(found, len(each)))) for each in leaves)
 
         return self._returned(name, self._run(name, differentiate))
+
+    @contextlib.contextmanager
+    def together(self, one_module: bool = False) -> Iterator[None]:
+        """Let the calls of a block share modules; the process, they share in any case."""
+        self._modules = {} if one_module else None
+        try:
+            yield
+        finally:
+            self._modules = None
 
     def file(self, name: str) -> bytes:
         """Return the bytes of a file beside the notebook."""
@@ -374,7 +374,7 @@ class LocalSubject(Subject):
         self.called.add(name)
         found = self._namespace.get(name)
         if module_classes.is_module_class(found):
-            return module_classes.as_function(found)
+            return module_classes.as_function(found, self._modules)
         if callable(found):
             return found
         if found is not None:

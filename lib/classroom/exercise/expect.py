@@ -49,8 +49,8 @@ from classroom.exercise.prepared import (
 )
 
 Implementations = Mapping[str, Callable[..., Any]]
-# In the memory of a run: the calls through which gradients may flow.
-FLOWS = "flows"
+# In the memory of a run: the calls of each function that were right.
+CALLS = "calls"
 # How often a test whose verdicts ignore what it is given may earn anything.
 _LUCK = 1e-3
 # Seconds and calls that an exercise's checks may spend on what is used in place of the inputs.
@@ -219,20 +219,16 @@ def expect_agrees(
 
     alike = tolerance if alike is None else alike
     args, started = inputs(Case(case.seed, sizes=case.sizes)), time.monotonic()
-    flow = Flow(name, args, oracle, tolerance, tuple(names_of(judge, oracle, len(args))))
-    if flow.wrt:
-        flows = case.memory.setdefault(FLOWS, {})
-        earlier = flows.get(name, flow)
-        # At an edge, such as minus infinity, correct functions may differ in their gradients.
-        tamest = min(earlier, flow, key=Flow.largest_entry)
-        flows[name] = replace(tamest, seeds=(*earlier.seeds, case.seed))
     if is_recording():
         oracle.influences(inputs(case.fresh(0)), inputs(case.fresh(1)))
         judge(None, *inputs(case.fresh(0)))
     for _ in range(draws):
         _expect(subject, case, name, inputs, judge, oracle, alike, places)
     is_quick = time.monotonic() - started < _QUICK
-    _expect_any_sizes(subject, case, name, args, inputs, judge, is_quick)
+    calls = case.memory.setdefault(CALLS, {}).setdefault(name, [])
+    calls.append(Call(name, args, judge, oracle, tolerance, case.seed, is_quick))
+    if len(calls) == 1:
+        _expect_any_sizes(subject, case, calls[0], inputs)
     require_words(returns, shapes, case.asked)
 
 
@@ -343,53 +339,28 @@ def expect_gradients(
             raise CheckFailed(problem)
 
 
-def changes_inputs(subject: Subject, flow: "Flow") -> str | None:
-    """Say which argument a function that passes all checks changes in place, if any."""
-    try:
-        changed = _changed(subject, flow.name, flow.args)
-    except StudentError:
-        return None
-    if changed is None:
-        return None
-    return _IN_PLACE.format(flow.name, f"`{flow.labels[changed]}`")
-
-
-_NAN_GRADIENT = (
-    ": 0 times infinity, from a number that overflows or is divided by 0 and is then replaced or "
-    "not chosen (torch.where, masked_fill, nan_to_num). Change what goes into the computation"
-)
-
-_IN_PLACE = (
-    "`{}` changes its argument {} in place (an operation that ends in _, an assignment into "
-    "it, or +=): work on new tensors"
-)
-
-
 @dataclass(frozen=True)
-class Flow:
-    """A call through which gradients may flow, for a function that passes all checks.
+class Call:
+    """A call that a function has answered rightly.
 
     Attributes:
         name: The function.
         args: Its arguments.
+        judge: Decides on the result, as in `expect_law`.
         oracle: Computes the correct result.
         tolerance: As in `expect_agrees`.
-        labels: Names of the arguments.
-        seeds: Of the checks that called the function.
+        seed: Of the check that called the function.
+        is_quick: Whether there is time for more calls.
 
     """
 
     name: str
     args: tuple[Any, ...]
+    judge: Judge
     oracle: Oracle
     tolerance: float | None
-    labels: tuple[str, ...]
-    seeds: tuple[str, ...] = ()
-
-    def largest_entry(self) -> float:
-        """Return the largest magnitude in the arguments."""
-        entries = (self.args[i].abs().amax().item() for i in self.wrt if self.args[i].numel())
-        return max(entries, default=0.0)
+    seed: str
+    is_quick: bool
 
     @property
     def wrt(self) -> list[int]:
@@ -397,9 +368,38 @@ class Flow:
         given = enumerate(self.args)
         return [i for i, a in given if isinstance(a, Tensor) and a.is_floating_point()]
 
+    @property
+    def labels(self) -> Sequence[str]:
+        """Names of the arguments."""
+        return tuple(names_of(self.judge, self.oracle, len(self.args)))
+
     def problem(self, subject: Subject) -> str | None:
+        """Say what is wrong with the answer of code under test, if anything."""
+        try:
+            return self.judge(subject.call(self.name, *self.args), *self.args)
+        except StudentError as error:
+            return str(error)
+        except (*WRONG_FORM, MemoryError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    def largest_entry(self) -> float:
+        """Return the largest magnitude in the arguments that a gradient may reach."""
+        entries = (self.args[i].abs().amax().item() for i in self.wrt if self.args[i].numel())
+        return max(entries, default=0.0)
+
+    def changed_input(self, subject: Subject) -> str | None:
+        """Say which argument code under test changes in place, if any."""
+        try:
+            changed = _changed(subject, self.name, self.args)
+        except StudentError:
+            return None
+        if changed is None:
+            return None
+        return _IN_PLACE.format(self.name, f"`{self.labels[changed]}`")
+
+    def cut_gradient(self, subject: Subject, seed: str) -> str | None:
         """Say how code under test cuts a gradient that flows through the oracle."""
-        draw = Case(f"{self.seeds[0]}/gradient")
+        draw = Case(f"{seed}/gradient")
         try:
             outputs = self.oracle(*self.args)
             outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
@@ -432,6 +432,46 @@ class Flow:
             if differs(label, found, right, self.tolerance):
                 return cut.format(f"not all of it reaches `{label}`")
         return None
+
+
+def wrong_after_another(subject: Subject, calls: Sequence[Call]) -> tuple[str, str] | None:
+    """Call a function with the inputs of one check, and then with those of another.
+
+    A process for each: its inputs come first, and once more before those of each other check.
+
+    Returns:
+        If a call is wrong, the seed of the check that had shown it first, and a problem.
+
+    """
+    found = []
+    for place, first in enumerate(calls):
+        with subject.together(one_module=True):
+            for other, call in enumerate(calls):
+                later = max(place, other)
+                if place == other or not calls[later].is_quick:
+                    continue
+                with contextlib.suppress(StudentError):
+                    subject.call(first.name, *first.args)
+                if problem := call.problem(subject):
+                    found.append((later, problem))
+    if not found:
+        return None
+    later, problem = min(found, key=lambda each: each[0])
+    return calls[later].seed, (
+        f"`{calls[0].name}` is correct in its first call, but wrong after another one with "
+        f"other inputs: it keeps something from one call to the next. Then, {problem}"
+    )
+
+
+_NAN_GRADIENT = (
+    ": 0 times infinity, from a number that overflows or is divided by 0 and is then replaced or "
+    "not chosen (torch.where, masked_fill, nan_to_num). Change what goes into the computation"
+)
+
+_IN_PLACE = (
+    "`{}` changes its argument {} in place (an operation that ends in _, an assignment into "
+    "it, or +=): work on new tensors"
+)
 
 
 def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inputs) -> None:
@@ -709,72 +749,33 @@ def _instead(
     return ""
 
 
-def _expect_any_sizes(
-    subject: Subject,
-    case: Case,
-    name: str,
-    args: tuple[Any, ...],
-    inputs: Inputs,
-    judge: Judge,
-    is_quick: bool,
-) -> None:
+def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) -> None:
     """Expect a function that is right for some inputs to be right for other sizes, and after them.
 
-    Once for each function, because it is the same code in all checks, and if it `is_quick`. Of slow
+    Once for each function, because it is the same code in all checks, and if it is quick. Of slow
     code, too, the oracle is asked: what is recorded for a handout must not depend on time.
     """
-    calls = case.memory.setdefault(("calls", name), [])
-    calls.append((args, judge))
-    if len(calls) > 1:
-        if is_quick and case.memory.setdefault(("kept", name), case.seed) == case.seed:
-            _expect_nothing_kept(subject, name, calls)
-            del case.memory["kept", name]
-        return
     others = {axis: sizes[-1] for axis, sizes in case.shrinkable().items() if sizes}
     try:
         earlier = inputs(case.smaller({**case.asked, **others}, rounded=False))
-        judge(None, *earlier)
+        call.judge(None, *earlier)
     except Exception:  # other sizes fit neither the inputs nor the oracle
         return
-    if not is_quick:
+    if not call.is_quick:
         return
 
-    if problem := _problem_of(judge, subject.call, earlier, name, *earlier):
-        sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
-        raise CheckFailed(
-            f"`{name}` is correct for some sizes, but not for {sizes}. Does it rely on one of "
-            f"them, or keep something from an earlier call? There, {problem}"
-        )
-    if problem := _problem_of(judge, subject.call_after, args, name, earlier, args):
-        raise CheckFailed(
-            f"`{name}` is correct in its first call, but wrong after a call with inputs of "
-            f"other sizes: it keeps something from one call to the next. Then, {problem}"
-        )
-
-
-def _expect_nothing_kept(
-    subject: Subject, name: str, calls: Sequence[tuple[tuple[Any, ...], Judge]]
-) -> None:
-    """Expect a function to be right after calls of other checks, and these to be after its own."""
-    last = calls[-1]
-    for other in calls[:-1]:
-        for (earlier, _), (args, judge) in ((other, last), (last, other)):
-            if problem := _problem_of(judge, subject.call_after, args, name, earlier, args):
-                raise CheckFailed(
-                    f"`{name}` is correct in its first call, but wrong after another one with "
-                    f"other inputs: it keeps something from one call to the next. Then, {problem}"
-                )
-
-
-def _problem_of(
-    judge: Judge, call: Callable[..., Any], args: tuple[Any, ...], *asked: Any
-) -> str | None:
-    try:
-        return judge(call(*asked), *args)
-    except StudentError as error:
-        return str(error)
-    except WRONG_FORM as error:
-        return f"{type(error).__name__}: {error}"
+    with subject.together(one_module=True):
+        if problem := replace(call, args=earlier).problem(subject):
+            sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
+            raise CheckFailed(
+                f"`{call.name}` is correct for some sizes, but not for {sizes}. Does it rely on "
+                f"one of them, or keep something from an earlier call? There, {problem}"
+            )
+        if problem := call.problem(subject):
+            raise CheckFailed(
+                f"`{call.name}` is correct in its first call, but wrong after a call with inputs "
+                f"of other sizes: it keeps something from one call to the next. Then, {problem}"
+            )
 
 
 def _until_not_luck(
