@@ -133,10 +133,14 @@ class Subject(Protocol):
 
     @contextlib.contextmanager
     def together(self, one_module: bool = False) -> Iterator[None]:
-        """Let the calls of a block share one process, and of each class `one_module` if so desired.
+        """Let the calls of a block share one process, which saves a fork for each.
 
-        For calls that explain a failure, which saves a fork for each, and for those that show what
-        a function keeps. Any other one that decides about points finds nothing of another.
+        For calls that explain a failure, and for what is asked of a function after another call.
+        Any other one that decides about points finds nothing of another.
+
+        Args:
+            one_module: Whether they also share the modules, by class and settings.
+
         """
         yield
 

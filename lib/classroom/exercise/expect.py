@@ -435,12 +435,12 @@ class Call:
 
 
 def wrong_after_another(subject: Subject, calls: Sequence[Call]) -> tuple[str, str] | None:
-    """Call a function with the inputs of one check, and then with those of another.
+    """Call a function with the inputs of one check, then in the same process with those of another.
 
-    A process for each: its inputs come first, and once more before those of each other check.
+    There is a process for each check: its inputs come first, and again before those of each other.
 
     Returns:
-        If a call is wrong, the seed of the check that had shown it first, and a problem.
+        If a call is wrong, the seed of the later of the two checks, the earliest such, and how.
 
     """
     found = []
