@@ -24,13 +24,7 @@ from classroom.exercise import prepared
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import WRONG_FORM
-from classroom.exercise.expect import (
-    CALLS,
-    Call,
-    CheckFailed,
-    Exercise,
-    wrong_after_another,
-)
+from classroom.exercise.expect import CALLS, Call, CheckFailed, Exercise, wrong_after_another
 from classroom.exercise.report import CheckResult, Report
 
 MAX_MESSAGE_LENGTH = 5000
