@@ -21,7 +21,7 @@ from classroom.calls.subject import Crashed, StudentError, Subject, WrongKind
 from classroom.calls.wire import pack
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
-from classroom.exercise.comparing import describe, differs, loses_precision, same, wrong_form
+from classroom.exercise.comparing import describe, differs, loses_precision, wrong_form
 from classroom.exercise.diagnosis import (
     WRONG_FORM,
     Crash,
@@ -30,39 +30,29 @@ from classroom.exercise.diagnosis import (
     Request,
     answering_alike,
     attempt,
-    instead,
     mistakes_alike,
     names_of,
     shown_shapes,
     smallest_example,
-    surely_differ,
 )
 from classroom.exercise.prepared import (
     BrokenCheck,
     Oracle,
     RecordedSubject,
     as_oracle,
-    influences,
     is_recording,
     known,
     require_words,
 )
+from classroom.exercise.usage import QUICK, Wrong
 
 Implementations = Mapping[str, Callable[..., Any]]
 # In the memory of a run: the calls of each function that were right.
 CALLS = "calls"
 # How often a test whose verdicts ignore what it is given may earn anything.
 _LUCK = 1e-3
-# Seconds and calls that an exercise's checks may spend on what is used in place of the inputs.
-_SEARCH, _MOST_TRIES = 1.0, 1500
-# In the memory of a run: how many of these seconds are left.
-_LEFT = "left to search"
-# How many unused parts of inputs are listed.
-_MOST_SAID = 4
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
-# Seconds. Code that takes longer needs the time of its exercise for the checks themselves.
-_QUICK = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +214,7 @@ def expect_agrees(
         judge(None, *inputs(case.fresh(0)))
     for _ in range(draws):
         _expect(subject, case, name, inputs, judge, oracle, alike, places)
-    is_quick = time.monotonic() - started < _QUICK
+    is_quick = time.monotonic() - started < QUICK
     calls = case.memory.setdefault(CALLS, {}).setdefault(name, [])
     calls.append(Call(name, args, judge, oracle, tolerance, case.seed, is_quick))
     if len(calls) == 1:
@@ -612,141 +602,13 @@ def _expect(
         alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared)
         if error is None:
             if isinstance(oracle, Oracle) and not alike and not is_recording():
-                problem += (
-                    _unsteadiness(subject, case, name, inputs)
-                    or _influence(subject, case, name, inputs, judge, oracle)
-                    or _instead(
-                        subject, case, name, args, inputs, judge, oracle, tolerance, compared
-                    )
-                    or _influence(subject, case, name, inputs, judge, oracle, of_parts=True)
-                )
+                problem += Wrong(
+                    subject, case, name, args, inputs, judge, oracle, tolerance, compared
+                ).said()
             example = smallest_example(subject, case, name, args, inputs, judge, oracle)
         else:
             example = shown_shapes(args, judge, oracle)
     raise CheckFailed(problem, alike, example)
-
-
-def _unsteadiness(subject: Subject, case: Case, name: str, inputs: Inputs) -> str:
-    """Say whether a wrong result changes without its inputs, or not with them."""
-    try:
-        first, again, other = (subject.call(name, *inputs(case.fresh(n))) for n in (0, 0, 1))
-    except StudentError:
-        return ""
-    if first is None:
-        return ""
-    if not same(first, again):
-        return "; called again with the same inputs, it returns something else"
-    return "; called with other numbers, it returned the same" if same(first, other) else ""
-
-
-def _influence(
-    subject: Subject,
-    case: Case,
-    name: str,
-    inputs: Inputs,
-    judge: Judge,
-    oracle: Oracle,
-    of_parts: bool = False,
-) -> str:
-    """Say on what a wrong result depends and should not, or should and does not.
-
-    One argument at a time, or one entry of a dict of them, is replaced by one of another draw; or
-    one of its parts, such as a row.
-    """
-    args, *others = (inputs(case.fresh(n)) for n in range(3))
-    try:
-        should = oracle.influences(args, others[0])
-        should = {place: is_so for place, is_so in should.items() if ("[" in place[1]) == of_parts}
-        first = subject.call(name, *args)
-        seconds = _seconds(subject, name, args) * len(should)
-        if first is None or seconds > min(_QUICK, case.memory.setdefault(_LEFT, _SEARCH)):
-            return ""  # that nothing is returned has been said
-        case.memory[_LEFT] -= seconds * of_parts
-        does = influences(lambda *given: subject.call(name, *given), args, others[0], should)
-        unused: list[tuple[int, str]] = []
-        for index, part in should:
-            is_named = any(index == i and part.startswith(p + "[") for i, p in unused)
-            if should[index, part] and does.get((index, part)) is False and not is_named:
-                unused.append((index, part))
-        if is_discrete := not _holds_fractions(first):  # which may stay the same by chance
-            again = influences(lambda *given: subject.call(name, *given), args, others[1], unused)
-            unused = [place for place in unused if again.get(place) is False]
-    except StudentError:
-        return ""
-    labels = list(names_of(judge, oracle, len(args)))
-    if unused:
-        said = [_said(labels, place) for place in unused if of_parts or place == unused[0]]
-        said = ", ".join(said[:_MOST_SAID]) + (" …" if len(said) > _MOST_SAID else "")
-        return (
-            f"; it does not depend on {said}: {'are they' if ',' in said else f'is {said}'} used?"
-        )
-    for place in should:
-        if does.get(place) and not should[place] and not is_discrete:
-            return f"; it changes with {_said(labels, place)}, and should not"
-    return ""
-
-
-def _seconds(subject: Subject, name: str, args: tuple[Any, ...]) -> float:
-    """Return what a call takes, at best: others may compute at the same time."""
-    took = []
-    for _ in range(3):
-        started = time.monotonic()
-        with contextlib.suppress(StudentError):
-            subject.call(name, *args)
-        took.append(time.monotonic() - started)
-    return min(took)
-
-
-def _said(labels: Sequence[str], place: tuple[int, str]) -> str:
-    index, part = place
-    return f"`{labels[index]}{part}`" if not part or part[0] == "[" else f"`{part}`"
-
-
-def _holds_fractions(result: Any) -> bool:
-    """Return whether a result has numbers that change with anything that goes into them."""
-    items = result.values() if isinstance(result, dict) else result
-    if isinstance(result, (dict, list, tuple)):
-        return any(map(_holds_fractions, items))
-    return isinstance(result, float) or isinstance(result, Tensor) and result.is_floating_point()
-
-
-def _instead(
-    subject: Subject,
-    case: Case,
-    name: str,
-    args: tuple[Any, ...],
-    inputs: Inputs,
-    judge: Judge,
-    oracle: Oracle,
-    tolerance: float | None,
-    compared: Sequence[int],
-) -> str:
-    """Say that a wrong result is right if something else, or another order, is given instead."""
-    draw = inputs(case.fresh(0))
-    try:
-        right = {id(given): oracle(*given) for given in (args, draw)}
-    except Exception:  # it is not recorded
-        return ""
-    seconds = max(_seconds(subject, name, args), _SEARCH / _MOST_TRIES)
-
-    def is_right(given: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-        case.memory[_LEFT] = case.memory.get(_LEFT, _SEARCH) - seconds
-        if case.memory[_LEFT] < 0:
-            return False
-        try:
-            seen = subject.call(name, *others)
-            is_another = surely_differ(seen, right[id(given)], tolerance, compared)
-            return not is_another and judge(seen, *given) is None
-        except (BrokenCheck, StudentError, *WRONG_FORM):
-            return False
-
-    for kind, said, others in instead(args):
-        if is_right(args, others) and any(
-            kind == alike and is_right(draw, drawn) for alike, _, drawn in instead(draw)
-        ):
-            said = said.format(*names_of(judge, oracle, len(args)))
-            return f"; called with {said}, it returns what is right here: how is that used?"
-    return ""
 
 
 def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) -> None:
