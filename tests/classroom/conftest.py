@@ -1,5 +1,7 @@
 """A course of one small assignment, as its author would write it."""
 
+import contextlib
+import copy
 import re
 import shutil
 import textwrap
@@ -275,6 +277,31 @@ def write_checks(tmp_path):
         return folder
 
     return write
+
+
+class Forked(LocalSubject):
+    """Calls a function as if each call came first, or each block of calls."""
+
+    _is_together = False
+
+    def _find(self, name):
+        found = super()._find(name)
+        return found if self._is_together else copy.deepcopy(found)
+
+    @contextlib.contextmanager
+    def together(self, one_module=False):
+        kept, self._namespace = self._namespace, copy.deepcopy(self._namespace)
+        self._is_together = True
+        try:
+            yield
+        finally:
+            self._namespace, self._is_together = kept, False
+
+
+@pytest.fixture
+def forked():
+    """Return a function `f` as code under test of which each call runs in a fork."""
+    return lambda function: Forked({"f": function})
 
 
 @pytest.fixture

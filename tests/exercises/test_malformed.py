@@ -1,5 +1,7 @@
 """Whatever an answer returns, its author reads what is wrong with it, and no check breaks."""
 
+import contextlib
+
 import pytest
 import torch
 
@@ -44,8 +46,8 @@ class Stubborn:
     def call_and_return_inputs(self, name, *args):
         return self.value, args
 
-    def call_after(self, name, earlier, args):
-        return self.value
+    def together(self, one_module=False):
+        return contextlib.nullcontext()
 
     def gradients(self, name, args, wrt, cotangents):
         return tuple(self.value if isinstance(self.value, torch.Tensor) else None for _ in wrt)

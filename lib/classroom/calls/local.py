@@ -218,10 +218,11 @@ class LocalSubject(Subject):
         self._wall_left = WALL_PER_CPU * seconds
         self._lent: dict[int, Callable[..., Any]] = {}
         self._theirs = Settings.now()
+        self._modules: dict[Any, Any] | None = None
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call the function `name` of this process; see `Subject`."""
-        args, kwargs = self._given((args, kwargs))
+        args, kwargs = self._cross((args, kwargs))
         return self._returned(name, self._run(name, lambda function: function(*args, **kwargs)))
 
     def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -253,19 +254,9 @@ class LocalSubject(Subject):
 
     def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call the function `name`; return its result, and its arguments after the call."""
-        given = self._given(args)
+        given = self._cross(args)
         result = self._run(name, lambda function: function(*given))
         return self._returned(name, result), self._returned(name, given)
-
-    def call_after(self, name: str, earlier: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-        """Call the function `name` twice, and return the second result."""
-        found = self._namespace.get(name)
-        if module_classes.is_module_class(found):  # one module is called twice
-            once = LocalSubject({name: module_classes.as_function(found, {})}, self._seconds_left)
-            return once.call_after(name, earlier, args)
-        with contextlib.suppress(StudentError):
-            self.call(name, *earlier)
-        return self.call(name, *args)
 
     def parameters(self, name: str) -> list[str]:
         """Return the names of the parameters of the function `name`; see `Subject`."""
@@ -278,7 +269,7 @@ class LocalSubject(Subject):
         self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:
         """Differentiate `sum(output * cotangent)` through the function by autograd."""
-        given = list(self._given(tuple(args)))
+        given = list(self._cross(tuple(args)))
         leaves: list[list[Tensor]] = []
         for index in wrt:
             leaves.append([])
@@ -302,6 +293,15 @@ class LocalSubject(Subject):
 
         return self._returned(name, self._run(name, differentiate))
 
+    @contextlib.contextmanager
+    def together(self, one_module: bool = False) -> Iterator[None]:
+        """Let the calls of a block share modules; the process, they share in any case."""
+        self._modules = {} if one_module else None
+        try:
+            yield
+        finally:
+            self._modules = None
+
     def file(self, name: str) -> bytes:
         """Return the bytes of a file beside the notebook."""
         folder = Path.cwd()
@@ -309,10 +309,6 @@ class LocalSubject(Subject):
         if self._files is None and is_there:
             return content(name, read_file(folder, name))
         return super().file(name)
-
-    def _given(self, args: Any) -> Any:
-        """Return arguments as the code under test gets them."""
-        return self._cross(args)
 
     def _cross(self, value: Any) -> Any:
         return unpack(pack(value), self._resolve)
@@ -374,7 +370,7 @@ class LocalSubject(Subject):
         self.called.add(name)
         found = self._namespace.get(name)
         if module_classes.is_module_class(found):
-            return module_classes.as_function(found)
+            return module_classes.as_function(found, self._modules)
         if callable(found):
             return found
         if found is not None:

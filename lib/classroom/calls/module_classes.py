@@ -16,7 +16,7 @@ def is_module_class(found: Any) -> TypeGuard[type[nn.Module]]:
 
 
 def as_function(
-    module_class: type[nn.Module], kept: dict[str, nn.Module] | None = None
+    module_class: type[nn.Module], kept: dict[Any, nn.Module] | None = None
 ) -> Callable[..., Any]:
     """Turn a class of modules into a function of its settings, its weights and its inputs.
 
@@ -26,7 +26,8 @@ def as_function(
 
     Args:
         module_class: The class; `module_class(**settings)` must build a module.
-        kept: Modules by their settings, to be called again; by default each call builds one.
+        kept: Modules by their class and settings, to be called again; by default each call builds
+            one.
 
     Returns:
         A function `(settings, weights, *inputs)`. It builds the module, gives it the dtype of the
@@ -36,10 +37,11 @@ def as_function(
     """
 
     def call(settings: Mapping[str, Any], weights: Mapping[str, Tensor], *inputs: Any) -> Any:
-        module = None if kept is None else kept.get(str(settings))
+        key = (module_class, str(settings))
+        module = kept.get(key) if kept is not None else None
         module = module or module_class(**settings)
         if kept is not None:
-            kept[str(settings)] = module
+            kept[key] = module
         parameters = dict(module.named_parameters())
         _require_names(parameters, weights)
         _require_shapes(parameters, weights)

@@ -78,7 +78,7 @@ class RemoteSubject(Subject):
         self._lent_seconds = 0.0
         self._computed_before = computed()
         self._broken = ""
-        self._is_together = False
+        self._is_together = self._one_module = False
         self._kept: Channel | None = None
         self._lent: dict[int, Callable[..., Any]] = {}
 
@@ -112,10 +112,6 @@ class RemoteSubject(Subject):
             raise self._break("it returned no inputs")
         return found
 
-    def call_after(self, name: str, earlier: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-        """Call a function twice in one process, and return the second result."""
-        return self._ask("call_after", name, earlier, args)
-
     def parameters(self, name: str) -> list[str]:
         """Return the names of a function's parameters."""
         found = self._ask("parameters", name)
@@ -136,13 +132,13 @@ class RemoteSubject(Subject):
         return found
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self, one_module: bool = False) -> Iterator[None]:
         """Keep the process of a call for the next ones, as long as it answers."""
-        self._is_together = True
+        self._is_together, self._one_module = True, one_module
         try:
             yield
         finally:
-            self._is_together = False
+            self._is_together = self._one_module = False
             if self._kept is not None:
                 self._kept.close()
                 self._kept = None
@@ -177,7 +173,8 @@ class RemoteSubject(Subject):
         deadline = started + self._wall_left + _GRACE_SECONDS
         try:
             with self._channel() as channel:
-                channel.send([kind, self._seconds_left, name, *rest], deadline)
+                asked = [kind, self._seconds_left, self._one_module, name, *rest]
+                channel.send(asked, deadline)
                 return self._listen(channel, deadline)
         except TooSlow:
             self._seconds_left = 0.0

@@ -106,18 +106,6 @@ class Subject(Protocol):
         """
         ...
 
-    def call_after(self, name: str, earlier: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-        """Call the function `name` with `earlier`, then in the same process with `args`.
-
-        Returns:
-            The second result; the first, or its failure, is ignored.
-
-        Raises:
-            StudentError: As `call`.
-
-        """
-        ...
-
     def parameters(self, name: str) -> list[str]:
         """Return the names of the parameters of the function `name`, as far as it has any."""
         ...
@@ -144,10 +132,15 @@ class Subject(Protocol):
         ...
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self, one_module: bool = False) -> Iterator[None]:
         """Let the calls of a block share one process, which saves a fork for each.
 
-        For calls that explain a failure. One that decides about points finds nothing of another.
+        For calls that explain a failure, and for what is asked of a function after another call.
+        Any other one that decides about points finds nothing of another.
+
+        Args:
+            one_module: Whether they also share the modules, by class and settings.
+
         """
         yield
 

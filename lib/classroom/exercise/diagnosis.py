@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from classroom.calls.subject import Crashed, StudentError, Subject
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
-from classroom.exercise.comparing import close, describe, number, same
-from classroom.exercise.prepared import MANY, RecordedSubject, has_sketch, is_recording, known
+from classroom.exercise.comparing import describe, number, same
+from classroom.exercise.prepared import RecordedSubject, has_sketch, is_recording, known
 
 Inputs = Callable[[Case], tuple[Any, ...]]
 Judge = Callable[..., str | None]
@@ -24,8 +24,6 @@ _PLAIN = (bool, int, float, str, type(None))
 _TOGETHER = 6
 # Of the largest number: what differs by less is hardly seen among numbers of four digits.
 _VISIBLE = 0.01
-# Rows of a tensor that are tried in other orders.
-_MOST_ROWS = 16
 _LONG_NAME = 20
 WRONG_FORM = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -95,7 +93,7 @@ def _behaves_like(
     shown_wrong = False
     for args, seen in trials:
         wrong = _outcome(known_code, name, args)
-        if not same(_at(places, seen), _at(places, wrong), tolerance):
+        if not same(in_places(places, seen), in_places(places, wrong), tolerance):
             return False
         # Of a large result only a sketch is known; the student's result matches it.
         whole = seen if has_sketch(wrong) else wrong
@@ -103,26 +101,11 @@ def _behaves_like(
     return shown_wrong
 
 
-def _at(places: Sequence[int], outcome: Any) -> Any:
+def in_places(places: Sequence[int], outcome: Any) -> Any:
     """Return the results in some places, all if there are none."""
     if not places or not isinstance(outcome, (list, tuple)) or len(outcome) <= max(places):
         return outcome
     return [outcome[place] for place in places]
-
-
-def surely_differ(
-    seen: Any, expected: Any, tolerance: float | None, compared: Sequence[int] = ()
-) -> bool:
-    """Return whether the tensors of two results, in the places `compared`, are not the same.
-
-    It takes a fraction of the time of a judge, who also finds words.
-    """
-    seen, expected = _at(compared, seen), _at(compared, expected)
-    if isinstance(seen, (list, tuple)) and isinstance(expected, (list, tuple)):
-        return any(surely_differ(*pair, tolerance) for pair in zip(seen, expected, strict=False))
-    if not isinstance(seen, Tensor) or not isinstance(expected, Tensor):
-        return False
-    return seen.shape != expected.shape or not close(seen, expected, tolerance)
 
 
 @dataclass(frozen=True)
@@ -302,105 +285,6 @@ def _aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Format `name = value` lines with aligned equals signs, except after a very long name."""
     width = max((len(name) for name, _ in rows if len(name) <= _LONG_NAME), default=0)
     return [f"  {name:<{width}} = {value}" for name, value in rows]
-
-
-Given = tuple[Any, ...]
-
-
-def instead(args: Given) -> Iterator[tuple[str, str, Given]]:
-    """Yield what might be used in place of some arguments.
-
-    Two of the same form are exchanged, and so are two entries of a dict. A number is another one.
-    The items of a list, or the entries of a tensor along an axis, come in another order, alone or
-    together with those of other tensors.
-
-    Yields:
-        A kind, the same for other arguments; words in which `{0}` stands for the first label; and
-        the arguments.
-
-    """
-    for i, j in itertools.combinations(range(len(args)), 2):
-        if _of_one_form(args[i], args[j]):
-            order = [{i: j, j: i}.get(n, n) for n in range(len(args))]
-            said = f"`{{{i}}}` and `{{{j}}}` exchanged"
-            yield said, said, tuple(args[n] for n in order)
-    for index, one in enumerate(args):
-        for kind, said, other in _entries_exchanged(one) if isinstance(one, dict) else _near(one):
-            yield f"{index} {kind}", f"{said.format(f'`{{{index}}}`')}", _put(args, {index: other})
-    axes = sorted(_axes(args), key=lambda axis: (axis[0] > 0, len(axis[1])))
-    for order_of in (_reversed, _moved_on, _two_exchanged):
-        for axis, indices in axes:
-            labels = ", ".join(f"`{{{index}}}`" for index in indices)
-            for how, order in order_of(_size(args[indices[0]], axis)):
-                said = f"{labels} {how} along axis {axis}"
-                yield said, said, _put(args, {i: _taken(args[i], axis, order) for i in indices})
-
-
-def _put(args: Given, others: Mapping[int, Any]) -> Given:
-    return tuple(others.get(index, arg) for index, arg in enumerate(args))
-
-
-def _entries_exchanged(one: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    for a, b in itertools.combinations(one, 2):
-        if _of_one_form(one[a], one[b]):
-            said = f"`{a}` and `{b}` of {{}} exchanged"
-            yield said, said, {**one, a: one[b], b: one[a]}
-
-
-def _near(one: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield numbers that may be used in place of a number."""
-    if type(one) is int and 0 <= one <= _MOST_ROWS:
-        for other in sorted({*range(MANY), one + 1, one - 1} - {one}, key=lambda n: abs(n - one)):
-            yield "", f"{other} for {{}} = {one}", other
-    elif type(one) is float and one > 0:
-        others = {"1 - {}": 1 - one, "1 / {}": 1 / one, "-{}": -one}
-        others |= {"the square of {}": one * one, "the square root of {}": one**0.5}
-        others |= {f"{n} times {{}}": n * one for n in (2, 0.5)}
-        yield from ((said, said, other) for said, other in others.items())
-
-
-def _axes(args: Given) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield axes that are not long, and the arguments that may be reordered along them at once."""
-    sizes: dict[int, list[int]] = {}
-    for index, one in enumerate(args):
-        for axis in range(one.dim() if isinstance(one, Tensor) else isinstance(one, (list, tuple))):
-            if 1 < (size := _size(one, axis)) <= _MOST_ROWS:
-                yield axis, (index,)
-                if axis == 0:
-                    sizes.setdefault(size, []).append(index)
-    for alike in sizes.values():
-        for several in range(2, len(alike) + 1):
-            yield from ((0, together) for together in itertools.combinations(alike, several))
-
-
-def _size(one: Any, axis: int) -> int:
-    return one.shape[axis] if isinstance(one, Tensor) else len(one)
-
-
-def _taken(one: Any, axis: int, order: list[int]) -> Any:
-    if isinstance(one, Tensor):
-        return one.index_select(axis, torch.tensor(order))
-    return type(one)(one[n] for n in order)
-
-
-def _reversed(size: int) -> Iterator[tuple[str, list[int]]]:
-    yield "in reverse order", list(range(size))[::-1]
-
-
-def _moved_on(size: int) -> Iterator[tuple[str, list[int]]]:
-    for by in range(1, size):
-        yield f"moved on by {by}", [(n - by) % size for n in range(size)]
-
-
-def _two_exchanged(size: int) -> Iterator[tuple[str, list[int]]]:
-    for i, j in itertools.combinations(range(size if size <= MANY else 0), 2):
-        yield f"with {i} and {j} exchanged", [{i: j, j: i}.get(n, n) for n in range(size)]
-
-
-def _of_one_form(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype
-    return type(one) is type(other) is float
 
 
 def _shows_a_problem(subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge) -> bool:

@@ -21,7 +21,7 @@ from classroom.calls.subject import Crashed, StudentError, Subject, WrongKind
 from classroom.calls.wire import pack
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
-from classroom.exercise.comparing import describe, differs, loses_precision, same, wrong_form
+from classroom.exercise.comparing import describe, differs, loses_precision, wrong_form
 from classroom.exercise.diagnosis import (
     WRONG_FORM,
     Crash,
@@ -30,39 +30,29 @@ from classroom.exercise.diagnosis import (
     Request,
     answering_alike,
     attempt,
-    instead,
     mistakes_alike,
     names_of,
     shown_shapes,
     smallest_example,
-    surely_differ,
 )
 from classroom.exercise.prepared import (
     BrokenCheck,
     Oracle,
     RecordedSubject,
     as_oracle,
-    influences,
     is_recording,
     known,
     require_words,
 )
+from classroom.exercise.usage import QUICK, Wrong
 
 Implementations = Mapping[str, Callable[..., Any]]
-# In the memory of a run: the calls through which gradients may flow.
-FLOWS = "flows"
+# In the memory of a run: the calls of each function that were right.
+CALLS = "calls"
 # How often a test whose verdicts ignore what it is given may earn anything.
 _LUCK = 1e-3
-# Seconds and calls that an exercise's checks may spend on what is used in place of the inputs.
-_SEARCH, _MOST_TRIES = 1.0, 1500
-# In the memory of a run: how many of these seconds are left.
-_LEFT = "left to search"
-# How many unused parts of inputs are listed.
-_MOST_SAID = 4
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
-# Seconds. Code that takes longer needs the time of its exercise for the checks themselves.
-_QUICK = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,20 +209,16 @@ def expect_agrees(
 
     alike = tolerance if alike is None else alike
     args, started = inputs(Case(case.seed, sizes=case.sizes)), time.monotonic()
-    flow = Flow(name, args, oracle, tolerance, tuple(names_of(judge, oracle, len(args))))
-    if flow.wrt:
-        flows = case.memory.setdefault(FLOWS, {})
-        earlier = flows.get(name, flow)
-        # At an edge, such as minus infinity, correct functions may differ in their gradients.
-        tamest = min(earlier, flow, key=Flow.largest_entry)
-        flows[name] = replace(tamest, seeds=(*earlier.seeds, case.seed))
     if is_recording():
         oracle.influences(inputs(case.fresh(0)), inputs(case.fresh(1)))
         judge(None, *inputs(case.fresh(0)))
     for _ in range(draws):
         _expect(subject, case, name, inputs, judge, oracle, alike, places)
-    is_quick = time.monotonic() - started < _QUICK
-    _expect_any_sizes(subject, case, name, args, inputs, judge, is_quick)
+    is_quick = time.monotonic() - started < QUICK
+    calls = case.memory.setdefault(CALLS, {}).setdefault(name, [])
+    calls.append(Call(name, args, judge, oracle, tolerance, case.seed, is_quick))
+    if len(calls) == 1:
+        _expect_any_sizes(subject, case, calls[0], inputs)
     require_words(returns, shapes, case.asked)
 
 
@@ -343,53 +329,28 @@ def expect_gradients(
             raise CheckFailed(problem)
 
 
-def changes_inputs(subject: Subject, flow: "Flow") -> str | None:
-    """Say which argument a function that passes all checks changes in place, if any."""
-    try:
-        changed = _changed(subject, flow.name, flow.args)
-    except StudentError:
-        return None
-    if changed is None:
-        return None
-    return _IN_PLACE.format(flow.name, f"`{flow.labels[changed]}`")
-
-
-_NAN_GRADIENT = (
-    ": 0 times infinity, from a number that overflows or is divided by 0 and is then replaced or "
-    "not chosen (torch.where, masked_fill, nan_to_num). Change what goes into the computation"
-)
-
-_IN_PLACE = (
-    "`{}` changes its argument {} in place (an operation that ends in _, an assignment into "
-    "it, or +=): work on new tensors"
-)
-
-
 @dataclass(frozen=True)
-class Flow:
-    """A call through which gradients may flow, for a function that passes all checks.
+class Call:
+    """A call that a function has answered rightly.
 
     Attributes:
         name: The function.
         args: Its arguments.
+        judge: Decides on the result, as in `expect_law`.
         oracle: Computes the correct result.
         tolerance: As in `expect_agrees`.
-        labels: Names of the arguments.
-        seeds: Of the checks that called the function.
+        seed: Of the check that called the function.
+        is_quick: Whether there is time for more calls.
 
     """
 
     name: str
     args: tuple[Any, ...]
+    judge: Judge
     oracle: Oracle
     tolerance: float | None
-    labels: tuple[str, ...]
-    seeds: tuple[str, ...] = ()
-
-    def largest_entry(self) -> float:
-        """Return the largest magnitude in the arguments."""
-        entries = (self.args[i].abs().amax().item() for i in self.wrt if self.args[i].numel())
-        return max(entries, default=0.0)
+    seed: str
+    is_quick: bool
 
     @property
     def wrt(self) -> list[int]:
@@ -397,9 +358,38 @@ class Flow:
         given = enumerate(self.args)
         return [i for i, a in given if isinstance(a, Tensor) and a.is_floating_point()]
 
+    @property
+    def labels(self) -> Sequence[str]:
+        """Names of the arguments."""
+        return tuple(names_of(self.judge, self.oracle, len(self.args)))
+
     def problem(self, subject: Subject) -> str | None:
+        """Say what is wrong with the answer of code under test, if anything."""
+        try:
+            return self.judge(subject.call(self.name, *self.args), *self.args)
+        except StudentError as error:
+            return str(error)
+        except (*WRONG_FORM, MemoryError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    def largest_entry(self) -> float:
+        """Return the largest magnitude in the arguments that a gradient may reach."""
+        entries = (self.args[i].abs().amax().item() for i in self.wrt if self.args[i].numel())
+        return max(entries, default=0.0)
+
+    def changed_input(self, subject: Subject) -> str | None:
+        """Say which argument code under test changes in place, if any."""
+        try:
+            changed = _changed(subject, self.name, self.args)
+        except StudentError:
+            return None
+        if changed is None:
+            return None
+        return _IN_PLACE.format(self.name, f"`{self.labels[changed]}`")
+
+    def cut_gradient(self, subject: Subject, seed: str) -> str | None:
         """Say how code under test cuts a gradient that flows through the oracle."""
-        draw = Case(f"{self.seeds[0]}/gradient")
+        draw = Case(f"{seed}/gradient")
         try:
             outputs = self.oracle(*self.args)
             outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
@@ -432,6 +422,46 @@ class Flow:
             if differs(label, found, right, self.tolerance):
                 return cut.format(f"not all of it reaches `{label}`")
         return None
+
+
+def wrong_after_another(subject: Subject, calls: Sequence[Call]) -> tuple[str, str] | None:
+    """Call a function with the inputs of one check, then in the same process with those of another.
+
+    There is a process for each check: its inputs come first, and again before those of each other.
+
+    Returns:
+        If a call is wrong, the seed of the later of the two checks, the earliest such, and how.
+
+    """
+    found = []
+    for place, first in enumerate(calls):
+        with subject.together(one_module=True):
+            for other, call in enumerate(calls):
+                later = max(place, other)
+                if place == other or not calls[later].is_quick:
+                    continue
+                with contextlib.suppress(StudentError):
+                    subject.call(first.name, *first.args)
+                if problem := call.problem(subject):
+                    found.append((later, problem))
+    if not found:
+        return None
+    later, problem = min(found, key=lambda each: each[0])
+    return calls[later].seed, (
+        f"`{calls[0].name}` is correct in its first call, but wrong after another one with "
+        f"other inputs: it keeps something from one call to the next. Then, {problem}"
+    )
+
+
+_NAN_GRADIENT = (
+    ": 0 times infinity, from a number that overflows or is divided by 0 and is then replaced or "
+    "not chosen (torch.where, masked_fill, nan_to_num). Change what goes into the computation"
+)
+
+_IN_PLACE = (
+    "`{}` changes its argument {} in place (an operation that ends in _, an assignment into "
+    "it, or +=): work on new tensors"
+)
 
 
 def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inputs) -> None:
@@ -572,209 +602,42 @@ def _expect(
         alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared)
         if error is None:
             if isinstance(oracle, Oracle) and not alike and not is_recording():
-                problem += (
-                    _unsteadiness(subject, case, name, inputs)
-                    or _influence(subject, case, name, inputs, judge, oracle)
-                    or _instead(
-                        subject, case, name, args, inputs, judge, oracle, tolerance, compared
-                    )
-                    or _influence(subject, case, name, inputs, judge, oracle, of_parts=True)
-                )
+                problem += Wrong(
+                    subject, case, name, args, inputs, judge, oracle, tolerance, compared
+                ).said()
             example = smallest_example(subject, case, name, args, inputs, judge, oracle)
         else:
             example = shown_shapes(args, judge, oracle)
     raise CheckFailed(problem, alike, example)
 
 
-def _unsteadiness(subject: Subject, case: Case, name: str, inputs: Inputs) -> str:
-    """Say whether a wrong result changes without its inputs, or not with them."""
-    try:
-        first, again, other = (subject.call(name, *inputs(case.fresh(n))) for n in (0, 0, 1))
-    except StudentError:
-        return ""
-    if first is None:
-        return ""
-    if not same(first, again):
-        return "; called again with the same inputs, it returns something else"
-    return "; called with other numbers, it returned the same" if same(first, other) else ""
-
-
-def _influence(
-    subject: Subject,
-    case: Case,
-    name: str,
-    inputs: Inputs,
-    judge: Judge,
-    oracle: Oracle,
-    of_parts: bool = False,
-) -> str:
-    """Say on what a wrong result depends and should not, or should and does not.
-
-    One argument at a time, or one entry of a dict of them, is replaced by one of another draw; or
-    one of its parts, such as a row.
-    """
-    args, *others = (inputs(case.fresh(n)) for n in range(3))
-    try:
-        should = oracle.influences(args, others[0])
-        should = {place: is_so for place, is_so in should.items() if ("[" in place[1]) == of_parts}
-        first = subject.call(name, *args)
-        seconds = _seconds(subject, name, args) * len(should)
-        if first is None or seconds > min(_QUICK, case.memory.setdefault(_LEFT, _SEARCH)):
-            return ""  # that nothing is returned has been said
-        case.memory[_LEFT] -= seconds * of_parts
-        does = influences(lambda *given: subject.call(name, *given), args, others[0], should)
-        unused: list[tuple[int, str]] = []
-        for index, part in should:
-            is_named = any(index == i and part.startswith(p + "[") for i, p in unused)
-            if should[index, part] and does.get((index, part)) is False and not is_named:
-                unused.append((index, part))
-        if is_discrete := not _holds_fractions(first):  # which may stay the same by chance
-            again = influences(lambda *given: subject.call(name, *given), args, others[1], unused)
-            unused = [place for place in unused if again.get(place) is False]
-    except StudentError:
-        return ""
-    labels = list(names_of(judge, oracle, len(args)))
-    if unused:
-        said = [_said(labels, place) for place in unused if of_parts or place == unused[0]]
-        said = ", ".join(said[:_MOST_SAID]) + (" …" if len(said) > _MOST_SAID else "")
-        return (
-            f"; it does not depend on {said}: {'are they' if ',' in said else f'is {said}'} used?"
-        )
-    for place in should:
-        if does.get(place) and not should[place] and not is_discrete:
-            return f"; it changes with {_said(labels, place)}, and should not"
-    return ""
-
-
-def _seconds(subject: Subject, name: str, args: tuple[Any, ...]) -> float:
-    """Return what a call takes, at best: others may compute at the same time."""
-    took = []
-    for _ in range(3):
-        started = time.monotonic()
-        with contextlib.suppress(StudentError):
-            subject.call(name, *args)
-        took.append(time.monotonic() - started)
-    return min(took)
-
-
-def _said(labels: Sequence[str], place: tuple[int, str]) -> str:
-    index, part = place
-    return f"`{labels[index]}{part}`" if not part or part[0] == "[" else f"`{part}`"
-
-
-def _holds_fractions(result: Any) -> bool:
-    """Return whether a result has numbers that change with anything that goes into them."""
-    items = result.values() if isinstance(result, dict) else result
-    if isinstance(result, (dict, list, tuple)):
-        return any(map(_holds_fractions, items))
-    return isinstance(result, float) or isinstance(result, Tensor) and result.is_floating_point()
-
-
-def _instead(
-    subject: Subject,
-    case: Case,
-    name: str,
-    args: tuple[Any, ...],
-    inputs: Inputs,
-    judge: Judge,
-    oracle: Oracle,
-    tolerance: float | None,
-    compared: Sequence[int],
-) -> str:
-    """Say that a wrong result is right if something else, or another order, is given instead."""
-    draw = inputs(case.fresh(0))
-    try:
-        right = {id(given): oracle(*given) for given in (args, draw)}
-    except Exception:  # it is not recorded
-        return ""
-    seconds = max(_seconds(subject, name, args), _SEARCH / _MOST_TRIES)
-
-    def is_right(given: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-        case.memory[_LEFT] = case.memory.get(_LEFT, _SEARCH) - seconds
-        if case.memory[_LEFT] < 0:
-            return False
-        try:
-            seen = subject.call(name, *others)
-            is_another = surely_differ(seen, right[id(given)], tolerance, compared)
-            return not is_another and judge(seen, *given) is None
-        except (BrokenCheck, StudentError, *WRONG_FORM):
-            return False
-
-    for kind, said, others in instead(args):
-        if is_right(args, others) and any(
-            kind == alike and is_right(draw, drawn) for alike, _, drawn in instead(draw)
-        ):
-            said = said.format(*names_of(judge, oracle, len(args)))
-            return f"; called with {said}, it returns what is right here: how is that used?"
-    return ""
-
-
-def _expect_any_sizes(
-    subject: Subject,
-    case: Case,
-    name: str,
-    args: tuple[Any, ...],
-    inputs: Inputs,
-    judge: Judge,
-    is_quick: bool,
-) -> None:
+def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) -> None:
     """Expect a function that is right for some inputs to be right for other sizes, and after them.
 
-    Once for each function, because it is the same code in all checks, and if it `is_quick`. Of slow
+    Once for each function, because it is the same code in all checks, and if it is quick. Of slow
     code, too, the oracle is asked: what is recorded for a handout must not depend on time.
     """
-    calls = case.memory.setdefault(("calls", name), [])
-    calls.append((args, judge))
-    if len(calls) > 1:
-        if is_quick and case.memory.setdefault(("kept", name), case.seed) == case.seed:
-            _expect_nothing_kept(subject, name, calls)
-            del case.memory["kept", name]
-        return
     others = {axis: sizes[-1] for axis, sizes in case.shrinkable().items() if sizes}
     try:
         earlier = inputs(case.smaller({**case.asked, **others}, rounded=False))
-        judge(None, *earlier)
+        call.judge(None, *earlier)
     except Exception:  # other sizes fit neither the inputs nor the oracle
         return
-    if not is_quick:
+    if not call.is_quick:
         return
 
-    if problem := _problem_of(judge, subject.call, earlier, name, *earlier):
-        sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
-        raise CheckFailed(
-            f"`{name}` is correct for some sizes, but not for {sizes}. Does it rely on one of "
-            f"them, or keep something from an earlier call? There, {problem}"
-        )
-    if problem := _problem_of(judge, subject.call_after, args, name, earlier, args):
-        raise CheckFailed(
-            f"`{name}` is correct in its first call, but wrong after a call with inputs of "
-            f"other sizes: it keeps something from one call to the next. Then, {problem}"
-        )
-
-
-def _expect_nothing_kept(
-    subject: Subject, name: str, calls: Sequence[tuple[tuple[Any, ...], Judge]]
-) -> None:
-    """Expect a function to be right after calls of other checks, and these to be after its own."""
-    last = calls[-1]
-    for other in calls[:-1]:
-        for (earlier, _), (args, judge) in ((other, last), (last, other)):
-            if problem := _problem_of(judge, subject.call_after, args, name, earlier, args):
-                raise CheckFailed(
-                    f"`{name}` is correct in its first call, but wrong after another one with "
-                    f"other inputs: it keeps something from one call to the next. Then, {problem}"
-                )
-
-
-def _problem_of(
-    judge: Judge, call: Callable[..., Any], args: tuple[Any, ...], *asked: Any
-) -> str | None:
-    try:
-        return judge(call(*asked), *args)
-    except StudentError as error:
-        return str(error)
-    except WRONG_FORM as error:
-        return f"{type(error).__name__}: {error}"
+    with subject.together(one_module=True):
+        if problem := replace(call, args=earlier).problem(subject):
+            sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
+            raise CheckFailed(
+                f"`{call.name}` is correct for some sizes, but not for {sizes}. Does it rely on "
+                f"one of them, or keep something from an earlier call? There, {problem}"
+            )
+        if problem := call.problem(subject):
+            raise CheckFailed(
+                f"`{call.name}` is correct in its first call, but wrong after a call with inputs "
+                f"of other sizes: it keeps something from one call to the next. Then, {problem}"
+            )
 
 
 def _until_not_luck(

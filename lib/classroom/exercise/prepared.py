@@ -301,11 +301,6 @@ class RecordedSubject:
         asked = ("inputs", name, args)
         return self.answer(asked, lambda code: code.call_and_return_inputs(name, *args), True)
 
-    def call_after(self, name: str, earlier: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-        """Call a function twice, as `LocalSubject.call_after` does."""
-        asked = ("after", name, earlier, args)
-        return self.answer(asked, lambda code: code.call_after(name, earlier, args))
-
     def parameters(self, name: str) -> list[str]:
         """Return no names: those of known mistakes are not recorded."""
         return []
@@ -318,7 +313,7 @@ class RecordedSubject:
         return self.answer(asked, lambda code: code.gradients(name, args, wrt, cotangents))
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self, one_module: bool = False) -> Iterator[None]:
         """Let calls share a process, as they do here in any case."""
         yield
 

@@ -24,7 +24,7 @@ from classroom.exercise import prepared
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import WRONG_FORM
-from classroom.exercise.expect import FLOWS, CheckFailed, Exercise, changes_inputs
+from classroom.exercise.expect import CALLS, Call, CheckFailed, Exercise, wrong_after_another
 from classroom.exercise.report import CheckResult, Report
 
 MAX_MESSAGE_LENGTH = 5000
@@ -92,25 +92,34 @@ def _fail_what_passed(
     problems: dict[str, BaseException | None],
     seeds: str,
 ) -> None:
-    """Fail one check of each function that cuts a gradient or changes its inputs in place.
+    """Fail one check of each function that keeps something, cuts a gradient or changes its inputs.
 
-    It is the check that is worth least. Only if all passed: of wrong numbers the gradient is wrong
-    as well.
+    For a gradient or a change in place, it is the check that is worth least. Only if all passed: of
+    wrong numbers the gradient is wrong as well.
     """
+    called = memory.get(CALLS, {})
+    for calls in called.values():
+        if kept := wrong_after_another(subject, calls):
+            test = kept[0].removeprefix(seeds)
+            problems[test] = problems[test] or CheckFailed(kept[1])
     if any(problems.values()):
         return
     may_cut = found.exercise.may_cut
-    for name, flow in memory.get(FLOWS, {}).items():
-        failed = None
+    for name, calls in called.items():
+        if not (flowing := [call for call in calls if call.wrt]):
+            continue
+        # At an edge, such as minus infinity, correct functions may differ in their gradients.
+        tamest, failed = min(flowing, key=Call.largest_entry), None
         try:
-            problem = changes_inputs(subject, flow)
-            if not problem and not found.exercise.by_hand and name not in may_cut:
-                problem = flow.problem(subject)
+            with subject.together():
+                problem = tamest.changed_input(subject)
+                if not problem and not found.exercise.by_hand and name not in may_cut:
+                    problem = tamest.cut_gradient(subject, flowing[0].seed)
             failed = CheckFailed(problem) if problem else None
         except (*WRONG_FORM, MemoryError) as error:
             failed = _of_no_form(error, found.exercise)
         if failed:
-            calling = [test for test in found.checks if seeds + test in flow.seeds]
+            calling = [t for t in found.checks if any(seeds + t == call.seed for call in flowing)]
             problems[min(calling, key=found.checks.__getitem__)] = failed
 
 

@@ -105,14 +105,21 @@ def test_parameters_are_named_if_there_are_names():
     assert subject.parameters("number") == subject.parameters("g") == []
 
 
-def test_a_module_that_is_called_after_another_call_is_the_same_module():
+def test_a_module_is_built_anew_for_each_call_but_where_one_is_asked_for_each_of_its_settings():
     subject = student(
         "class M(torch.nn.Module):\n"
         "  seen = 0\n"
-        "  def forward(self, x):\n    self.seen = self.seen + x\n    return self.seen"
+        "  def __init__(self, start=0):\n    super().__init__()\n    self.seen = start\n"
+        "  def forward(self, x):\n    self.seen = self.seen + x\n    return self.seen\n"
+        "class N(M): pass"
     )
     assert subject.call("M", {}, {}, 3) == subject.call("M", {}, {}, 3) == 3
-    assert subject.call_after("M", ({}, {}, 3), ({}, {}, 4)) == 7
+    with subject.together(one_module=True):
+        assert [subject.call("M", {}, {}, n) for n in (3, 4)] == [3, 7]
+        assert subject.call("M", {"start": 2}, {}, 5) == subject.call("N", {}, {}, 7) == 7
+        assert subject.call("M", {}, {}, 4) == 11
+    with subject.together():
+        assert subject.call("M", {}, {}, 3) == subject.call("M", {}, {}, 3) == 3
 
 
 def test_gradients_leave_the_check_s_tensors_alone():

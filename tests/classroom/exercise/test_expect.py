@@ -1,7 +1,7 @@
 import contextlib
-import copy
 import itertools
 import linecache
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import Crash, asks_for
 from classroom.exercise.expect import (
+    CALLS,
     CheckFailed,
     exercise,
     expect,
@@ -23,6 +24,7 @@ from classroom.exercise.expect import (
     expect_law,
     expect_test_judges,
     points,
+    wrong_after_another,
 )
 from classroom.exercise.prepared import BrokenCheck
 from classroom.exercise.report import DIAGNOSIS
@@ -130,23 +132,12 @@ class Keeping:
         return x @ self.ones, n / 2
 
 
-class Forked(LocalSubject):
-    """Calls a function as if each call came first."""
-
-    def _run(self, name, compute):
-        return super()._run(name, lambda function: compute(copy.deepcopy(function)))
-
-    def call_after(self, name, earlier, args):
-        function = copy.deepcopy(self._namespace[name])
-        return LocalSubject({name: function}).call_after(name, earlier, args)
-
-
-def test_what_is_kept_from_call_to_call_is_found_though_no_check_changes_the_sizes():
+def test_what_is_kept_from_call_to_call_is_found_though_no_check_changes_the_sizes(forked):
     """Where calls share a process, and where each has one of its own."""
     said = str(failed(expect_agrees, Keeping(), inputs, oracle, PAIR))
     assert said.startswith("`f` is correct for some sizes, but not for rows 4, width 2. Does it")
     with pytest.raises(CheckFailed, match="correct in its first call, but wrong after a call"):
-        expect_agrees(Forked({"f": Keeping()}), Case("seed"), "f", inputs, oracle, PAIR)
+        expect_agrees(forked(Keeping()), Case("seed"), "f", inputs, oracle, PAIR)
 
 
 def test_a_function_that_counts_on_a_size_is_found():
@@ -813,23 +804,32 @@ def test_a_known_mistake_is_not_hidden_by_what_would_be_right():
     assert failure.mistakes == (mistake,) and "called with" not in failure.problem
 
 
-def test_what_one_check_leaves_and_another_finds_costs_one_of_them():
-    kept = []
+@pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_a_call_keeps_is_found_with_the_inputs_of_two_checks_whichever_comes_first(
+    forked, which, sign
+):
+    class Keeping:
+        """Is wrong if the number of the first call, or of the one before, is larger or smaller."""
 
-    def f(x, n):
-        kept.extend([n] if n else [])
-        return x.sum(dim=1) + sum(kept[-1:]) - (n or 0)
+        def __init__(self):
+            self.numbers = []
 
-    def right(x, n):
-        return x.sum(dim=1)
+        def __call__(self, x, n):
+            kept = (self.numbers or [n])[which]
+            self.numbers.append(n)
+            return x.sum(dim=1) + max(sign * (kept - n), 0)
 
-    subject, memory = LocalSubject({"f": f}), {}
-    rows = {"total": "rows"}
-    for number in (3, 4):
-        case = Case(f"seed {number}", memory=memory)
+    subject, memory = forked(Keeping()), {}
+    for place, number in enumerate([3, 3, 7, 5]):
+        case = Case(f"seed {place}", memory=memory)
         given = lambda case, n=number: (inputs(case)[0], n)  # noqa: E731
-        expect_agrees(subject, case, "f", given, right, rows)
-    kept.clear()
-    with pytest.raises(CheckFailed, match="correct in its first call, but wrong after another"):
-        case = Case("seed 0", memory=memory)
-        expect_agrees(subject, case, "f", lambda case: (inputs(case)[0], 0), right, rows)
+        expect_agrees(subject, case, "f", given, lambda x, n: x.sum(dim=1), {"total": "rows"})
+    calls = memory[CALLS]["f"]
+    seed, problem = wrong_after_another(subject, calls)
+    assert seed == "seed 2"  # not the last one
+    assert problem.startswith("`f` is correct in its first call, but wrong after another one with ")
+    assert wrong_after_another(subject, calls[:2]) is None
+    slow = [replace(call, is_quick=False) for call in calls]
+    assert wrong_after_another(subject, slow) is None
+    assert wrong_after_another(subject, [*slow[:3], calls[3]])[0] == "seed 3"

@@ -9,6 +9,7 @@ import torch
 
 from classroom.calls.local import LocalSubject
 from classroom.course import PUBLISHED_SEED
+from classroom.exercise.cases import Case
 from classroom.exercise.run import in_words, list_checks, load_checks, run_checks
 
 RIGHT = """
@@ -151,6 +152,50 @@ def test_an_input_changed_in_place_costs_the_smallest_check_of_what_is_right(ass
         "`centre` changes its argument `x` in place (an operation that ends in _, an assignment "
         "into it, or +=): work on new tensors"
     ]
+
+
+class Keeping:
+    """Multiplies by the number of its first call."""
+
+    number = 0
+
+    def __call__(self, x, n):
+        self.number = self.number or n
+        return self.number * x
+
+
+def test_what_one_check_leaves_and_another_finds_costs_the_one_that_is_run_later(
+    write_checks, forked
+):
+    body = """
+    @points(1)
+    def test_a(self, subject, case): self.compare(subject, case, 3)
+
+    @points(2)
+    def test_b(self, subject, case): self.compare(subject, case, 3)
+
+    @points(4)
+    def test_c(self, subject, case): self.compare(subject, case, 5)
+
+    def compare(self, subject, case, n):
+        right = lambda x, n: n * x
+        expect_agrees(subject, case, "f", lambda case: (case.normal(4), n), right, {"y": "width"})
+        if case.seed.startswith("stops") and n == 5:
+            expect(False, "this is wrong, too")
+    """
+    folder, lost = write_checks(body), set()
+    for seed in ("one", "two", "three", "four"):
+        report = run_checks(folder, "f", forked(Keeping()), seed)
+        last = Case(f"{seed}/f").shuffled(["test_a", "test_b", "test_c"])
+        later = last[max(last.index("test_c"), 1)]
+        failed = [result.name for result in report.results if not result.earned]
+        assert failed == [later.removeprefix("test_")]
+        assert report.messages[0].startswith("`f` is correct in its first call, but wrong after an")
+        lost |= set(failed)
+    assert len(lost) > 1
+    for number in range(4):
+        messages = run_checks(folder, "f", forked(Keeping()), f"stops {number}").messages
+        assert "this is wrong, too" in messages
 
 
 class Forger(LocalSubject):

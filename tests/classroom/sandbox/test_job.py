@@ -250,6 +250,15 @@ def test_calls_that_explain_a_failure_share_a_process_and_no_other_call_does(job
         assert [subject.call("count") for _ in range(2)] == [1, 1]
 
 
+def test_a_module_is_one_for_the_calls_of_a_block_where_that_is_asked_for(job):
+    job.run("import torch\nclass Counts(torch.nn.Module):\n  calls = 0")
+    job.run("def forward(self):\n  self.calls += 1\n  return self.calls\nCounts.forward = forward")
+    with job.serving("Counts") as subject:
+        for one_module, counted in ((True, [1, 2, 3]), (False, [1, 1, 1]), (True, [1, 2, 3])):
+            with subject.together(one_module):
+                assert [subject.call("Counts", {}, {}) for _ in range(3)] == counted
+
+
 def test_a_call_that_ends_the_process_it_shares_is_followed_by_one_in_another(job):
     job.run("import os\ncalls = []\ndef count():\n  calls.append(1)\n  return len(calls)")
     job.run("def die(): os._exit(3)\ndef crash(): raise ValueError")

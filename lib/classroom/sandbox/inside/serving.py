@@ -24,8 +24,8 @@ def serve(channel: Channel, namespace: Mapping[str, Any], seconds: float) -> Non
     subject = _BorrowingSubject(channel, namespace, seconds)
     with contextlib.suppress(HungUp):
         while True:
-            kind, seconds_left, *request = channel.receive(resolve=subject._resolve)
-            answer = subject.answer(kind, seconds_left, request)
+            kind, seconds_left, one_module, *request = channel.receive(resolve=subject._resolve)
+            answer = subject.answer(kind, seconds_left, one_module, request)
             try:
                 channel.send(answer)
             except CannotCross as reason:
@@ -40,8 +40,11 @@ class _BorrowingSubject(LocalSubject):
         super().__init__(namespace, seconds)
         self._other_side = channel
 
-    def answer(self, kind: str, seconds_left: float, request: list[Any]) -> list[Any]:
+    def answer(
+        self, kind: str, seconds_left: float, one_module: bool, request: list[Any]
+    ) -> list[Any]:
         self._seconds_left = seconds_left
+        self._modules = (self._modules or {}) if one_module else None
         try:
             if kind in ("call", "call_by_hand"):
                 name, args, kwargs = request
@@ -51,16 +54,14 @@ class _BorrowingSubject(LocalSubject):
                 return ["returned", self.call_and_return_inputs(name, *args)]
             if kind == "parameters":
                 return ["returned", self.parameters(*request)]
-            if kind == "call_after":
-                return ["returned", self.call_after(*request)]
             return ["returned", self.gradients(*request)]
         except Crashed as error:
             return ["raised", "Crashed", str(error), error.kind, error.text, error.where]
         except StudentError as error:
             return ["raised", type(error).__name__, str(error)]
 
-    def _given(self, args: Any) -> Any:
-        return args  # they have crossed on the channel
+    def _cross(self, value: Any) -> Any:
+        return value  # it crosses on the channel
 
     def _resolve(self, handle: Handle) -> Callable[..., Any]:
         if handle.owner != "checks":
