@@ -48,6 +48,7 @@ def bare_machine(tmp_path):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [(), ("-q",), ("-qq",), ("-n", "2"), ("-p", "no:xdist")], ids=str
 )
@@ -83,6 +84,7 @@ def test_a_part_that_is_there_but_does_not_work_is_missing(bare_machine, tmp_pat
     assert "1 needs a sandbox (classroom doctor says what keeps it off)." in done.stdout
 
 
+@pytest.mark.slow
 def test_several_processes_make_a_thing_once(bare_machine, tmp_path):
     test = "def test(once):\n    once('thing', lambda made: (made / 'new').touch(exist_ok=False))"
     for name in ("test_a.py", "test_b.py"):
@@ -107,6 +109,7 @@ def test_who_waits_for_the_book_comes_when_it_is_built(bare_machine, tmp_path):
     assert found == ["test_one", "test_two", "test_long", "test_other", "test_short"], done.stdout
 
 
+@pytest.mark.slow
 def test_settings_for_several_processes_are_no_mistake_where_there_is_one():
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--collect-only", "-q", __file__]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])

@@ -286,7 +286,7 @@ def measure(run: Run, names: list[str], record: dict[str, Any]) -> None:
     def ring(*_: Any) -> None:
         raise Overtime("it took more than its time")
 
-    signal.signal(signal.SIGALRM, ring)
+    rung_before = signal.signal(signal.SIGALRM, ring)
     for name in names:
         part, seconds = PARTS[name]
         begun, record[name] = time.monotonic(), []
@@ -309,6 +309,7 @@ def measure(run: Run, names: list[str], record: dict[str, Any]) -> None:
         if run.is_gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
+    signal.signal(signal.SIGALRM, rung_before)
 
 
 def in_short(row: Row) -> str:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -120,7 +121,9 @@ def test_a_part_that_takes_too_long_is_stopped(measure):
         yield {}
 
     begun = time.monotonic()
+    heeded = signal.getsignal(signal.SIGALRM)
     record = measure(slow=(slow, 0.2), good=(good, 5.0))
+    assert signal.getsignal(signal.SIGALRM) == heeded
     assert time.monotonic() - begun < 4
     assert record["failed"] == {"slow": "Overtime: it took more than its time"}
     assert record["slow"] == [] and len(record["good"]) == 1

@@ -260,6 +260,7 @@ def test_answers_differ_from_the_solution_and_from_each_other(assignment):
     assert max(cells.values()) == 1
 
 
+@pytest.mark.slow
 def test_the_inputs_of_a_check_change_with_the_seed_and_not_without_it(exercise):
     assignment, name = exercise
     first, again, other = (inputs_seen(assignment, name, seed) for seed in ("a", "a", "b"))

@@ -19,6 +19,7 @@ def started(course, capsys):
     return course
 
 
+@pytest.mark.slow
 def test_a_new_assignment_can_be_released_and_checks_itself(started, capsys):
     assert main(["release", "11_early_stopping", "--root", str(started)]) == 0
     exercises, solutions = (

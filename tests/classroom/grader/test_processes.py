@@ -300,6 +300,7 @@ def waits():
     time.sleep(1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "error", "how"),
     [

@@ -89,6 +89,7 @@ def test_a_kernel_that_ends_keeps_what_was_earned_before(assignment, write):
     assert found.reports[1].results == (CheckResult("the check ran to its end", 2, 0),)
 
 
+@pytest.mark.slow
 def test_a_loop_is_interrupted_and_ended_if_that_does_not_help(write):
     plain = "while True:\n    pass"
     stubborn = "import time\nwhile True:\n    try: time.sleep(9)\n    except BaseException: pass"

@@ -289,6 +289,7 @@ def test_every_preset_is_causal_and_uses_all_of_its_past(decoder_only, tokens, p
     assert list(audit.changes) == ["train", "train, by gradients", "eval", "eval, by gradients"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_is_causal_in_both_models_that_write(
     decoder_only, encoder_decoder, tokens, part
@@ -303,6 +304,7 @@ def test_every_part_is_causal_in_both_models_that_write(
     assert_uses_exactly(audit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_lets_an_encoder_and_a_decoder_see_the_whole_source(
     encoder_only, encoder_decoder, tokens, part
@@ -371,6 +373,7 @@ def test_no_model_of_the_library_depends_on_its_batch(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [*PARTS, "window"])
 def test_the_other_laws_hold_in_every_part(decoder_only, tokens, part):
     model = decoder_only(**PARTS.get(part, {"window": 3})).eval()

@@ -103,6 +103,7 @@ def test_the_command_trains_with_defaults_and_ends_with_text_and_a_picture(someb
     assert "made 3 of 3 updates" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_is_trained_by_a_library(somebodys, capfd):
     name = somebodys("somebodys_dates", OWN)
     arguments = ["train", "--library", name, "--data", "dates", "--steps", "2", "--out", "here"]
