@@ -14,15 +14,18 @@ from torch import Tensor, nn
 from groundup.core.config import require
 
 
-def sinusoidal_table(length: int, d_model: int) -> Float[Tensor, "{length} {d_model}"]:
+def sinusoidal_table(
+    length: int, d_model: int, base: float = 10_000.0
+) -> Float[Tensor, "{length} {d_model}"]:
     """Give each position the readings of `d_model / 2` clocks, from fast to slow.
 
-    Feature `2i` holds the sine and `2i + 1` the cosine of `position / 10000^(2i / d_model)`.
+    Feature `2i` holds the sine and `2i + 1` the cosine of `position / base^(2i / d_model)`.
     Moving on by k tokens rotates every clock by a fixed angle, whatever the position.
 
     Args:
         length: Number of positions, counted from 0.
         d_model: Width of a row; even, because each clock needs two features.
+        base: Sets the slowest clock: every wavelength is below `2 * pi * base` tokens.
 
     Returns:
         The table, computed in float64 and rounded once to torch's default dtype.
@@ -36,7 +39,7 @@ def sinusoidal_table(length: int, d_model: int) -> Float[Tensor, "{length} {d_mo
 
     """
     require(d_model % 2 == 0, "d_model must be even for sinusoidal positions", d_model=d_model)
-    angle = torch.arange(length)[:, None] * pair_frequencies(d_model)  # (length, clocks)
+    angle = torch.arange(length)[:, None] * pair_frequencies(d_model, base)  # (length, clocks)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2).to(torch.get_default_dtype())
 
 
