@@ -222,7 +222,7 @@ class LocalSubject(Subject):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call the function `name` of this process; see `Subject`."""
-        args, kwargs = self._cross((args, kwargs))
+        args, kwargs = self._given((args, kwargs))
         return self._returned(name, self._run(name, lambda function: function(*args, **kwargs)))
 
     def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -254,7 +254,7 @@ class LocalSubject(Subject):
 
     def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call the function `name`; return its result, and its arguments after the call."""
-        given = self._cross(args)
+        given = self._given(args)
         result = self._run(name, lambda function: function(*given))
         return self._returned(name, result), self._returned(name, given)
 
@@ -269,7 +269,7 @@ class LocalSubject(Subject):
         self, name: str, args: Sequence[Any], wrt: Sequence[int], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:
         """Differentiate `sum(output * cotangent)` through the function by autograd."""
-        given = list(self._cross(tuple(args)))
+        given = list(self._given(tuple(args)))
         leaves: list[list[Tensor]] = []
         for index in wrt:
             leaves.append([])
@@ -309,6 +309,10 @@ class LocalSubject(Subject):
         if self._files is None and is_there:
             return content(name, read_file(folder, name))
         return super().file(name)
+
+    def _given(self, args: Any) -> Any:
+        """Return arguments as the code under test gets them."""
+        return self._cross(args)
 
     def _cross(self, value: Any) -> Any:
         return unpack(pack(value), self._resolve)

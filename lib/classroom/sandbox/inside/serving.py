@@ -60,8 +60,8 @@ class _BorrowingSubject(LocalSubject):
         except StudentError as error:
             return ["raised", type(error).__name__, str(error)]
 
-    def _cross(self, value: Any) -> Any:
-        return value  # it crosses on the channel
+    def _given(self, args: Any) -> Any:
+        return args  # they have crossed on the channel
 
     def _resolve(self, handle: Handle) -> Callable[..., Any]:
         if handle.owner != "checks":
