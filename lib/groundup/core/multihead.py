@@ -47,8 +47,7 @@ def repeat_kv_heads(
 
     """
     kv_heads = x.shape[-3]
-    rule = "num_heads must be a multiple of the key and value heads"
-    require(num_heads % kv_heads == 0, rule, num_heads=num_heads, kv_heads=kv_heads)
+    require_multiple(num_heads=num_heads, kv_heads=kv_heads)
     return x if kv_heads == num_heads else x.repeat_interleave(num_heads // kv_heads, dim=-3)
 
 
@@ -77,8 +76,8 @@ class MultiHeadAttention(nn.Module):
         is_causal: Whether later tokens are hidden from each token, whatever the mask allows.
 
     Raises:
-        ValueError: If the heads do not divide as stated, or if `attention_dropout` is below 0 or
-            not below 1.
+        ValueError: If the heads do not divide as stated, if `rotary` is made for other heads, or if
+            `attention_dropout` is below 0 or not below 1.
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.2.2,
@@ -112,6 +111,8 @@ class MultiHeadAttention(nn.Module):
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         require_multiple(num_heads=num_heads, num_kv_heads=num_kv_heads)
         require_dropout(attention_dropout=attention_dropout)
+        width = d_head if rotary is None else rotary.d_head
+        require(width == d_head, "rotary must be as wide as d_head", width=width, d_head=d_head)
         self.num_heads, self.num_kv_heads, self.d_head = num_heads, num_kv_heads, d_head
         self.rotary, self.alibi, self.is_causal = rotary, alibi, is_causal
         self.backend: Literal["explicit", "fused"] = backend
@@ -151,8 +152,7 @@ class MultiHeadAttention(nn.Module):
         query, key, value = projected
         if self.rotary is not None:
             if positions is None:
-                rule = "rotary attention with a cache needs positions"
-                require(cache is None, rule, positions=positions)
+                require(cache is None, "cached rotary attention needs positions", positions=None)
                 positions = torch.arange(query.shape[2], device=query.device)
             positions = positions.unsqueeze(-2)  # (*batch, 1, q_len): the same for all heads
             query, key = self.rotary(query, positions), self.rotary(key, positions)
@@ -189,7 +189,7 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: If the mask is not boolean or has neither 2 nor 4 axes; if attention
                 with rotary positions or ALiBi is given a `context`; or if rotary attention is
-                given a `cache` but no `positions`, or has a `rotary` made for other heads.
+                given a `cache` but no `positions`.
 
         """
         _require_valid_mask(mask)

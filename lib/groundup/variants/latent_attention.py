@@ -146,7 +146,7 @@ class LatentAttention(nn.Module):
         else:
             if positions is None:
                 if cache is not None:
-                    raise ValueError("rotary attention with a cache needs positions, got none")
+                    raise ValueError("cached rotary attention needs positions, got none")
                 positions = torch.arange(x.shape[1], device=x.device)
             positions = positions.unsqueeze(-2)  # (*batch, 1, q_len): the same for all heads
             own, rotated = query.split((self.d_head, self.rotary.d_head), dim=-1)

@@ -160,7 +160,7 @@ def test_a_block_takes_it_in_place_of_its_own(attention, normal):
 
 def test_a_cache_without_positions_is_refused(attention, normal):
     cache = attention.new_cache(2, 13, dtype=torch.float64)
-    with pytest.raises(ValueError, match="with a cache needs positions, got none"):
+    with pytest.raises(ValueError, match="cached rotary attention needs positions"):
         attention(normal(2, 1, 12), cache=cache)
 
 
