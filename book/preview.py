@@ -41,7 +41,7 @@ def draw() -> Figure:
         figure.text(0.05, 0.3, lines, fontsize=15, linespacing=1.5, **title)
         ax = figure.add_axes((0.5, 0.07, 0.47, 0.87))
         plotstyle.weight_map(ax, page["weights"], list(text), list(text), digits=None)
-        ax.set(xlabel="looks back at", ylabel="has read up to")
+        ax.set(xlabel="attends to", ylabel="last letter read")
     return figure
 
 
