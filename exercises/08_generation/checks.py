@@ -74,6 +74,10 @@ def temperature_inputs(case):
     return rows_of_logits(case), float(case.uniform(low=0.3, high=0.8))
 
 
+def cold_inputs(case):
+    return rows_of_logits(case), 0.0
+
+
 @handed_out
 def temperature_oracle(logits, temperature):
     ...
@@ -250,6 +254,10 @@ class TestNextToken:
     @points(1)
     def test_a_low_temperature_pulls_logits_apart(self, subject, case):
         self.compare(subject, case, "with_temperature", temperature_inputs, temperature_oracle)
+
+    @points(1)
+    def test_a_temperature_of_0_keeps_the_most_probable_token_alone(self, subject, case):
+        self.compare(subject, case, "with_temperature", cold_inputs, temperature_oracle)
 
     @points(1)
     def test_each_row_keeps_its_k_best_tokens(self, subject, case):

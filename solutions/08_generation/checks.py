@@ -87,8 +87,14 @@ def temperature_inputs(case):
     return rows_of_logits(case), float(case.uniform(low=0.3, high=0.8))
 
 
+def cold_inputs(case):
+    return rows_of_logits(case), 0.0
+
+
 @oracle
 def temperature_oracle(logits, temperature):
+    if temperature == 0:
+        return top_k_oracle(logits, 1)
     return logits * (1 / temperature)
 
 
@@ -281,6 +287,10 @@ class TestNextToken:
     @points(1)
     def test_a_low_temperature_pulls_logits_apart(self, subject, case):
         self.compare(subject, case, "with_temperature", temperature_inputs, temperature_oracle)
+
+    @points(1)
+    def test_a_temperature_of_0_keeps_the_most_probable_token_alone(self, subject, case):
+        self.compare(subject, case, "with_temperature", cold_inputs, temperature_oracle)
 
     @points(1)
     def test_each_row_keeps_its_k_best_tokens(self, subject, case):

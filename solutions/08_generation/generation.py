@@ -61,7 +61,7 @@ for text in ("def __init__(self,", "    return"):
 #
 # The logits define how probable each token is. Always taking the most probable one (greedy decoding) gives text that repeats itself; sampling from all of them sometimes gives one of the thousands of improbable tokens. Between these extremes, you combine four small functions, each from logits to logits or to tokens. `logits` is `(batch, vocab_size)`, and every row belongs to a separate sequence.
 #
-# - `with_temperature` divides the logits by the temperature. Below 1 the differences grow, above 1 they shrink.
+# - `with_temperature` divides the logits by the temperature. Below 1 the differences grow, above 1 they shrink. A temperature of 0 stands for its limit: the highest logit of each row stays, and the others become `-inf`.
 # - `top_k` keeps the `k` highest logits of each row and sets the others to `-inf`. If tokens tie for the last place, those with the lower ids stay. A `k` larger than the vocabulary keeps everything.
 # - `top_p` keeps the smallest number of most probable tokens that *together reach* `p`, so the token that crosses the threshold is the last to stay (nucleus sampling, Holtzman et al. 2020, [section 3.1](https://arxiv.org/abs/1904.09751)). The others become `-inf`. With `p` = 1 everything stays, even the least probable token. Ties may be broken in any way here.
 # - `draw` gets one number `u` per row. Place the probabilities side by side from 0 to 1, in the order of the ids, so that each token has an interval. The token whose interval contains `u` is drawn: the first one at which the cumulative probability exceeds `u`. There is one for every `u`, even for the largest float below 1.
@@ -97,6 +97,8 @@ for text in ("def __init__(self,", "    return"):
 def with_temperature(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     """Sharpen (below 1) or flatten (above 1) each row. Shapes: logits (batch, vocab_size)."""
     ### BEGIN SOLUTION
+    if temperature == 0:
+        return top_k(logits, 1)
     return logits / temperature
     ### END SOLUTION
 

@@ -19,6 +19,8 @@ def turn(x, positions):
 # 8.1 ---------------------------------------------------------------------------------------------
 class NextToken(Correct, exercise="next_token"):
     def with_temperature(logits, temperature):
+        if temperature == 0:
+            return logits.masked_fill(logits < logits.amax(dim=1, keepdim=True), -math.inf)
         return logits / temperature
 
     def top_k(logits, k):
@@ -49,6 +51,10 @@ class NextToken(Correct, exercise="next_token"):
 TemperatureMultiplied = NextToken.but("logits / temperature", "logits * temperature")
 """The logits are multiplied by the temperature, so a low one flattens the distribution; divide by
 it."""
+
+ZeroDivides = NextToken.but("if temperature == 0:\n    return …", "")
+"""`with_temperature` divides by a temperature of 0; with 0, the highest logit of each row stays and
+the others become minus infinity."""
 
 TemperatureOnProbabilities = NextToken.but(
     "logits / temperature", "logits.softmax(dim=1) / temperature"

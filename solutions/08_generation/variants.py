@@ -23,6 +23,8 @@ class RowsOfPlainNumbers(Variant, exercise="next_token"):
     """Row after row, in lists and with a loop."""
 
     def with_temperature(logits, temperature):
+        if temperature == 0:
+            return top_k(logits, 1)
         return torch.stack([torch.div(row, temperature) for row in logits])
 
     def top_k(logits, k):
@@ -64,7 +66,7 @@ class TopkAndSearch(Variant, exercise="next_token"):
     """torch.topk with ties settled by the ids, and a binary search for the share."""
 
     def with_temperature(logits, temperature):
-        return logits.mul(temperature**-1)
+        return logits.mul(temperature**-1) if temperature else top_k(logits, 1)
 
     def top_k(logits, k):
         k = min(k, logits.size(-1))
@@ -95,6 +97,9 @@ class SortedOnce(Variant, exercise="next_token"):
     """Stable sorts of the negative logits; the first share that u does not reach, by argmax."""
 
     def with_temperature(logits, temperature):
+        if temperature == 0:
+            best = logits.argmax(-1, keepdim=True)
+            return torch.full_like(logits, -math.inf).scatter(-1, best, logits.gather(-1, best))
         return torch.exp(logits.sub(logits.logsumexp(-1, keepdim=True))).log() / temperature + (
             logits.logsumexp(-1, keepdim=True) / temperature
         )
