@@ -23,7 +23,6 @@ from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.comparing import describe, differs, loses_precision, wrong_form
 from classroom.exercise.diagnosis import (
-    WRONG_FORM,
     Crash,
     Inputs,
     Judge,
@@ -36,6 +35,7 @@ from classroom.exercise.diagnosis import (
     smallest_example,
 )
 from classroom.exercise.prepared import (
+    WRONG_FORM,
     BrokenCheck,
     Oracle,
     RecordedSubject,

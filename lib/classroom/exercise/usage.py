@@ -13,8 +13,8 @@ from torch import Tensor
 from classroom.calls.subject import StudentError, Subject
 from classroom.exercise.cases import Case
 from classroom.exercise.comparing import close, same
-from classroom.exercise.diagnosis import WRONG_FORM, Inputs, Judge, in_places, names_of
-from classroom.exercise.prepared import MANY, BrokenCheck, Oracle, Place, influences
+from classroom.exercise.diagnosis import Inputs, Judge, in_places, names_of
+from classroom.exercise.prepared import MANY, WRONG_FORM, BrokenCheck, Oracle, Place, influences
 
 Given = tuple[Any, ...]
 
