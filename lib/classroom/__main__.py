@@ -719,7 +719,7 @@ def _parser() -> argparse.ArgumentParser:
     option = add(
         "roster",
         _roster,
-        "add people from a CSV file of Moodle or Canvas to the gradebook",
+        "add people from a Moodle or Canvas CSV file to the gradebook",
         *("--submitted", "--root"),
     )
     option(
@@ -737,8 +737,8 @@ def _parser() -> argparse.ArgumentParser:
         "--roster",
         type=Path,
         required=True,
-        help="the platform's CSV file, copied with the grades: Moodle's grading worksheet or "
-        "Canvas's gradebook",
+        help="the platform's CSV file, of which a copy gets the grades: Moodle's grading "
+        "worksheet or Canvas's gradebook",
     )
     option(
         "--column",
