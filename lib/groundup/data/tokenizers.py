@@ -1,8 +1,8 @@
 """Tokenizers convert text to token ids and back. Nothing here depends on a model.
 
 There are three vocabularies: the characters of one text, the 256 bytes of any text, and the byte
-sequences that are most frequent in a text (byte-pair encoding). A fourth tokenizer does what the
-`tokenizer.json` of a published model says.
+sequences that are most frequent in a text (byte-pair encoding). A fourth tokenizer reads
+its own from the `tokenizer.json` of a published model.
 """
 
 import codecs

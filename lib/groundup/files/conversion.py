@@ -1,8 +1,8 @@
 """Converts models between our layout and Hugging Face's: GPT-2, Llama and Llama's family.
 
-The family is Mistral, Qwen2, Qwen3 and Gemma, and models that go by the name of Llama in their
+The family is Mistral, Qwen2, Qwen3 and Gemma, and models that call themselves Llama in their
 `config.json`, such as TinyLlama and SmolLM2. Names, axes and the order of features differ; the
-numbers are the same, but for a Gemma's. `counterparts` lists which tensors correspond. This module
+numbers are the same, except in a Gemma. `counterparts` lists which tensors correspond. This module
 works on dictionaries: `checkpoint` reads and writes the files.
 
 Source:

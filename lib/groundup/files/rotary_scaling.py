@@ -1,8 +1,8 @@
-"""Reads and writes how published models stretch rotary positions, for texts longer than trained.
+"""Reads and writes how published models scale rotary positions, for texts longer than in training.
 
-A model that has learned rotary positions on short texts reads longer ones if some of its pairs turn
-more slowly. Hugging Face's `config.json` names a recipe, `rope_type`, and its numbers; our
-configuration holds what comes of it: the frequency of each pair, and a factor for what is rotated.
+A model trained with rotary positions on short texts can process longer ones if some of its pairs
+rotate more slowly. Hugging Face's `config.json` names a recipe, `rope_type`, and its numbers; our
+configuration holds the result: the frequency of each pair, and a factor for queries and keys.
 
 Source:
     Their recipes,

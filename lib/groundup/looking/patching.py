@@ -5,8 +5,8 @@
     with patched_path(model, (1, 2), (2, 0), "key"):  # for the keys of head 2.0 alone
         logits = model(tokens)
 
-What is sent instead is a function of what the part gives in this run: zeros, the same at other
-positions, or whatever the part gave in another run. Layers and heads are counted from 0.
+A function of the part's output in this run gives the replacement: zeros, the output at another
+position, or one recorded in another run. Layers and heads are counted from 0.
 """
 
 from collections.abc import Callable, Iterator

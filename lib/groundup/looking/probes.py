@@ -6,8 +6,8 @@
         ablated = attention_maps(model, tokens)
 
 Probes use hooks that exist only during a call, so the model needs no code for them. They run it in
-evaluation mode and without gradients, and leave it unchanged. `without_heads` alone affects
-whatever runs inside its block, in any mode.
+evaluation mode and without gradients, and leave it unchanged. Only `without_heads` affects
+everything that runs inside its `with` block, in any mode.
 """
 
 from collections.abc import Callable, Iterable, Iterator

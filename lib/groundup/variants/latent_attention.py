@@ -1,4 +1,4 @@
-"""Multi-head latent attention: what is cached is a short vector, from which all heads are made."""
+"""Multi-head latent attention: keys and values of all heads come from one short cached vector."""
 
 import math
 

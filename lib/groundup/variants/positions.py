@@ -1,4 +1,4 @@
-"""Rotary positions elsewhere: for points in space, and for texts longer than those of training."""
+"""Rotary positions for points in space, and for texts longer than those in training."""
 
 import math
 
