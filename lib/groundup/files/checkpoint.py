@@ -147,7 +147,7 @@ def from_published(folder: str | Path) -> Checkpoint:
     The weights become float32, whatever they are in the files.
 
     Args:
-        folder: As a model is downloaded: `config.json`, the weights, `tokenizer.json`, and often
+        folder: A downloaded model: `config.json`, the weights, `tokenizer.json`, and often
             `generation_config.json`.
 
     Returns:

@@ -158,9 +158,9 @@ def gemma_as_llama(
 ) -> dict[str, Tensor]:
     """Rewrite the tensors of a Gemma so that a Llama computes the same.
 
-    A Gemma scales up token vectors by the root of `d_model`, but not the table that is tied to
-    them and predicts tokens, and it stores each gain minus 1. Here both tables are scaled up, and
-    the gain before the second one is scaled down.
+    A Gemma scales up token vectors by the root of `d_model`, but not the unembedding matrix that
+    is tied to them, and it stores each gain minus 1. Here both matrices are scaled up, and the
+    gain before the second one is scaled down.
 
     Args:
         tensors: By their names.

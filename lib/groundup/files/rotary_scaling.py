@@ -36,12 +36,12 @@ _NEEDED = {"llama3": "factor low_freq_factor high_freq_factor"} | {
 
 
 def from_hugging_face_rotary(fields: Mapping[str, Any], d_head: int) -> dict[str, Any]:
-    """Convert their rotary positions to the fields of our configuration that say the same.
+    """Convert their rotary positions to the equivalent fields of our configuration.
 
     `linear` divides all frequencies by a factor, `llama3` and `yarn` only those of slow pairs,
     and `longrope` each by its own; YaRN also sharpens attention. `dynamic` changes nothing up to
-    `max_position_embeddings`, and our models end there. YaRN's models end at the length that they
-    were trained on, times the factor, if that is more.
+    `max_position_embeddings`, and our models end there. For YaRN, `max_len` is the length
+    in training times the factor, if that is more.
 
     Args:
         fields: Contents of their `config.json`. Versions before 5 have `rope_theta` and
@@ -100,7 +100,7 @@ def from_hugging_face_rotary(fields: Mapping[str, Any], d_head: int) -> dict[str
 def to_hugging_face_rotary(config: DecoderOnlyConfig) -> dict[str, Any]:
     """Convert our rotary positions to theirs: the inverse of `from_hugging_face_rotary`.
 
-    The recipe is `default`, or `longrope`, which has a factor for each pair and so can say any
+    The recipe is `default`, or `longrope`, which has a factor for each pair and so can express any
     frequencies; the recipe that they came from is not kept.
 
     """

@@ -67,7 +67,7 @@ def patched_output(part: nn.Module, change: Change) -> Iterator[None]:
 def patched_head(model: DecoderOnly, head: Head, change: Change) -> Iterator[None]:
     """Replace what a head adds to the residual stream, for all that read it, in a `with` block.
 
-    With `torch.zeros_like` for a change it is ablated, as by `without_heads`.
+    With `torch.zeros_like` as `change`, the head is ablated, as by `without_heads`.
 
     Raises:
         ValueError: If there is no such head.
@@ -90,7 +90,7 @@ def patched_path(
 ) -> Iterator[None]:
     """Replace what one head sends to one input of a later head, in a `with` block.
 
-    The receiver makes its query, its key or its value from a stream in which the sender's output
+    The receiver computes its query, its key or its value from a stream in which the sender's output
     is replaced. The stream itself is not changed: what other parts make of the sender's output
     reaches the receiver as before.
 
@@ -98,9 +98,9 @@ def patched_path(
         model: Its blocks are pre-norm. In training mode, dropout would scale what is sent.
         sender: The head whose output is replaced. Of two senders to the same input, only the one
             entered last counts.
-        receiver: A head of a later layer. If it shares its keys and values with other heads, so
-            does the change.
-        into: Which input is changed. Several may be, one in each `with`.
+        receiver: A head of a later layer. If it shares its keys and values with other heads,
+            their input changes too.
+        into: Which input is changed. To change several, use one `with` for each.
         change: By default the path is cut.
 
     Raises:

@@ -121,7 +121,7 @@ def logit_lens(
 
 @contextmanager
 def without_heads(model: DecoderOnly, heads: Iterable[tuple[int, int]]) -> Iterator[None]:
-    """Ablate heads: inside the block of `with`, they add nothing to the residual stream.
+    """Ablate heads: inside the `with` block, they add nothing to the residual stream.
 
     What gets worse shows what they were for, unless another head does the same: of two redundant
     heads either can be removed without effect, but not both. Zeros are also an input that later

@@ -199,7 +199,7 @@ def count_calls(library: ModuleType) -> Counter[str]:
             functions and classes that it defines.
 
     Returns:
-        The numbers of calls by name, which grow; the same object for the same library.
+        The numbers of calls so far, by name; the same object for the same library.
 
     """
     if hasattr(library, "CALLS"):
@@ -239,7 +239,7 @@ def _counted(name: str, thing: Any, calls: Counter[str]) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's message."""
     return [*str(error).strip().splitlines(), ""][0]
 
 
