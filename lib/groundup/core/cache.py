@@ -1,8 +1,8 @@
 """Keys and values of earlier tokens, stored so that they need not be computed again.
 
 No gradient flows through what is stored: a cache is for inference. The cache here grows with the
-sequence. `generation.caches` has two alternatives: one keeps only the newest tokens, and
-the other has shapes that never change.
+sequence. `generation.caches` has two alternatives: one keeps only the newest tokens, and the
+other has shapes that never change.
 """
 
 import torch

@@ -33,7 +33,7 @@ def repeat_kv_heads(
     """Copy each key or value head for every query head that uses it.
 
     This is what grouped-query attention means: query head `i` uses key head
-    `i * kv_heads // num_heads`. The fused backend reaches the same numbers without the copies.
+    `i * kv_heads // num_heads`. The fused backend gives the same numbers without the copies.
 
     Args:
         x: Keys or values, head by head.
@@ -57,7 +57,7 @@ class MultiHeadAttention(nn.Module):
 
     Self-attention takes keys and values from the tokens themselves; with a `context`,
     cross-attention takes them from another sequence. With fewer key and value heads than query
-    heads, neighbouring query heads use the same one (grouped-query attention; with a single one,
+    heads, neighbouring query heads share one (grouped-query attention; with a single one,
     multi-query attention), which shrinks the cache in proportion.
 
     Args:

@@ -97,7 +97,7 @@ class LearnedPositions(nn.Module):
 
 
 def _rows(table: Tensor, positions: Tensor) -> Tensor:
-    """Look up rows, and refuse positions that have none; on a CPU only, a GPU would wait."""
+    """Look up rows, and refuse positions that have none; on a CPU only: a GPU would wait."""
     try:
         return F.embedding(positions, table)
     except IndexError:
@@ -300,8 +300,8 @@ def alibi_bias(
 ) -> Float[Tensor, "{num_heads} q_len k_len"]:
     """Lower each score by the distance between query and key, times the slope of the head.
 
-    No table and no rotation is then needed. The distance counts both ways,
-    so that the bias also serves an encoder; a decoder's attention hides the keys ahead.
+    No table and no rotation is then needed. The distance counts both ways, so that the bias also
+    serves an encoder; a decoder's attention hides the keys ahead.
 
     Args:
         num_heads: Number of heads.

@@ -2,7 +2,7 @@
 
 There are three vocabularies: the characters of one text, the 256 bytes of any text, and the byte
 sequences that are most frequent in a text (byte-pair encoding). A fourth tokenizer reads
-its own from the `tokenizer.json` of a published model.
+its vocabulary and rules from the `tokenizer.json` of a published model.
 """
 
 import codecs

@@ -1,4 +1,4 @@
-"""The models that generate, computed with a student's own parts.
+"""The generative models, computed with a student's own parts.
 
     DecoderOnly = assemble(Parts(layer_norm=my_layer_norm))
     model = DecoderOnly(config)
@@ -8,7 +8,7 @@ the same weights and replace each other. Everything that is not a part is the li
 layers, embedding tables, dropout, the cache, initial weights, and the forward pass itself, which is
 `functional.decoder_only`.
 
-`refusals` tests parts, `count_calls` counts which of them run.
+`refusals` tests parts; `count_calls` counts which of them run.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values of all heads come from one short cached vector."""
+"""Multi-head latent attention: one short cached vector per token gives all keys and values."""
 
 import math
 
