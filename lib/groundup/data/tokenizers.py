@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 PAD, BOS, EOS, UNKNOWN, MASK = "<pad>", "<bos>", "<eos>", "<unknown>", "<mask>"
-"""Padding, begin of sequence, end of sequence, unknown character, masked token."""
+"""Padding, beginning of sequence, end of sequence, unknown character, masked token."""
 
 
 @runtime_checkable

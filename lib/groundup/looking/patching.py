@@ -22,11 +22,11 @@ from groundup.core.models import DecoderOnly
 from groundup.looking.probes import _attention_of, _blocks, _evaluating
 
 Change = Callable[[Tensor], Tensor]
-"""A function of what a part gives, which returns what is sent instead."""
+"""A function from a part's output to what replaces it."""
 Head = tuple[int, int]
-"""A layer, and the number of a head in it."""
+"""Index of a layer, and of a head in it."""
 Input = Literal["query", "key", "value"]
-"""What a head makes from the stream."""
+"""What a head computes from the stream."""
 
 
 @torch.no_grad()
