@@ -41,7 +41,7 @@ def attention_weights(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Return the weight of each key for each query.
 
-    This is separate from the average of the values, so that the weights can be plotted and tested.
+    Separate from the average of the values, so that the weights can be plotted and tested.
 
     Args:
         query: What each position looks for.
