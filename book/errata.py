@@ -22,7 +22,7 @@ BOOK = Path(__file__).parent
 ROOT = BOOK.parent
 
 WAYS = {
-    "twice": "compute the same in a second way",
+    "twice": "compute the same result another way",
     "perturb": "change one input, and see which outputs change",
     "limit": "try an extreme input, or a trivial one",
     "count": "count parameters, operations or months",
@@ -526,8 +526,8 @@ SNIPPETS = {
     "a misspelt return": "def f(x):\n    retrun x",
     "a name never defined": "def f(x):\n    return norm(x)\nf(1.0)",
     "one argument too many": "def f(x, y):\n    return x\nf(1.0, 2.0, 3.0)",
-    "a bias of the other length": "torch.zeros(3, 2) @ torch.zeros(2, 1) + torch.zeros(2, 1)",
-    "a step that is never taken": "def f(x, d=False):\n    return norm(x) if d else x\nf(1.0)",
+    "a bias of the wrong length": "torch.zeros(3, 2) @ torch.zeros(2, 1) + torch.zeros(2, 1)",
+    "a branch that is never taken": "def f(x, d=False):\n    return norm(x) if d else x\nf(1.0)",
     "single precision by name only": "sample32 = lambda: 2.0 * torch.ones(2, dtype=torch.float64)\n"
     "sample32()",
 }
