@@ -44,12 +44,12 @@ def _add_setup(command: argparse.ArgumentParser, default: str | None) -> argpars
     group = command.add_argument_group(
         "how to compute", "auto: on a CPU, if the run is long, measure which setup is fastest"
     )
-    for name, choices in (
-        ("--precision", ("auto", "float32", "bfloat16")),
-        ("--compile", ("auto", "on", "off")),
-        ("--attention", ("auto", "explicit", "fused")),
+    for name, choices, what in (
+        ("--precision", ("auto", "float32", "bfloat16"), "dtype of matrix products"),
+        ("--compile", ("auto", "on", "off"), "whether torch.compile compiles the model"),
+        ("--attention", ("auto", "explicit", "fused"), "written out, or torch's fused kernel"),
     ):
-        group.add_argument(name, choices=choices, default=default)
+        group.add_argument(name, choices=choices, default=default, help=what)
     return group
 
 
@@ -184,7 +184,12 @@ def _parser() -> argparse.ArgumentParser:
     ):
         about = f"{about} (default: {default})"
         command.add_argument(name, type=_positive, default=default, help=about)
-    command.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
+    command.add_argument(
+        "--optimizer",
+        choices=("adamw", "muon"),
+        default="adamw",
+        help="for the matrices in blocks (default: adamw)",
+    )
     command.add_argument(
         "--seconds", type=float, default=10.0, help="approximate training time (default: 10)"
     )
