@@ -1067,7 +1067,8 @@ class TestSpeculative:
 
     @points(1, only_with="test_it_is_right_whatever_was_drafted")
     def test_the_first_token_follows_the_larger_model(self, subject, case):
-        expect_right(subject, unnamed(case), even_drafts, first_tokens, judge_first)
+        with subject.together():  # a process for each of its 144 calls would take too long
+            expect_right(subject, unnamed(case), even_drafts, first_tokens, judge_first)
 
     def judge(self, subject, case, inputs):
         def draw(case):
