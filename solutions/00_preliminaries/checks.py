@@ -883,7 +883,7 @@ class TestCheckSoftmax:
     def test_nan_and_another_shape_never_agree(self, subject, case):
         self.judge_agreement(subject, case, off_by(float("nan")))
         # At this point the function has returned False for a single NaN.
-        others = [mistake for mistake in case.mistakes if mistake.name != "NoNumberAgrees"]
+        others = [mistake for mistake in case.mistakes if mistake.name != "NanAgrees"]
         self.judge_agreement(subject, replace(case, mistakes=others), with_nan_in_both)
         self.judge_agreement(subject, case, of_broadcasting_shapes)
 

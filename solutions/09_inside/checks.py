@@ -767,7 +767,9 @@ def weights_of(data, shapes, case):
         is_float = weights[name].dtype is torch.float32
         expect(is_float, f"{name} must be float32, it is {weights[name].dtype}")
         if not weights[name].isfinite().all():
-            fail_as(case, "NotANumber", f"{name} in model.safetensors contains NaN or infinity")
+            fail_as(
+                case, "WeightsNotFinite", f"{name} in model.safetensors contains NaN or infinity"
+            )
     return weights
 
 
@@ -1027,7 +1029,7 @@ class TestCapstone:
         problem = f"the model has {number:,} parameters; the report says {claim:,}"
         table = model.unembedding.weight.numel()
         if model.config.tie_embeddings and claim == number + table:
-            fail_as(case, "TableCountedTwice", problem)
+            fail_as(case, "TiedMatrixCountedTwice", problem)
         raise CheckFailed(problem)
 
     @points(2)
@@ -1127,7 +1129,7 @@ def interval_of(said, case):
     if said.high - said.low > WIDEST:
         fail_as(
             case,
-            "IntervalThatSaysNothing",
+            "IntervalTooWide",
             f"the interval from {said.low:g} to {said.high:g} is wider than {WIDEST} bits per byte",
         )
     return ends
@@ -1222,7 +1224,7 @@ class TestAblation:
         problem = f"the report says that the head costs {claim:.4g} bits per byte; it costs "
         problem += f"{without - whole:.4f}"
         if agrees(claim, without):
-            fail_as(case, "WhatIsNeededWithoutIt", problem)
+            fail_as(case, "BitsWithoutTheHead", problem)
         if agrees(claim, whole - without):
             fail_as(case, "CostWithTheWrongSign", problem)
         raise CheckFailed(problem)
@@ -1239,7 +1241,7 @@ class TestAblation:
         if worst != (said.layer, said.head):
             fail_as(
                 case,
-                "AnotherHeadIsMissedMore",
+                "AnotherHeadCostsMore",
                 f"you predicted layer {said.layer}, head {said.head}; layer {worst[0]}, head "
                 f"{worst[1]} costs more",
             )
