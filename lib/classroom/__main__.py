@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 def _in_a_sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
-        goes_on = "; make room and run it again, it goes on" if error.errno in _FULL else ""
+        goes_on = "; make room, and run it again to continue" if error.errno in _FULL else ""
         return f"{where}{error.strerror}{goes_on}"
     return str(error)
 
