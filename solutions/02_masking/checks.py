@@ -515,8 +515,7 @@ def expect_audit(subject, case, *descriptions):
         )
         return (
             f"on a model that {description}: you report that output {output} {says} on input "
-            f"{source}, "
-            f"but it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} entries"
+            f"{source}, but it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} entries"
         )
 
     for description in descriptions:

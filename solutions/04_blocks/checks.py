@@ -829,7 +829,7 @@ def nobody_notices_the_last(output, x, memory, gains, biases, w_up, w_down):
     if (change < 1e-9).all():
         return None
     notice = (change >= 1e-9).nonzero().flatten().tolist()
-    return f"when the last of {x.shape[1]} tokens changes, so do earlier outputs: {notice}"
+    return f"changing the last of {x.shape[1]} tokens changes earlier outputs: {notice}"
 
 
 def long_inputs(case):

@@ -197,9 +197,7 @@ class TestDecoderOnlyLogits:
             if (change < 1e-9).all():
                 return None
             notice = (change >= 1e-9).nonzero().flatten().tolist()
-            return (
-                f"when the last of {len(tokens[0])} tokens changes, so do earlier logits: {notice}"
-            )
+            return f"changing the last of {tokens.shape[1]} tokens changes earlier logits: {notice}"
 
         expect_law(subject, case, "decoder_only_logits", inputs, law)
 
@@ -1158,7 +1156,7 @@ def nobody_notices_the_last(output, x, memory, source_mask, weights):
     if (change < 1e-9).all():
         return None
     notice = (change >= 1e-9).nonzero().flatten().tolist()
-    return f"when the last of {x.shape[1]} target tokens changes, so do earlier outputs: {notice}"
+    return f"changing the last of {x.shape[1]} target tokens changes earlier outputs: {notice}"
 
 
 @exercise(

@@ -1109,8 +1109,8 @@ def judge_speculation(answers, problems):
             ]
             return (
                 f"the drafted tokens are {drafted.tolist()}, target / draft is {', '.join(ratios)}, "
-                f"accept is {[round(a, 3) for a in accept.tolist()]} and u {u:.3f}: the result is {seen}, "
-                f"expected {expected}"
+                f"accept is {[round(a, 3) for a in accept.tolist()]} and u {u:.3f}: the result is "
+                f"{seen}, expected {expected}"
             )
     return None
 

@@ -525,7 +525,7 @@ def judge_twins(answer):
     if (change[:-1] < 1e-9).all():
         return None
     noticed = (change[:-1] >= 1e-9).nonzero().flatten().tolist()
-    return f"when the last of {len(change)} tokens changes, so do earlier logits: {noticed}"
+    return f"changing the last of {len(change)} tokens changes earlier logits: {noticed}"
 
 
 @functools.cache
