@@ -242,8 +242,8 @@ RenormalisedAfterwards = Masked.but(
     "total = weights.sum(dim=-1, keepdim=True)\n"
     "return weights / total.masked_fill(total == 0, 1.0)",
 )
-"""Masked keys take part in the softmax, and the other weights are renormalised afterwards: if a
-masked key has a large score, those weights underflow to 0. Mask the scores before the softmax."""
+"""Masked keys take part in the softmax, and the other weights are renormalised afterwards: a masked
+key with a large score makes them underflow to 0. Mask the scores before the softmax."""
 
 NotLowEnough = Masked.but(
     "weights = …\nreturn …",
@@ -776,8 +776,8 @@ NoMaskWithACache = Modes.but(
     "    scores = scores.masked_fill(~allowed, -math.inf)\n"
     "return scores.softmax(dim=-1) @ value",
 )
-"""With cached keys there is no mask at all: each of several new queries must be kept from seeing
-the later ones."""
+"""With cached keys there is no mask at all; new queries must not see one another's future
+either."""
 
 
 class Maps(Correct, exercise="mended_maps"):
@@ -864,7 +864,7 @@ CopiedToTheCpu = Window.but(
     "query, key, value = query.cpu(), key.cpu(), value.cpu()\n"
     "scores = query @ key.mT / math.sqrt(query.shape[-1])",
 )
-"""The inputs are copied to the CPU. The device then computes nothing: leave them where they are."""
+"""The inputs are copied to the CPU, so the device computes nothing: leave them where they are."""
 
 AsPublished = (
     Window.but("k_len, device=query.device)", "k_len)")
@@ -874,8 +874,7 @@ AsPublished = (
 """This is the published function: the tensors that it creates are on the CPU and in float32."""
 
 WindowOneTooWide = Window.but("distance >= window", "distance > window")
-"""A query sees window + 1 keys; it should see `window` of them, at the distances 0 to window -
-1."""
+"""A query sees window + 1 keys; it should see those at the distances 0 to window - 1."""
 
 QueriesCountedFromZero = Window.but("places[k_len - q_len :, None]", "places[:q_len, None]")
 """The queries are taken for the first positions; they are the last."""

@@ -363,8 +363,8 @@ by those of the other side."""
 BiasesNotScaled = KeyBias.but(
     "root = …\nreturn …", "return (query + query_bias) @ key_bias, key @ query_bias"
 )
-"""The results belong to the scores before scaling; the terms of the biases must be divided by the
-square root of d_head as well."""
+"""The results belong to the scores before scaling; divide the terms of the biases by the square
+root of d_head as well."""
 
 ConstantAddedToTheKeys = KeyBias.but(
     "(query + query_bias) @ key_bias / root, key", "query @ key_bias / root, (key + key_bias)"
@@ -858,7 +858,7 @@ ValuesExpandedForEveryToken = Latent.but(
     "mixed = weights @ (latent @ w_value)\nreturn mixed, mixed",
 )
 """Every latent is expanded to a value, and the values are averaged: average the latents, return
-that as mixed, and project it once."""
+that as mixed, and project once."""
 
 LatentSoftmaxOverQueries = Latent.but("softmax(dim=-1)", "softmax(dim=-2)", times=2)
 """The softmax runs over the queries; the weights of each query over the keys must sum to 1."""

@@ -992,8 +992,7 @@ SoftmaxOverTokens = Experts.but("softmax(dim=-1)", "softmax(dim=-2)")
 """The softmax runs over the tokens of a sequence; it should run over the experts of each token."""
 
 ScoresInsteadOfProbabilities = Experts.but("return probabilities, chosen", "return scores, chosen")
-"""The scores are returned as they are: turn them into probabilities by a softmax over the
-experts."""
+"""The scores are returned as they are: apply a softmax over the experts."""
 
 LeastProbableChosen = Experts.but("dim=-1).indices", "dim=-1, largest=False).indices")
 """The experts with the lowest probabilities are chosen: take the highest."""
@@ -1070,7 +1069,7 @@ first, then multiply."""
 
 ChosenProbabilitiesOnly = Experts.but("tokens.mean(dim=0)", "(tokens * used).mean(dim=0)")
 """Only probabilities of chosen experts enter the average; it should be over all tokens, whatever
-experts they chose."""
+they chose."""
 
 SummedOverTokens = Experts.but("tokens.mean(dim=0)", "tokens.sum(dim=0)")
 """The probabilities are summed over the tokens, so the loss grows with the batch: take their

@@ -638,14 +638,14 @@ FewSplitsTried = CheckSplit.but(
     "seen = predict(text[:-2], text[-2:])\n"
     "assert torch.allclose(seen.double(), expected.double(), atol=1e-5)",
 )
-"""A model that depends weakly on the split passes, and so does one that treats the first part as
-padding, because some splits show neither: try every split."""
+"""Models pass that depend weakly on the split or treat the first part as padding, because some
+splits show neither: try every split."""
 
 WeakDependencePasses = CheckSplit.but(
     "seen = …\nassert …", "assert (predict(text[:cut], text[cut:]) - expected).abs().max() < 0.02"
 )
-"""A weak dependence on the split passes, which changes a probability by about a thousandth; allow
-only for rounding, which is a thousand times smaller."""
+"""A weak dependence on the split, about a thousandth in a probability, passes; allow only for
+rounding, which is a thousand times smaller."""
 
 NoToleranceForRounding = CheckSplit.but(
     "seen = …\nassert …", "assert torch.equal(predict(text[:cut], text[cut:]), expected)"
@@ -694,7 +694,7 @@ OneTokenAhead = OneBlock.but("tril()", "tril(1)")
 """The causal mask lets each token see one token ahead; it must end at the diagonal."""
 
 AndInsteadOfOr = OneBlock.but("causal | in_prefix", "causal & in_prefix")
-"""A key is visible only if it is in the prefix and not later than the query, so no token after the
+"""A key is visible only if it is in the prefix and not later than the query, so nothing after the
 prefix is visible; one of the two is enough."""
 
 PrefixOneTooShort = OneBlock.but(
@@ -1177,8 +1177,8 @@ class Examples(Correct, exercise="largest_gradient"): ...
 
 
 class SameGradientForAll(Examples):
-    """Each example gets the gradient of the batch, because the loss is a mean over all examples.
-    Write the loss of one example, and map its gradient over the batch."""
+    """Each example gets the gradient of the batch, a mean over all examples. Write the loss of one
+    example, and map its gradient over the batch."""
 
     def example_gradients(parameters, tokens, targets):
         def loss(parameters):
@@ -1199,14 +1199,14 @@ DividedByTheTargetsOfTheBatch = Examples.but(
     "each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))",
 ).but("counts.sum().clamp(min=1)", "number")
 """Each example's loss is divided by the number of targets in the whole batch, so long examples get
-large gradients merely because they are long: divide by the number of its own targets."""
+larger gradients: divide by the number of its own targets."""
 
 DividedByTheBatchSize = Examples.but("clamp(min=1)", "clamp(min=1) / len(all_targets)").but(
     "each = …",
     "all_targets = targets\neach = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))",
 )
-"""Each example's gradient is divided by the batch size, as in a mean over the batch: do not divide:
-the gradient of an example is that of its own loss."""
+"""Each example's gradient is divided by the batch size, as in a mean over the batch; return the
+gradient of its own loss."""
 
 DividedByTheLength = Examples.but("counts.sum().clamp(min=1)", "len(targets)")
 """Each example's loss is divided by its length with padding: divide by the number of its targets

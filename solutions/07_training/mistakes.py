@@ -307,8 +307,8 @@ applies the decay directly to the parameter, which is what the W stands for."""
 NoBiasCorrection = AdamW.but("size = (mean_square / (1 - beta2**step)).sqrt() + eps", "").but(
     "(mean / (1 - beta1**step)) / size", "mean / (mean_square.sqrt() + eps)"
 )
-"""The bias correction is missing. The averages start at zero and are too small at first: divide
-each by 1 - beta**step."""
+"""The bias correction is missing. The averages start at zero and are too small: divide each by 1 -
+beta**step."""
 
 CorrectionCountsFromZero = AdamW.but("beta2**step", "beta2 ** (step - 1)").but(
     "beta1**step", "beta1 ** (step - 1)"

@@ -1041,12 +1041,12 @@ ChunksIgnoreThePast = Retention.but("before + retention", "retention")
 """The output of a chunk does not include what came before it; read it from the state, faded."""
 
 PastDoesNotFade = Retention.but("fade**i * (q @ state)", "q @ state")
-"""Within a chunk, the past state is read as it was at the beginning of the chunk; for token i of
-the chunk, counted from 1, it has faded by `decay ** i`."""
+"""Within a chunk, the past state is read as it was at the beginning of the chunk; for token i,
+counted from 1, it has faded by `decay ** i`."""
 
 PastFadesTooLate = Retention.but("fade**i * (q", "fade ** (i - 1) * (q")
-"""Every token of a chunk reads the past state with one decay too few: for the first token it must
-already be multiplied by the decay."""
+"""Every token of a chunk reads the past state with one decay too few: the first token must already
+multiply it by the decay."""
 
 PastFadesByTheWholeChunk = Retention.but("fade**i * (q", "fade**n * (q")
 """Every token of a chunk reads the past state faded by the whole chunk; for token i, counted from

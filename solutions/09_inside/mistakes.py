@@ -296,7 +296,7 @@ NatsInsteadOfBits = Inside.but("(losses[1] - losses[0]) / math.log(2)", "losses[
 """The loss is in nats; divide by ln 2."""
 
 SignInverted = Inside.but("[1] - losses[0]", "[0] - losses[1]")
-"""The sign is inverted: if the loss increases without the head, the result is positive."""
+"""The sign is inverted: an increase without the head must be positive."""
 
 NeverNegative = Inside.but(") / math.log(", ").abs() / math.log(")
 """The absolute difference is returned; a model may be better without a part, and then the number is
@@ -571,8 +571,7 @@ BitsWithoutTheHead = Ablation.but('{"cost": 0.1612}', '{"cost": 2.0533}')
 model."""
 
 CostWithTheWrongSign = Ablation.but('{"cost": 0.1612}', '{"cost": -0.1612}')
-"""The sign in the report is inverted: if the loss increases without the head, the cost is
-positive."""
+"""The sign in the report is inverted: an increase without the head must be positive."""
 
 PredictionForOtherWeights = Ablation.but(files=predicted_for_other_weights)
 """The prediction was sealed for other weights; predict again after training."""
