@@ -748,7 +748,7 @@ LooksAhead = (
     )
     .but("back == j for j in range", "ahead == j for j in range")
 )
-"""The weights lie above the diagonal: a token takes from later ones instead of earlier ones."""
+"""The weights lie above the diagonal: a token attends to later ones instead of earlier ones."""
 
 WrappedAround = (
     Convolution.but(
