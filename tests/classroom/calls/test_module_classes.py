@@ -87,7 +87,7 @@ def test_a_parameter_that_is_not_agreed_on_is_named():
     source = SCALE_AND_MAP.replace("bias=False", "bias=True")
     said = message(WrongKind, student(source), SETTINGS, weights(), X, 1)
     assert "it has a parameter `map.bias` that should not be there" in said
-    assert "the parameters are to be `map.weight`, `gain`" in said
+    assert "the parameters must be `map.weight`, `gain`" in said
 
 
 def test_a_parameter_of_another_shape_is_told_with_both_shapes():

@@ -107,7 +107,7 @@ WEIGHTS = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.25, 0.35, 0.4]], dt
         (WEIGHTS.flip(0), "in reverse order along axis 0, it is correct"),
         (WEIGHTS.flip(1), "in reverse order along axis 1, it is correct"),
         (WEIGHTS.mT, "with its last two axes exchanged, it is correct"),
-        (WEIGHTS.roll(1, 0).mT, "it sums to 1 along axis 0, and should along the last one"),
+        (WEIGHTS.roll(1, 0).mT, "it sums to 1 along axis 0, but should along the last one"),
         (WEIGHTS.square() / 2, "along the last axis it should sum to 1, and sums to 0.1725"),
         (WEIGHTS.square(), "it is the square of what is expected"),
         (WEIGHTS.sqrt(), "it is the square root of what is expected"),
@@ -280,9 +280,9 @@ def test_right_results_in_another_order_are_told_apart():
 def test_a_factor_that_is_a_size_is_told_as_one():
     expected = f64(0.1, 0.7, 3, -2)
     for factor, said in {
-        4: "(which is d_head)",
-        0.5: "(which is 1 / the square root of d_head)",
-        1 / 7: "(which is 1 / batch)",
+        4: "which is d_head",
+        0.5: "which is 1 / the square root of d_head",
+        1 / 7: "which is 1 / batch",
     }.items():
         for seen, right in ((factor * expected, expected), (factor * 0.3, 0.3)):
             told = differs("output", seen, right, sizes={"d_head": 4, "batch": 7})

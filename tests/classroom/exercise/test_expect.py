@@ -333,7 +333,7 @@ def test_gradients_of_nan_do_not_pass():
     assert failure.problem.startswith(
         "the gradient with respect to query holds NaN in 15 of 15 entries"
     )
-    assert "Change what goes into the computation" in failure.problem
+    assert "Change the number before it is used" in failure.problem
 
 
 def test_a_blank_has_no_gradients():
@@ -767,7 +767,7 @@ def test_a_number_that_is_counted_from_another_end_is_named():
 
     failure = failed(expect_agrees, lambda x, n: x[-1 - n].sin(), inputs, chosen, {"row": "width"})
     number = inputs(Case("seed"))[1]
-    assert f"; called with {5 - number} for `n` = {number}, it returns" in failure.problem
+    assert f"; called with {5 - number} for `n` = {number}, it gives" in failure.problem
 
 
 def test_parts_of_an_input_that_are_not_used_are_named():
