@@ -268,7 +268,7 @@ def test_it(self, subject, case):
 @pytest.mark.parametrize(
     ("about", "more", "said"),
     [
-        ("", "", ["`f` returns the right numbers, but the gradient is cut: none flows back"]),
+        ("", "", ["`f` returns the correct numbers, but the gradient is cut: none flows back"]),
         ('may_cut=("f",)', "", []),
         ("by_hand=True", "", []),
         ("", 'expect_gradients(subject, case, "f", inputs, lambda x: x * x, ["x"])', ["cut off"]),
