@@ -10,17 +10,17 @@ book:  ## build the book; open book/_build/html/index.html
 pdf: book  ## make one PDF: book/_build/attention-from-the-ground-up.pdf
 	python book/one_pdf.py
 
-picture: book  ## copy the first page's figure to where README shows it
+picture: book  ## copy the first page's figure to where the README shows it
 	cd book/_build/html && set -- $$(grep -o '_images/[0-9a-f]*\(-dark\)\?\.svg' index.html | head -2) \
 		&& cp "$$1" ../../_static/look-back.svg && cp "$$2" ../../_static/look-back-dark.svg
 
-preview:  ## draw the preview picture of shared links
+preview:  ## draw the preview picture for shared links
 	cd book && python preview.py
 
 links:  ## open every link of the book (needs the network)
 	jupyter-book build book --builder linkcheck
 
-mystmd:  ## parse the pages with Jupyter Book 2 (needs npm)
+mystmd:  ## parse pages with Jupyter Book 2 (needs npm)
 	pytest -o addopts=--import-mode=importlib -m benchmark tests/benchmarks/test_jupyter_book_2.py
 
 test:  ## run all tests

@@ -22,7 +22,7 @@ BOOK = Path(__file__).parent
 ROOT = BOOK.parent
 
 WAYS = {
-    "twice": "compute the same in a second way",
+    "twice": "compute the same result another way",
     "perturb": "change one input, and see which outputs change",
     "limit": "try an extreme input, or a trivial one",
     "count": "count parameters, operations or months",
@@ -92,7 +92,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "run",
             "sec-03-sum",
             "groundup/looking/test_probes.py::test_scores_and_outputs_go_through_two_circuits",
-            "head_circuits.OutputBeforeValue head_circuits.InTheSpaceOfAHead",
+            "head_circuits.OutputBeforeValue head_circuits.ProductsInHeadSpace",
         ),
         "unsplit": Exhibit(
             "Heads of full width",
@@ -123,7 +123,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "limit",
             "sec-02-before",
             "groundup/core/test_attention.py::test_outputs_lie_in_the_convex_hull_of_the_values",
-            "scaled_dot_product_attention.ScaledAfterSoftmax masked_softmax.DividedAfterwards",
+            "scaled_dot_product_attention.ScaledAfterSoftmax masked_softmax.RenormalisedAfterwards",
         ),
         "after": Exhibit(
             "Masking after the softmax",
@@ -144,7 +144,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-06-batch",
             ""
             "groundup/core/test_models.py::test_source_padding_is_seen_by_neither_encoder_nor_decoder",
-            "CrossAttention.SourceMaskMissing mended_decoder.PaddingStillSeen",
+            "CrossAttention.SourceMaskMissing mended_decoder.PaddingStillVisible",
         ),
         "swapped": Exhibit(
             "Queries and memory swapped",
@@ -153,7 +153,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "groundup/looking/test_audit.py::"
             "test_every_part_lets_an_encoder_and_a_decoder_see_the_whole_source "
             "groundup/core/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
-            "CrossAttention.ArgumentsSwapped mended_decoder.SidesStillSwapped",
+            "CrossAttention.ArgumentsSwapped mended_decoder.SourceAndTargetStillSwapped",
         ),
     },
     "Wiring": {
@@ -162,7 +162,8 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "limit",
             "sec-04-places",
             "groundup/core/test_blocks.py::test_pre_norm_adds_to_the_stream_and_never_replaces_it",
-            "TransformerBlock.ResidualFromTheNorm mended_block.ResidualStillFromTheNorm",
+            "TransformerBlock.ResidualFromTheNormOutput "
+            "mended_block.ResidualStillFromTheNormOutput",
         ),
         "shift": Exhibit(
             "Targets that are not shifted",
@@ -192,7 +193,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "count",
             "sec-06-decoder",
             "groundup/looking/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
-            "decoder_only_logits.FirstBlockAgainAndAgain",
+            "decoder_only_logits.FirstBlockRepeated",
         ),
         "rectified": Exhibit(
             "A ReLU on the output",
@@ -214,7 +215,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-04-dropout",
             ""
             "groundup/core/test_blocks.py::test_dropout_acts_on_a_sub_layer_s_output_before_it_is_added",
-            "dropout_block.DroppedBehindTheSum",
+            "dropout_block.AppliedAfterTheSum",
         ),
     },
     "Numbers": {
@@ -231,15 +232,15 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "size",
             "sec-03-traps",
             "groundup/core/test_multihead.py::test_self_attention_equals_torch_s",
-            "scaled_dot_product_attention.ScaledByModelWidth MultiHeadAttention.ScaledByAllHeads",
+            "scaled_dot_product_attention.ScaledByModelWidth MultiHeadAttention.ScaledByModelWidth",
         ),
         "printed": Exhibit(
             "A printed row without the scale",
             "twice",
             "sec-01-example",
             "groundup/core/test_attention.py::test_attention_by_hand",
-            "worked_row.ScaleLeftOut worked_row.ScoresPrintedUnscaled "
-            "worked_row.DistanceForDirection",
+            "worked_row.ScaleLeftOut worked_row.ScoresReturnedUnscaled "
+            "worked_row.DistanceInsteadOfDirection",
         ),
         "thousand": Exhibit(
             "A softmax that overflows",
@@ -263,21 +264,21 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "groundup/core/test_initialisation.py::test_weights_start_at_the_size_that_was_chosen "
             ""
             "groundup/core/test_initialisation.py::test_the_stream_of_a_deep_pre_norm_stack_stays_calm",
-            "init_std.EvenlyAndWithoutFanIn",
+            "init_std.BoundWithoutFanIn",
         ),
         "rate": Exhibit(
             "Dropout with a rate of 0.8",
             "count",
             "sec-00-layers",
             "groundup/core/test_attention.py::test_each_weight_is_dropped_or_scaled_up",
-            "mended_dropout.RateIsTheShareKept dropout_block.KeptWhatShouldGo",
+            "mended_dropout.RateTakenForTheKeepProbability dropout_block.KeepMaskInverted",
         ),
         "tanh": Exhibit(
             "Half a hyperbolic tangent",
             "twice",
             "sec-00-layers",
             "exercises/test_checks.py::test_a_mistake_is_caught_and_named_and_no_other_is",
-            "activations.HalfTheArgument activations.SiluForSoftplus",
+            "activations.HalfTheArgument activations.SiluInsteadOfSoftplus",
         ),
         "epsilon": Exhibit(
             "LayerNorm without epsilon",
@@ -295,7 +296,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "twice",
             "sec-05-exponent",
             "groundup/core/test_positions.py::test_products_of_table_rows_depend_on_distance_alone",
-            "sinusoidal_positions.ExponentOfTheEntry mended_positions.ExponentStillOfTheEntry",
+            "sinusoidal_positions.ExponentPerEntry mended_positions.ExponentStillPerEntry",
         ),
         "strangers": Exhibit(
             "Positions that should be orthogonal",
@@ -325,7 +326,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-01-values",
             ""
             "groundup/core/test_attention.py::test_values_can_be_projected_before_or_after_the_average",
-            "project_after_mixing.BiasMixedFirst",
+            "project_after_mixing.BiasTimesTheMeanRowSum",
         ),
         "normal": Exhibit(
             "A dot product that is not normal",
@@ -333,7 +334,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-01-scale",
             "groundup/core/test_attention.py::"
             "test_scaled_scores_of_unit_normal_vectors_have_variance_one",
-            "logit_std.CalledNormal logit_std.KurtosisWithoutExcess",
+            "logit_std.TakenForANormalDistribution logit_std.KurtosisWithoutExcess",
         ),
         "invented": Exhibit(
             "Numbers that no layer could have made",
@@ -347,7 +348,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "sec-01-dictionary",
             ""
             "groundup/core/test_attention.py::test_values_can_be_projected_before_or_after_the_average",
-            "scaled_dot_product_attention.KeysAveraged MultiHeadAttention.ContextAsks",
+            "scaled_dot_product_attention.KeysAveraged MultiHeadAttention.QueriesFromTheContext",
         ),
         "apple": Exhibit(
             "A projection that cannot see the context",
@@ -526,8 +527,8 @@ SNIPPETS = {
     "a misspelt return": "def f(x):\n    retrun x",
     "a name never defined": "def f(x):\n    return norm(x)\nf(1.0)",
     "one argument too many": "def f(x, y):\n    return x\nf(1.0, 2.0, 3.0)",
-    "a bias of the other length": "torch.zeros(3, 2) @ torch.zeros(2, 1) + torch.zeros(2, 1)",
-    "a step that is never taken": "def f(x, d=False):\n    return norm(x) if d else x\nf(1.0)",
+    "a bias of the wrong length": "torch.zeros(3, 2) @ torch.zeros(2, 1) + torch.zeros(2, 1)",
+    "a branch that is never taken": "def f(x, d=False):\n    return norm(x) if d else x\nf(1.0)",
     "single precision by name only": "sample32 = lambda: 2.0 * torch.ones(2, dtype=torch.float64)\n"
     "sample32()",
 }

@@ -73,10 +73,9 @@ GROUPS: dict[str, list[Part]] = {
             "---w-",
             "ch-attention",
             notes={
-                "essay": "The predecessor that it dates to a few months before came "
-                "almost two years before; the other one, "
-                "squeeze-and-excitation, came three months after the "
-                "transformer."
+                "essay": "One predecessor came almost two years before the transformer, "
+                "not a few months; the other, squeeze-and-excitation, came "
+                "three months after it."
             },
         ),
     ],
@@ -163,7 +162,7 @@ GROUPS: dict[str, list[Part]] = {
             "1.3",
             notes={
                 "walk-through": "It is interpreted as closeness of direction. It depends on "
-                "the norm as well: in its own example *The* has the largest "
+                "the norm as well: in the printed example *The* has the largest "
                 "angle to the query, but *dipped*, whose key is short, gets "
                 "the smallest weight.",
             },
@@ -176,7 +175,7 @@ GROUPS: dict[str, list[Part]] = {
             "6.5",
             notes={
                 "post": "Tokens are rows in the formulas and columns in the code, and "
-                "the first code multiplies as if they were rows. With three "
+                "the first listing multiplies as if they were rows. With three "
                 "axes, as declared, it does not run; with two it returns the "
                 "right shape. Its code for several heads does compare tokens.",
             },
@@ -220,8 +219,8 @@ GROUPS: dict[str, list[Part]] = {
                 "post": "It is said to preserve relative sizes. It preserves the order, not "
                 "the ratios.",
                 "draft": "The code sums over the queries, and the formula sums over "
-                "one index while its terms have another. With the product "
-                "that follows, query and key are swapped.",
+                "one index while its terms have another. Together with the product "
+                "that follows, this swaps query and key.",
                 "essay": "Sums over the index of the query, where its first formula "
                 "has the key: the two are swapped.",
             },
@@ -382,8 +381,8 @@ GROUPS: dict[str, list[Part]] = {
             "core.layers.LayerNorm",
             "4.1 4.10",
             notes={
-                "draft": "Normalises over the words, which the author marks as open; "
-                "an earlier word then depends on later ones. Gains and biases "
+                "draft": "Normalises over the words, which the author marks as an open "
+                "question; an earlier word then depends on later ones. Gains and biases "
                 "are initially random between $-1$ and 1 instead of 1 and 0.",
                 "lecture": "Omits the small number in the root that prevents a division "
                 "by 0 for a token of equal features.",
@@ -396,7 +395,7 @@ GROUPS: dict[str, list[Part]] = {
             "core.blocks.Block",
             "4.9",
             notes={
-                "post": "Its input head uses the first norm twice and the second never.",
+                "post": "Its encoder block uses the first norm twice and the second never.",
                 "walk-through": "The same in its block.",
             },
         ),
@@ -449,7 +448,7 @@ GROUPS: dict[str, list[Part]] = {
             },
         ),
         Part(
-            "Activations",
+            "Activation functions",
             "rrwss",
             "sec-00-layers",
             "core.layers.FeedForward core.layers.GatedFeedForward",
@@ -598,7 +597,7 @@ GROUPS: dict[str, list[Part]] = {
             "core.blocks.DecoderBlock",
             "6.3",
             notes={
-                "draft": "Correctly, queries come from the decoder, keys and values "
+                "draft": "Queries rightly come from the decoder, keys and values "
                 "from the encoder. But its attention swaps query and key, and "
                 "the product with the values exists only if source and target "
                 "have the same length.",
@@ -652,7 +651,7 @@ GROUPS: dict[str, list[Part]] = {
             },
         ),
         Part(
-            "Whether a prediction depends on where the prompt is split",
+            "Whether a prediction depends on where the prompt ends",
             "r----",
             "ch-architectures",
             "core.models.DecoderOnly",
@@ -724,7 +723,7 @@ GROUPS: dict[str, list[Part]] = {
                 "post": "The final model uses two layers whose code is not shown.",
                 "walk-through": "The pieces do not fit as printed: the input has no shape, "
                 "blocks are made without sizes, names differ.",
-                "draft": "Its author says that no line has been run yet.",
+                "draft": "Its author says that no line has been tested yet.",
             },
         ),
     ],

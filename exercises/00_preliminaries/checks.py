@@ -317,8 +317,8 @@ def scores_oracle(query, key):
     number="0.3",
     title="View versus transpose",
     asks="`split_heads` splits each token into heads, `merge_heads` is its inverse, `time_first` "
-    "moves time in front of batch, and `head_scores` returns the dot products of queries and keys "
-    "in each head.",
+    "moves the length before the batch, and `head_scores` returns the dot products of queries and "
+    "keys in each head.",
     difficulty=2,
     importance=5,
     minutes=20,
@@ -703,7 +703,7 @@ class TestMendedDropout:
         def law(output, x, noise, rate, training):
             mean = float(output.mean())
             if not abs(mean - 1) < 1e-6:
-                return f"at rate {rate} in training, ones have a mean of {mean:.4g}, expected 1"
+                return f"at rate {rate} in training, ones become {mean:.4g} on average, expected 1"
             return None
 
         expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
@@ -816,7 +816,7 @@ class TestCheckSoftmax:
     def test_nan_and_another_shape_never_agree(self, subject, case):
         self.judge_agreement(subject, case, off_by(float("nan")))
         # At this point the function has returned False for a single NaN.
-        others = [mistake for mistake in case.mistakes if mistake.name != "NoNumberAgrees"]
+        others = [mistake for mistake in case.mistakes if mistake.name != "NanAgrees"]
         self.judge_agreement(subject, replace(case, mistakes=others), with_nan_in_both)
         self.judge_agreement(subject, case, of_broadcasting_shapes)
 

@@ -421,8 +421,8 @@ def expect_audit(subject, case, *descriptions):
             ("depends", "does not") if seen[output, source] else ("does not depend", "does")
         )
         return (
-            f"on a model that {description}: you say that output {output} {says} on input {source}, "
-            f"and it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} entries"
+            f"on a model that {description}: you report that output {output} {says} on input "
+            f"{source}, but it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} entries"
         )
 
     for description in descriptions:
@@ -495,8 +495,8 @@ class TestCausalityAudit:
     @points(1)
     def test_a_faint_influence_counts_and_rounding_does_not(self, subject, case):
         descriptions = [
-            "has a weak dependence",
-            "looks back only, but whose fourteenth digit depends on all tokens",
+            "depends only weakly on earlier tokens",
+            "looks back only, but its fourteenth digit depends on all tokens",
         ]
         expect_audit(subject, case, *descriptions)
 

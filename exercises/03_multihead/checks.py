@@ -354,7 +354,7 @@ def same_function(zero):
         for name, weight in weights.items():
             if not isinstance(new[name], torch.Tensor):
                 kind = type(new[name]).__name__
-                return f"{name} should be a tensor of shape {tuple(weight.shape)}, it is of type {kind}"
+                return f"{name} should be a tensor of shape {tuple(weight.shape)}, not a {kind}"
             if new[name].shape != weight.shape:
                 return f"{name} has shape {tuple(new[name].shape)}, expected {tuple(weight.shape)}"
         if new[zero].any():
@@ -602,7 +602,7 @@ class TestCheckMultiHead:
 
     @points(1)
     def test_masks_of_sequences_taken_for_masks_of_heads_are_caught(self, subject, case):
-        bug = "masks of sequences are taken for masks of heads if there are equally many"
+        bug = "masks of sequences are taken for masks of heads if there are as many heads"
         self.judge(subject, case, bug)
 
     @points(1)

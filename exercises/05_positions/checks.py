@@ -164,7 +164,7 @@ class TestCheckOrderBlindness:
             difference = float((swapped - output.flip(0)).abs().max())
             if not difference > 1e-2:
                 return (
-                    "your two tokens get the same outputs in both orders, swapped as they are "
+                    "your two tokens get the same outputs in both orders, merely swapped "
                     f"(largest difference {difference:.2g}, expected more than 0.01)"
                 )
             return None
@@ -295,7 +295,7 @@ def is_crash(answer):
     number="5.5",
     title="A learned table of positions",
     asks="Add the rows `offset`, `offset + 1`, … of the table to the tokens; if the table is too "
-    "short, raise a ValueError that names the numbers.",
+    "short, raise a ValueError that states its rows and the offset.",
     difficulty=1,
     importance=3,
     minutes=10,

@@ -1,4 +1,4 @@
-"""Work on the exercises, or write and release them, collect and grade answers, return grades."""
+"""Do the exercises, or write and release them, grade submissions and return grades."""
 
 import argparse
 import contextlib
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 def _in_a_sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
-        goes_on = "; make room and run it again, it goes on" if error.errno in _FULL else ""
+        goes_on = "; free some space and run it again to continue" if error.errno in _FULL else ""
         return f"{where}{error.strerror}{goes_on}"
     return str(error)
 
@@ -601,7 +601,7 @@ def _parser() -> argparse.ArgumentParser:
     option("assignment", nargs="*", help="such as 01_attention; all by default")
     option("--verify", action="store_true", help="write nothing; report what is out of date")
 
-    option = add("new", _new, "write a small exercise for an author to change", "--root")
+    option = add("new", _new, "write a small assignment for an author to change", "--root")
     option("name", help="name of the assignment, such as 11_topic")
 
     option = add("handout", _handout, "write the repository that students get", "--root")
@@ -620,7 +620,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds-per-cell",
         type=_positive,
         default=60,
-        help="interrupt a cell after this time, 60 by default",
+        help="interrupt a cell after this many seconds, 60 by default",
     )
 
     option = add(
@@ -634,14 +634,14 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         help="grade again, but update only the points of this exercise; may be repeated",
     )
-    option("--again", action="store_true", help="also grade unchanged submissions again")
+    option("--again", action="store_true", help="regrade unchanged submissions as well")
     option(
         "--workers", type=_positive, default=1, help="submissions to grade at once, 1 by default"
     )
     option(
         "--scheduler",
         metavar="ADDRESS",
-        help="grade on a Dask cluster, such as tcp://10.0.0.7:8786",
+        help="grade on the Dask cluster at this address, such as tcp://10.0.0.7:8786",
     )
     option(
         "--prepare",
@@ -657,7 +657,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds-per-cell",
         type=_positive,
         default=60,
-        help="interrupt a cell after this time, 60 by default",
+        help="interrupt a cell after this many seconds, 60 by default",
     )
     option(
         "--seconds-per-submission",
@@ -707,27 +707,29 @@ def _parser() -> argparse.ArgumentParser:
     option("--assignment", required=True, help="such as 01_attention")
     option(
         "--pattern",
-        help="regular expression for a path in a source, with a group (?P<student>…); by default "
-        "those of Moodle and Canvas, STUDENT/….ipynb and STUDENT.ipynb",
+        help="regular expression for paths in a source, with a group (?P<student>…); by default "
+        "those that Moodle and Canvas write, STUDENT/….ipynb and STUDENT.ipynb",
     )
     option(
         "--times-from-archive",
         action="store_true",
-        help="take the times of submission from the source instead of the present time",
+        help="take submission times from the source instead of using the present time",
     )
 
     option = add(
         "roster",
         _roster,
-        "add the people of a CSV file from Moodle or Canvas to the gradebook",
+        "add people from a Moodle or Canvas CSV file to the gradebook",
         *("--submitted", "--root"),
     )
-    option("file", type=Path, help="participants, a grading worksheet, or Canvas's gradebook")
+    option(
+        "file", type=Path, help="Moodle's participants or grading worksheet, or Canvas's gradebook"
+    )
 
     option = add(
         "return",
         _return,
-        "write the grades and the feedback of a class in the form that a platform imports",
+        "write a class's grades and feedback in the form that a platform imports",
         *("assignment", "--submitted", "--kept", "--root"),
     )
     option("--to", choices=("moodle", "canvas"), required=True, help="the learning platform")
@@ -735,15 +737,15 @@ def _parser() -> argparse.ArgumentParser:
         "--roster",
         type=Path,
         required=True,
-        help="the platform's CSV file, which gets the grades: Moodle's grading worksheet or "
-        "Canvas's gradebook",
+        help="the platform's CSV file, of which a copy gets the grades: Moodle's grading "
+        "worksheet or Canvas's gradebook",
     )
     option(
         "--column",
         default="",
         help="column for grades; by default Grade in Moodle, the assignment's name in Canvas",
     )
-    option("--zeros", action="store_true", help="write 0 for those who have submitted nothing")
+    option("--zeros", action="store_true", help="write 0 for students who submitted nothing")
 
     add(
         "doctor",
@@ -771,7 +773,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         choices=("build", "status"),
         default="build",
-        help="build or update the library (the default), or list which parts are yours",
+        help="build or update the library (the default), or list which functions are yours",
     )
     option(
         "--seconds-per-exercise",

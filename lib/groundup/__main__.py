@@ -35,21 +35,21 @@ def _field(text: str) -> tuple[str, Any]:
 def _add_library(command: argparse._ActionsContainer) -> None:
     command.add_argument(
         "--library",
-        help="folder of a package, such as `mine`, which `classroom mine` writes: its functions "
-        "compute the model, its training and its sampling (default: groundup's own)",
+        help="package folder, such as `mine` from `classroom mine`, whose functions replace "
+        "groundup's in the model, training and sampling",
     )
 
 
 def _add_setup(command: argparse.ArgumentParser, default: str | None) -> argparse._ArgumentGroup:
     group = command.add_argument_group(
-        "how to compute", "auto: if the run is long, measure what is fastest on this machine"
+        "how to compute", "auto: on a CPU, if the run is long, measure which setup is fastest"
     )
-    for name, choices in (
-        ("--precision", ("auto", "float32", "bfloat16")),
-        ("--compile", ("auto", "on", "off")),
-        ("--attention", ("auto", "explicit", "fused")),
+    for name, choices, what in (
+        ("--precision", ("auto", "float32", "bfloat16"), "dtype of matrix products"),
+        ("--compile", ("auto", "on", "off"), "whether torch.compile compiles the model"),
+        ("--attention", ("auto", "explicit", "fused"), "written out, or torch's fused kernel"),
     ):
-        group.add_argument(name, choices=choices, default=default)
+        group.add_argument(name, choices=choices, default=default, help=what)
     return group
 
 
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "together: torchrun --nproc_per_node 2 -m groundup train ...",
     )
     command.add_argument(
-        "--out", help="folder for the model and its log (with --library mine: runs/mine)"
+        "--out", help="folder for the model and its log (default with --library mine: runs/mine)"
     )
     start = command.add_mutually_exclusive_group()
     start.add_argument("--resume", action="store_true", help="resume the run in --out")
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--data",
         help=f"{', '.join(NAMED_DATA)}, or the path of a text file in UTF-8 "
-        "(with --library: python-reference)",
+        "(default with --library: python-reference)",
     )
     what.add_argument(
         "--tokenizer",
@@ -88,8 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--vocab-size", type=_positive, help="number of bpe tokens (default: 1024)")
     what.add_argument(
         "--preset",
-        help="size and parts of the model (default: modern for text, tiny for dates "
-        "and with --library)",
+        help="size and architecture of the model (default: modern for text, tiny for dates "
+        "or with --library)",
     )
     what.add_argument(
         "--set",
@@ -103,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_library(what)
 
     how = command.add_argument_group("training")
-    how.add_argument("--steps", type=_positive, help="total updates (default: by data and preset)")
+    how.add_argument(
+        "--steps", type=_positive, help="total updates (default: set by data and preset)"
+    )
     how.add_argument("--seconds", type=float, help="stop early after this many seconds")
     how.add_argument("--batch-size", type=_positive, help="sequences per update")
     how.add_argument(
@@ -115,13 +117,13 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--optimizer",
         choices=("adamw", "muon"),
-        help="for the matrices in blocks (default: by preset)",
+        help="for the matrices in blocks (default: set by preset)",
     )
     how.add_argument("--muon-learning-rate", type=float, help="peak learning rate of Muon")
     how.add_argument(
         "--schedule",
         choices=("cosine", "inverse_root", "constant", "stable_decay"),
-        help="learning rate after warm-up (default: by preset)",
+        help="learning rate after warm-up (default: set by preset)",
     )
     how.add_argument(
         "--label-smoothing", type=float, help="probability spread over all tokens (default: 0)"
@@ -131,13 +133,13 @@ def _parser() -> argparse.ArgumentParser:
     machine.add_argument(
         "--recompute",
         action="store_true",
-        help="save only the inputs of blocks and compute the rest again in the backward pass: "
+        help="keep only the inputs of blocks and recompute the rest in the backward pass: "
         "less memory, more time, the same numbers",
     )
     machine.add_argument(
         "--parallel",
         choices=("ddp", "fsdp"),
-        help="what processes started by torchrun split: the batch, or the parameters as well "
+        help="what torchrun's processes split: ddp the batch, fsdp the parameters as well "
         "(default: ddp)",
     )
 
@@ -145,17 +147,21 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("folder", help="the --out folder of `train`")
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.add_argument(
-        "--baseline", action="store_true", help="also evaluate a 5-gram model of characters"
+        "--baseline", action="store_true", help="also evaluate a character 5-gram (text only)"
     )
     _add_library(command)
 
     command = commands.add_parser("generate", help="generate text with a model")
-    command.add_argument("folder", help="the --out folder of `train`")
+    command.add_argument("folder", help="the --out folder of `train` or `import`")
     command.add_argument(
         "--prompt", nargs="+", help="texts to continue or dates to read (default: standard input)"
     )
-    command.add_argument("--length", type=_positive, default=400, help="tokens to generate")
-    command.add_argument("--temperature", type=float, default=0.8, help="lower is less random")
+    command.add_argument(
+        "--length", type=_positive, default=400, help="at most this many tokens (default: 400)"
+    )
+    command.add_argument(
+        "--temperature", type=float, default=0.8, help="lower is less random (default: 0.8)"
+    )
     command.add_argument("--top-k", type=int, help="sample from the k most probable tokens only")
     command.add_argument(
         "--top-p",
@@ -178,7 +184,12 @@ def _parser() -> argparse.ArgumentParser:
     ):
         about = f"{about} (default: {default})"
         command.add_argument(name, type=_positive, default=default, help=about)
-    command.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
+    command.add_argument(
+        "--optimizer",
+        choices=("adamw", "muon"),
+        default="adamw",
+        help="for the matrices in blocks (default: adamw)",
+    )
     command.add_argument(
         "--seconds", type=float, default=10.0, help="approximate training time (default: 10)"
     )
@@ -190,7 +201,7 @@ def _parser() -> argparse.ArgumentParser:
             "--device",
             choices=("auto", "cpu", "cuda", "mps"),
             default="auto",
-            help="what to compute on; auto takes a GPU where there is one (default)",
+            help="what to compute on; auto (default) uses a GPU if there is one",
         )
         command.add_argument(
             "--threads", type=_positive, help="CPU threads (default: 1 for a small model)"

@@ -1,4 +1,4 @@
-"""What each command does: it chooses devices, prints, and handles signals; the library does not."""
+"""The commands: they choose devices, print and handle signals; the rest of the library does not."""
 
 import argparse
 import json

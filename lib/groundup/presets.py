@@ -208,7 +208,7 @@ def _row(table: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
 def from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
     """Build a configuration from a dictionary, such as one read from a file.
 
-    It is the inverse of `dataclasses.asdict`, also for what a file has made a list of a tuple.
+    It is the inverse of `dataclasses.asdict`, also where a file has turned a tuple into a list.
 
     Args:
         kind: The class of the configuration.

@@ -22,11 +22,11 @@ MeanOfEverything = MeanOfRows.but("mean(dim=1)", "mean()")
 SumOfRows = MeanOfRows.but("x.mean", "x.sum")
 """These are the sums: divide by the number of entries in a row."""
 
-DividedByTheRows = MeanOfRows.but("mean(dim=1)", "sum(dim=1) / len(x)")
+DividedByTheNumberOfRows = MeanOfRows.but("mean(dim=1)", "sum(dim=1) / len(x)")
 """The sum of a row is divided by the number of rows: divide by the number of columns."""
 
 AxisLeftOver = MeanOfRows.but("dim=1", "dim=1, keepdim=True")
-"""The means are right, but an axis of size 1 is left over (keepdim=True): one number per row has
+"""The means are correct, but an axis of size 1 is left over (keepdim=True): one number per row has
 the shape (rows,)."""
 
 
@@ -54,12 +54,12 @@ AllAxesSqueezed = Softmax.but(
     "    shift = torch.where(shift == -math.inf, 0.0, shift)\n"
     "    return (scores - shift).exp().sum(dim=dim).log() + shift.squeeze()",
 )
-"""`squeeze()` without an axis drops every axis of size 1, including those of the scores: name the
+"""`squeeze()` without an axis removes every axis of size 1, including those of the scores: name the
 axis, `squeeze(dim)`."""
 
-LargestOfAll = Softmax.but("amax(dim=dim, keepdim=True)", "max()")
-"""All rows are shifted by the largest score of all: rows that lie far below it underflow to 0/0.
-Every row needs its own shift."""
+ShiftedByTheOverallMaximum = Softmax.but("amax(dim=dim, keepdim=True)", "max()")
+"""All rows are shifted by the largest score of all rows: those far below it underflow to 0/0. Every
+row needs its own shift."""
 
 ShiftByTheMean = Softmax.but("scores.amax", "scores.mean")
 """The mean of the row is subtracted: with scores far apart, the largest still overflows. Only
@@ -86,7 +86,7 @@ AxisNotKept = Softmax.but(
 """Without keepdim=True the largest scores lose their axis and are broadcast along another one: an
 error if you are lucky, wrong weights if the sizes happen to be equal."""
 
-TotalNotKept = Softmax.but(
+AxisOfTheTotalNotKept = Softmax.but(
     "weights = …\nreturn …", "return exponentials / exponentials.sum(dim=dim)"
 )
 """The largest score keeps its axis and the total does not, so the total is broadcast along another
@@ -98,7 +98,7 @@ LogarithmOfTheSoftmax = Softmax.but(
 """The logarithm is taken after the softmax has rounded small weights to 0, and ln 0 is minus
 infinity: subtract the logarithm of the total from the scores."""
 
-LargestNotAddedBack = Softmax.but(
+ShiftNotAddedBack = Softmax.but(
     "logsumexp = …",
     "def logsumexp(scores, dim):\n"
     "    largest = scores.amax(dim=dim, keepdim=True).nan_to_num(neginf=0.0)\n"
@@ -108,9 +108,9 @@ LargestNotAddedBack = Softmax.but(
 exp(s - m)."""
 
 
-class NothingOverNothing(Softmax):
+class NanForAFullyMaskedRow(Softmax):
     """A row of minus infinities gives NaN: its largest score is minus infinity as well, and -inf -
-    (-inf) is NaN. Such a row needs a finite shift, and a total of 0 must not be divided by."""
+    (-inf) is NaN. Such a row needs a finite shift, and must not be divided by its total, 0."""
 
     def stable_softmax(scores, dim):
         exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp()
@@ -126,7 +126,7 @@ class NothingOverNothing(Softmax):
         return ((scores - largest).exp().sum(dim=dim, keepdim=True).log() + largest).squeeze(dim)
 
 
-EvenShareOfNothing = Softmax.but(
+UniformWeightsForAMaskedRow = Softmax.but(
     "exponentials = …\nreturn …", "return torch.softmax(scores.clamp(min=-1e9), dim)"
 )
 """A row of minus infinities gets uniform weights. Every position of it is masked, so all its
@@ -177,7 +177,7 @@ EpsilonInTheLogarithm = CrossEntropy.but(
 """A small number is added inside the logarithm, so no surprisal is larger than about 20 nats, and a
 confident wrong prediction gets almost no gradient: take the log-softmax of the logits instead."""
 
-SurprisesInBits = CrossEntropy.but("clamp(min=1)", "clamp(min=1) / math.log(2)")
+LossesInBits = CrossEntropy.but("clamp(min=1)", "clamp(min=1) / math.log(2)")
 """The losses are in bits: nats use the natural logarithm; do not divide by ln 2."""
 
 MinusForgotten = CrossEntropy.but("return loss_of", "return -loss_of").but(
@@ -186,7 +186,7 @@ MinusForgotten = CrossEntropy.but("return loss_of", "return -loss_of").but(
 """The minus sign is missing: ln p is never positive, and a surprisal is never negative."""
 
 
-class TimesCompete(CrossEntropy):
+class PositionsCompete(CrossEntropy):
     """The softmax runs along the length (dim=1), so that positions compete; at each position the
     tokens of the vocabulary compete, along the last axis."""
 
@@ -204,7 +204,7 @@ class TimesCompete(CrossEntropy):
 
 
 class TargetsOverwritten(CrossEntropy):
-    """The caller's targets that do not count are overwritten (`targets[...] = 0`): use
+    """The ignored entries of the caller's targets are overwritten (`targets[...] = 0`): use
     `masked_fill`, which makes a new tensor."""
 
     def cross_entropy(logits, targets, ignore_index):
@@ -214,11 +214,11 @@ class TargetsOverwritten(CrossEntropy):
         return (losses * counted).sum() / counted.sum().clamp(min=1)
 
 
-MeanOverIgnoredToo = CrossEntropy.but("counted.sum().clamp(min=1)", "targets.numel()")
+DividedByAllTargets = CrossEntropy.but("counted.sum().clamp(min=1)", "targets.numel()")
 """The sum leaves the ignored targets out, but it is divided by the number of all targets: the more
 padding, the smaller the loss. Divide by the number of targets that count."""
 
-IgnoredTermsStay = CrossEntropy.but(
+IgnoredTermsCounted = CrossEntropy.but(
     "counted = …\nreturn …",
     "right = logits.log_softmax(dim=-1).gather(-1, targets.clamp(min=0)[..., None])\n"
     "return -right.sum() / (targets != ignore_index).sum().clamp(min=1)",
@@ -239,7 +239,7 @@ MeanOfMeans = CrossEntropy.but(
 """The means of the sequences are averaged, so a token of a short sequence counts more than one of a
 long sequence: add up everything first, and divide once."""
 
-AddedUpOverTime = CrossEntropy.but(
+DividedByTheNumberOfSequences = CrossEntropy.but(
     "return loss_of(…",
     "counted = targets != ignore_index\n"
     'total = F.cross_entropy(logits[counted], targets[counted], reduction="sum")\n'
@@ -248,7 +248,7 @@ AddedUpOverTime = CrossEntropy.but(
 """The loss is divided by the number of sequences only, so it grows with their length: divide by the
 number of targets that count."""
 
-OnlyMinusHundred = CrossEntropy.but(
+IgnoreIndexHardCoded = CrossEntropy.but(
     "return loss_of(…", "return loss_of(logits, targets, -100)"
 ).but("return losses_of(…", "return losses_of(logits, targets, -100)")
 """`ignore_index` is not used: it is an argument, because targets that do not count are not always
@@ -258,10 +258,10 @@ ZeroOverZero = CrossEntropy.but(
     "counted = …\nreturn …",
     "return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)",
 )
-"""A sequence without a target divides 0 by 0, and one NaN spoils every average it enters: its loss
-should be 0 here."""
+"""In a sequence without a target, 0 is divided by 0, and one NaN spoils every average: the loss of
+such a sequence should be 0."""
 
-DividedAndThenReplaced = CrossEntropy.but(
+NanReplacedAfterTheDivision = CrossEntropy.but(
     "return losses_of(…",
     "counted = targets != ignore_index\n"
     "index = targets.masked_fill(~counted, 0).unsqueeze(-1)\n"
@@ -272,12 +272,12 @@ DividedAndThenReplaced = CrossEntropy.but(
 """The 0/0 is replaced after it has happened, and its gradient stays NaN: 0 times infinity. Divide
 by at least 1, so that it never happens."""
 
-TakenOutAsNumbers = CrossEntropy.but(
+ConvertedToPlainNumbers = CrossEntropy.but(
     "return torch.stack(…",
     "losses = [loss_of(x, t, ignore_index).item() for x, t in pairs]\n"
     "return torch.tensor(losses, dtype=logits.dtype)",
 )
-"""The losses of the sequences are copied as plain numbers, which have no gradient: torch.stack
+"""The losses of the sequences are converted to plain numbers, which have no gradient: torch.stack
 joins tensors and keeps their gradients."""
 
 
@@ -301,8 +301,8 @@ ViewWithoutTranspose = SplitHeads.but(
     "batch, length, d_model = x.shape\n"
     "return x.reshape(batch, num_heads, length, d_model // num_heads)",
 )
-"""The shape is correct and the numbers are not: a view only cuts the row of numbers anew, so a head
-gets a few whole tokens. Split d_model into heads first, then swap the axes."""
+"""The shape is correct and the numbers are not: a view only regroups the numbers in their order in
+memory, so a head gets a few whole tokens. Split d_model into heads first, then swap the axes."""
 
 WidthBeforeHeads = SplitHeads.but(
     "return torch.stack(x.chunk(num_heads, dim=2), dim=1)",
@@ -310,10 +310,10 @@ WidthBeforeHeads = SplitHeads.but(
     "return x.reshape(batch, length, d_model // num_heads, num_heads).permute(0, 3, 1, 2)",
 )
 """Each head takes every num_heads-th feature; head 0 should get the first d_head features. In the
-view, num_heads comes before d_head."""
+view, num_heads must come before d_head."""
 
 HeadsBeforeBatch = SplitHeads.but("chunk(num_heads, dim=2), dim=1", "chunk(num_heads, dim=-1)")
-"""The heads are on the first axis; batch stays first, and heads come second."""
+"""The heads are on the first axis; the batch must stay first, with the heads second."""
 
 MergedWithoutTranspose = SplitHeads.but(
     "return torch.cat(list(heads.unbind(dim=1)), dim=2)",
@@ -332,7 +332,7 @@ HeadsAddedUp = SplitHeads.but("torch.cat(list(heads.unbind(dim=1)), dim=2)", "he
 """The heads are added up; merging concatenates them, so that d_model is num_heads times d_head
 again."""
 
-TimeByView = SplitHeads.but(
+AxesSwappedByAView = SplitHeads.but(
     "return torch.stack(list(x.unbind(dim=1)))",
     "batch, length, d_model = x.shape\nreturn x.reshape(length, batch, d_model)",
 )
@@ -345,7 +345,7 @@ KeysInRows = SplitHeads.but("return query …", 'return torch.einsum("bhqd,bhkd-
 AllAxesReversed = SplitHeads.but("transpose(2, 3)", "permute(3, 2, 1, 0)")
 """All axes of the keys are reversed, batch and heads too (.T does that): swap only the last two."""
 
-KeysOfAllHeads = SplitHeads.but(
+KeysSummedOverTheHeads = SplitHeads.but(
     "query @ key.transpose(2, 3)", 'torch.einsum("bhqd,bgkd->bhqk", query, key)'
 )
 """The letter for the heads differs between the two inputs, so einsum sums the keys over all heads:
@@ -380,25 +380,25 @@ CountsTransposed = Bigram.but(
 """A row belongs to the token that follows; it should belong to the token before, so that each row
 is one prediction."""
 
-NormalisedOverThePrevious = Bigram.but("dim=1", "dim=0")
+NormalisedOverThePreviousToken = Bigram.but("dim=1", "dim=0")
 """The columns sum to 1, so they say which token came before. Given the token before, the
-probabilities of the next token must sum to 1: each row sums to 1."""
+probabilities of the next token must sum to 1: normalise each row."""
 
-SumsLaidAlongTheColumns = Bigram.but("1, keepdim=True", "1")
-"""The row sums have lost their axis, so each column is divided by one of them: with keepdim=True
-each row is."""
+ColumnsDividedByTheRowSums = Bigram.but("1, keepdim=True", "1")
+"""The row sums have lost their axis, so each column is divided by one of them: keepdim=True divides
+each row by its own."""
 
-PairsOfAllRows = Bigram.but("sum(dim=1, keepdim=True)", "sum()")
+JointProbabilities = Bigram.but("sum(dim=1, keepdim=True)", "sum()")
 """The whole table is normalised to sum to 1, which gives the probability of each pair; each row
 needs its own total, to give the probability of the next token."""
 
-RepeatedPairsCountOnce = Bigram.but(
+RepeatedPairsCountedOnce = Bigram.but(
     "for previous, …\n    counts[previous, …", "counts[document[:-1], document[1:]] += 1"
 )
 """`counts[rows, columns] += 1` adds 1 to a pair once, however often it occurs among the indices:
 count pair by pair, or with bincount or index_put_(accumulate=True)."""
 
-AcrossTheEnds = Bigram.but("in documents", "in [torch.cat(documents)]", times=2)
+PairsAcrossDocuments = Bigram.but("in documents", "in [torch.cat(documents)]", times=2)
 """The documents are joined first, so the last token of one and the first of the next make a pair
 that is in no document: count within each document."""
 
@@ -416,7 +416,7 @@ NotSmoothed = Bigram.but("(documents, vocab_size) + smoothing", "(documents, voc
 """The smoothing is not used: a pair that was never seen gets probability 0, and its loss is
 infinite when it occurs."""
 
-SmoothedAboveTheLineOnly = Bigram.but(
+SmoothedInTheNumeratorOnly = Bigram.but(
     "counts = pair_counts(documents, …\nreturn …",
     "counts = pair_counts(documents, vocab_size)\n"
     "totals = counts.sum(dim=1, keepdim=True).clamp(min=1)\n"
@@ -425,13 +425,15 @@ SmoothedAboveTheLineOnly = Bigram.but(
 """The smoothing is added to the counts and not to the row sums, so a row sums to more than 1:
 divide by the sum of the smoothed counts."""
 
-BitsForNats = Bigram.but(").mean()", ").mean() / math.log(2)").but("math.log\n", "math.log2\n")
+BitsInsteadOfNats = Bigram.but(").mean()", ").mean() / math.log(2)").but(
+    "math.log\n", "math.log2\n"
+)
 """The losses are in bits: nats use the natural logarithm."""
 
 SignForgotten = Bigram.but("-surprisals", "surprisals")
 """The sign is missing: logarithms of probabilities are negative, a surprisal is positive."""
 
-PairsAddedUp = Bigram.but("documents).mean()", "documents).sum()")
+SumInsteadOfMean = Bigram.but("documents).mean()", "documents).sum()")
 """The surprisals are summed, so a longer text has a larger loss: take their mean."""
 
 AverageOfAverages = Bigram.but(
@@ -444,8 +446,8 @@ LogarithmOfTheMean = Bigram.but("documents).mean()", "documents).exp().mean().lo
 """This is the logarithm of the mean probability; the loss is the mean of the logarithms, in which
 one bad prediction shows."""
 
-ProbabilityForLoss = Bigram.but("math.log\n", "lambda vocab_size: 1 / vocab_size\n")
-"""This is the probability that a uniform prediction gives to the correct token, 1/V; the loss is
+ProbabilityInsteadOfLoss = Bigram.but("math.log\n", "lambda vocab_size: 1 / vocab_size\n")
+"""This is 1/V, the probability that a uniform prediction gives to the correct token; the loss is
 minus its logarithm."""
 
 
@@ -470,15 +472,15 @@ class Activations(Correct, exercise="activations"):
 HalfTheArgument = Activations.but("torch.tanh(x)", "2 * torch.sigmoid(x) - 1")
 """2σ(x) - 1 is tanh(x/2): double x inside the sigmoid."""
 
-TanhByExponentials = Activations.but(
+TanhFromExponentials = Activations.but(
     "torch.tanh(x)", "(x.exp() - (-x).exp()) / (x.exp() + (-x).exp())"
 )
 """For large x the exponentials are infinite, and inf/inf is NaN: torch.sigmoid is stable there."""
 
-SiluForSoftplus = Activations.but("F.softplus(x)", "x * torch.sigmoid(x)")
+SiluInsteadOfSoftplus = Activations.but("F.softplus(x)", "x * torch.sigmoid(x)")
 """x·σ(x) is SiLU, which dips below zero; softplus is ln(1 + e^x), which never does."""
 
-SoftplusForSilu = Activations.but("F.silu(x)", "F.softplus(x)")
+SoftplusInsteadOfSilu = Activations.but("F.silu(x)", "F.softplus(x)")
 """This is softplus, a smooth ReLU that is positive everywhere; SiLU is x·σ(x)."""
 
 SoftplusOverflows = Activations.but("F.softplus(x)", "torch.log(1 + torch.exp(x))")
@@ -491,19 +493,19 @@ SiluOverflows = Activations.but("F.silu(x)", "x * (x.exp() / (1 + x.exp()))")
 RootOfTwoForgotten = Activations.but("F.gelu(x)", "x * (1 + torch.erf(x)) / 2")
 """The normal distribution function is (1 + erf(x/√2)) / 2: the square root is missing."""
 
-ApproximationForTheExact = Activations.but("F.gelu(x)", 'F.gelu(x, approximate="tanh")')
+ApproximateGelu = Activations.but("F.gelu(x)", 'F.gelu(x, approximate="tanh")')
 """gelu uses an approximation; it differs from the exact function in the fourth decimal place."""
 
-ExactForTheApproximation = Activations.but(', approximate="tanh"', "")
+ExactGelu = Activations.but(', approximate="tanh"', "")
 """gelu_tanh is the exact function; models that were trained with the approximation need the
 approximation."""
 
-CubeForgotten = Activations.but(
+CubicTermForgotten = Activations.but(
     "F.gelu(x, …", "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x))"
 )
 """The cubic term 0.044715·x³ inside the tanh is missing."""
 
-RootOnXAlone = Activations.but(
+CubicTermOutsideTheFactor = Activations.but(
     "F.gelu(x, …", "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x + 0.044715 * x**3))"
 )
 """Inside the tanh, √(2/π) multiplies x only; it should multiply the cubic term as well: check the
@@ -526,18 +528,18 @@ class Step(Correct, exercise="gradient_step"):
         return weights - learning_rate * (x.T @ error) / n, bias - learning_rate * error.sum(0) / n
 
 
-Uphill = Step.but("- learning_rate", "+ learning_rate", times=4)
+StepUphill = Step.but("- learning_rate", "+ learning_rate", times=4)
 """The step follows the gradient, which points uphill: subtract it."""
 
-SumForMean = Step.but(" / n", "", times=4)
+SumInsteadOfMean = Step.but(" / n", "", times=4)
 """The gradient is summed over the batch: the loss is a mean, so divide by the number of examples,
 or the step grows with the batch."""
 
-BiasLeftAlone = Step.but(", bias - …", ", bias", times=2)
+BiasNotUpdated = Step.but(", bias - …", ", bias", times=2)
 """The bias is returned unchanged. It is a parameter and has a gradient too: the mean of the errors
 over the examples. (Over the classes, the errors of an example sum to 0.)"""
 
-BiasSeesNewWeights = Step.but(
+BiasGradientFromNewWeights = Step.but(
     "return weights - learning_rate * (error @ x) / n, …",
     "weights = weights - learning_rate * (error @ x) / n\n"
     "error = torch.sigmoid(x @ weights + bias) - labels\n"
@@ -573,13 +575,13 @@ EveryLabelForEveryExample = Step.but(
 `p[torch.arange(n), labels]`, or a one-hot matrix."""
 
 ClassesCountedFromTheLabels = Step.but("labels, len(bias)", "labels")
-"""`F.one_hot(labels)` takes the largest label of the batch for the last class: a batch need not
+"""`F.one_hot(labels)` takes the largest label in the batch to be the last class: a batch need not
 contain every class, so specify the number of classes."""
 
 ExamplesCompete = Step.but("dim=1", "dim=0")
-"""The softmax runs over the examples (dim=0); for one example the classes compete."""
+"""The softmax runs over the examples (dim=0); the classes of one example should compete."""
 
-DividedByTheClassesToo = Step.but(
+AlsoDividedByTheNumberOfClasses = Step.but(
     "len(bias))\nn = len(labels)", "len(bias))\nn = len(labels) * len(bias)"
 )
 """The gradient is divided by the number of classes as well: the loss is a mean over examples, and
@@ -625,11 +627,13 @@ ScaledByTheRate = Dropout.but(
 """The features that are kept are divided by the rate, as in the published function. Divide by the
 probability that a feature is kept, 1 - rate."""
 
-RateIsTheShareKept = Dropout.but("(noise >= rate) / (1 - rate)", "(noise < rate) / rate")
-"""Both lines now agree, but on the other meaning: the rate is the probability to drop a feature,
-and this keeps it with that probability."""
+RateTakenForTheKeepProbability = Dropout.but(
+    "(noise >= rate) / (1 - rate)", "(noise < rate) / rate"
+)
+"""Both lines now agree, but on the wrong meaning: the rate is the probability of dropping a
+feature, and this keeps it with that probability."""
 
-BelowTheRateIsKept = Dropout.but("noise >= rate", "noise < rate")
+KeptBelowTheRate = Dropout.but("noise >= rate", "noise < rate")
 """The scale is correct, but the wrong features are kept: drop a feature where its noise is below
 the rate."""
 
@@ -647,7 +651,7 @@ ScaledInEvaluationToo = Dropout.but(
 """The features are scaled in training and again in evaluation: one of the two is enough, and here
 it is training that scales."""
 
-DividedByTheShareFound = Dropout.but(
+DividedByTheObservedFraction = Dropout.but(
     "return x * (noise >= rate) / (1 - rate) if training else x",
     "if not training:\n"
     "    return x\n"
@@ -657,7 +661,7 @@ DividedByTheShareFound = Dropout.but(
 """The scale is the fraction that happened to be kept, so each feature depends on which others were
 dropped: divide by the expected fraction, 1 - rate."""
 
-DroppedAtTheRateToo = Dropout.but("noise >= rate", "noise > rate")
+NoiseEqualToTheRateDropped = Dropout.but("noise >= rate", "noise > rate")
 """A feature whose noise is exactly the rate is dropped: drop only where the noise is below the
 rate. At rate 0, a noise of 0 would drop a feature."""
 
@@ -685,7 +689,7 @@ class CheckSoftmax(Correct, exercise="check_softmax"):
             assert alike(softmax(scores, dim), torch.softmax(scores, dim)), f"wrong, dim {dim}"
 
 
-NothingCanFail = CheckSoftmax.but(
+NothingAsserted = CheckSoftmax.but(
     "generator = …\n    assert …",
     "weights = softmax(torch.randn(3, 4), -1)\n"
     "torch.allclose(weights.sum(-1), torch.ones(3))\n"
@@ -694,14 +698,14 @@ NothingCanFail = CheckSoftmax.but(
 """No wrong softmax fails this test: assert something, on scores for which a wrong softmax gives
 different weights, such as rows that lie 1000 apart."""
 
-OnlyTheSum = CheckSoftmax.but("40 * scores, ", "").but(
+OnlyTheSumTested = CheckSoftmax.but("40 * scores, ", "").but(
     "assert …",
     "total = softmax(scores, dim).sum(dim)\nassert alike(total, torch.ones_like(total))",
 )
 """Only the sums are tested, and many wrong weights sum to 1: compare the weights with known
 ones."""
 
-OnlyOneDimension = CheckSoftmax.but(
+OnlyOneDimensionTested = CheckSoftmax.but(
     "for …\n    assert …", "assert alike(softmax(scores, -1), torch.softmax(scores, -1))"
 )
 """Only one dimension is tested, so a softmax that ignores the argument goes unnoticed."""
@@ -710,7 +714,7 @@ OnlyHarmlessScores = CheckSoftmax.but("scores = torch.cat(…", "")
 """All scores are between -3 and 3, where nothing overflows and nothing is clamped: try scores
 around 1000 and around -1000 too."""
 
-NoNumberGetsPast = CheckSoftmax.but(
+NanGetsPast = CheckSoftmax.but(
     "assert …",
     "difference = (softmax(scores, dim) - torch.softmax(scores, dim)).abs()\n"
     "assert not (difference > 1e-4).any()",
@@ -718,7 +722,7 @@ NoNumberGetsPast = CheckSoftmax.but(
 """NaN > tolerance is False, so a softmax full of NaN passes: test whether every difference is
 small, not whether one is large."""
 
-RoundingForbidden = (
+NoToleranceForRounding = (
     CheckSoftmax.but("return bool(…", "return bool((seen == expected).all())")
     .but("assert alike", "assert torch.equal")
     .but("randn(3, 4", "randn(50, 7")
@@ -731,42 +735,44 @@ SumsExactlyOne = CheckSoftmax.but("randn(3, 4", "randn(100, 7").but(
 )
 """The sums are required to be exactly 1, and after rounding they rarely are: allow a tolerance."""
 
-AsksForMoreThanWasAgreed = CheckSoftmax.but(
+TestsUnspecifiedBehaviour = CheckSoftmax.but(
     "generator = …",
     "weights = softmax(torch.full((2, 3), -math.inf), -1)\n"
     "assert alike(weights, torch.zeros(2, 3))\n"
     "generator = torch.Generator().manual_seed(1)",
 )
-"""It requires one particular result for a row of minus infinities, on which correct implementations
-differ: torch's returns NaN there."""
+"""The test requires one particular result for a row of minus infinities, on which correct
+implementations differ: torch's returns NaN there."""
 
-NoNumberAgrees = CheckSoftmax.but(
+NanAgrees = CheckSoftmax.but(
     "return bool(…", "return not bool(((seen - expected).abs() > 1e-5).any())"
 )
 """Comparing NaN with anything gives False, so a search for large differences finds none: test
 whether every difference is small."""
 
-TooSmallIsFine = CheckSoftmax.but("return bool(…", "return bool(((seen - expected) <= 1e-5).all())")
+SignedDifference = CheckSoftmax.but(
+    "return bool(…", "return bool(((seen - expected) <= 1e-5).all())"
+)
 """The difference keeps its sign, so numbers that are too small always agree: take the absolute
 value."""
 
-ShapesStretched = CheckSoftmax.but("if …\n    return False", "")
+ShapesBroadcast = CheckSoftmax.but("if …\n    return False", "")
 """Subtraction broadcasts one shape to the other, so a single number can agree with a whole table:
 compare the shapes first."""
 
-NoNumberEqualsItself = CheckSoftmax.but(
+NanEqualsNan = CheckSoftmax.but(
     "return bool(…", "return torch.allclose(seen, expected, rtol=0, atol=1e-5, equal_nan=True)"
 )
 """NaN is taken to equal NaN, so a softmax that returns NaN could pass. NaN agrees with nothing
 (omit equal_nan=True)."""
 
-RelativeToleranceLeft = CheckSoftmax.but(
+RelativeToleranceNotZero = CheckSoftmax.but(
     "return bool(…", "return torch.allclose(seen, expected, atol=1e-5)"
 )
 """torch.allclose adds rtol times the expected number to atol, and rtol is not 0 by default: large
 numbers may then differ by more."""
 
-TooMuchIsForgiven = CheckSoftmax.but(
+ToleranceTooLarge = CheckSoftmax.but(
     "return bool(…", "return bool(((seen - expected).abs() <= 1e-3).all())"
 )
 """The comparison is too tolerant: each number must be correct to within 0.00001, and an average

@@ -487,8 +487,8 @@ def around(before=lambda value: value, after=lambda output: output):
 RIGHT = {
     "attention as in 1.4": averaging(lambda scores: scores.softmax(dim=-1)),
     "torch's own attention": F.scaled_dot_product_attention,
-    "a very cold softmax": averaging(lambda scores: (50 * scores).softmax(dim=-1)),
-    "the plain mean": averaging(lambda scores: (0 * scores).softmax(dim=-1)),
+    "a softmax at a very low temperature": averaging(lambda scores: (50 * scores).softmax(dim=-1)),
+    "the plain mean of the values": averaging(lambda scores: (0 * scores).softmax(dim=-1)),
 }
 NO_AVERAGES = {
     "the weights of a query sum to more than 1": averaging(

@@ -30,19 +30,19 @@ FactorTwoForgotten = Kernel.but("(2 * bandwidth**2)", "bandwidth**2")
 BandwidthNotSquared = Kernel.but("* bandwidth**2", "* bandwidth")
 """The squared distance is divided by the bandwidth, not by its square."""
 
-NeverDividedByTheTotal = Kernel.but("softmax(dim=-1)", "exp()")
+WeightsNotNormalised = Kernel.but("softmax(dim=-1)", "exp()")
 """The kernel weights are not normalised: divide them by their sum over the keys."""
 
-TotalOverQueries = Kernel.but("softmax(dim=-1)", "softmax(dim=-2)")
+NormalisedOverQueries = Kernel.but("softmax(dim=-1)", "softmax(dim=-2)")
 """The weights are divided by their sum over the queries; each query needs its own total."""
 
-UnderflowFarAway = Kernel.but(
+UnderflowFarFromTheKeys = Kernel.but(
     "return (-squared / (2 * bandwidth**2)).softmax(dim=-1) @ value",
     "weights = (-squared / (2 * bandwidth**2)).exp()\n"
     "return (weights / weights.sum(dim=-1, keepdim=True)) @ value",
 )
-"""Far from every key all weights underflow to 0, and 0/0 is NaN: take the softmax of the exponents
-instead of dividing exponentials."""
+"""For a query far from every key, all weights underflow to 0, and 0/0 is NaN: take the softmax of
+the exponents instead of dividing exponentials."""
 
 ScaleWithFactorTwo = Kernel.but("1 / bandwidth**2", "1 / (2 * bandwidth**2)")
 """Expand the square: the 2 in front of query · key cancels the 2 in the denominator."""
@@ -61,7 +61,7 @@ TimesTemperature = Lookup.but("scores / temperature", "scores * temperature")
 """The scores are multiplied by the temperature, so a high temperature makes the lookup sharper:
 divide by it."""
 
-WinnersAddedUp = Lookup.but(
+BestMatchesAddedUp = Lookup.but(
     "return torch.stack(…", "return (scores == scores.amax(dim=-1, keepdim=True)).double() @ value"
 )
 """At temperature 0 the values of all keys that match equally well are summed, so that the weights
@@ -75,7 +75,7 @@ TemperatureAfterSoftmax = Lookup.but(
 SoftmaxOverQueries = Lookup.but("softmax(dim=-1)", "softmax(dim=-2)")
 """The softmax runs over the queries (dim=-2); each query chooses among keys (dim=-1)."""
 
-OverflowWhenCold = Lookup.but(
+OverflowAtLowTemperature = Lookup.but(
     "return (scores / temperature).softmax(dim=-1) @ value",
     "weights = (scores / temperature).exp()\n"
     "return (weights / weights.sum(dim=-1, keepdim=True)) @ value",
@@ -83,7 +83,7 @@ OverflowWhenCold = Lookup.but(
 """exp() of a large score is infinite, and inf/inf is NaN: subtract the largest score first, as
 softmax does."""
 
-ScaledAsWell = Lookup.but(
+AlsoScaledByTheWidth = Lookup.but(
     "query @ key.transpose(-2, -1)", "query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5"
 )
 """The scores are also divided by the square root of the width: here they are divided by the
@@ -113,9 +113,9 @@ class Scores(Correct, exercise="raw_scores"): ...
 KeysAsRows = Scores.but(
     "return (x @ w_query) …", "return (x @ w_key) @ (x @ w_query).transpose(-2, -1)"
 )
-"""Rows hold keys and columns hold queries: the matrix is transposed."""
+"""The matrix is transposed: its rows belong to keys and its columns to queries."""
 
-QueryMapUsedTwice = Scores.but("x @ w_key)", "x @ w_query)")
+QueryProjectionUsedTwice = Scores.but("x @ w_key)", "x @ w_query)")
 """Queries and keys come from the same projection, so the scores stay symmetric."""
 
 MadeSymmetric = Scores.but(
@@ -124,21 +124,21 @@ MadeSymmetric = Scores.but(
 )
 """The scores are averaged with their transpose, which removes the asymmetry."""
 
-MapsForgotten = Scores.but("(x @ w_query) @ (x @ w_key)", "x @ x")
+ProjectionsForgotten = Scores.but("(x @ w_query) @ (x @ w_key)", "x @ x")
 """The tokens themselves are compared; neither projection is used."""
 
-MixingMatrixBackwards = Scores.but("w_query @ w_key.T", "w_key @ w_query.T")
+MixingMatrixTransposed = Scores.but("w_query @ w_key.T", "w_key @ w_query.T")
 """The mixing matrix is transposed: for row vectors it is w_query times w_key transposed."""
 
 MixingMatrixInHeadSpace = Scores.but("w_query @ w_key.T", "w_query.T @ w_key")
 """The factors are in the wrong order, and the product is d_head by d_head: the matrix between two
 tokens is d_model by d_model."""
 
-AsymmetryBySquares = Scores.but("/ scores.norm()", "/ scores.square().sum()")
+AsymmetryDividedByTheSquare = Scores.but("/ scores.norm()", "/ scores.square().sum()")
 """The difference is divided by the square of the norm, so doubling the scores halves it: divide by
 the norm."""
 
-AsymmetryOfTheLargest = Scores.but(
+AsymmetryOfTheLargestEntries = Scores.but(
     "(scores - scores.T).norm() / scores.norm()",
     "(scores - scores.T).abs().max() / scores.abs().max()",
 )
@@ -235,16 +235,16 @@ class LogitStd(Correct, exercise="logit_std"):
         return torch.special.entr(weights).sum(dim=-1)
 
 
-VarianceInsteadOfSpread = LogitStd.but("math.sqrt(d_head) * scale", "d_head * scale**2")
+VarianceInsteadOfStandardDeviation = LogitStd.but("math.sqrt(d_head) * scale", "d_head * scale**2")
 """This is the variance; the standard deviation is its square root."""
 
-SpreadsAdded = LogitStd.but("math.sqrt(d_head)", "d_head")
-"""Of independent terms the variances add, not the standard deviations."""
+StandardDeviationsAdded = LogitStd.but("math.sqrt(d_head)", "d_head")
+"""For independent terms, the variances add, not the standard deviations."""
 
 ScaleIgnored = LogitStd.but("(d_head) * scale", "(d_head)")
 """The scale is not applied."""
 
-CalledNormal = LogitStd.but("6 / d_head", "0.0")
+TakenForANormalDistribution = LogitStd.but("6 / d_head", "0.0")
 """A sum of products is not normal: each product has excess kurtosis 6, and d_head of them still
 have 6 / d_head."""
 
@@ -258,7 +258,7 @@ EntropyInBits = LogitStd.but("sum(dim=-1)", "sum(dim=-1) / math.log(2)")
 ZeroTimesMinusInfinity = LogitStd.but("torch.special.entr(weights)", "-(weights * weights.log())")
 """The logarithm of a weight of 0 is minus infinity, and 0 times that is NaN; its limit is 0."""
 
-AllRowsTogether = LogitStd.but("sum(dim=-1)", "sum()")
+EntropySummedOverRows = LogitStd.but("sum(dim=-1)", "sum()")
 """The entropies of all rows are summed; each query has its own."""
 
 
@@ -277,7 +277,7 @@ class WorkedRow(Correct, exercise="worked_row"):
 ScaleLeftOut = WorkedRow.but("query / math.sqrt(len(query))", "query")
 """The scale is missing from scores and weights, as in the printed example."""
 
-ScoresPrintedUnscaled = WorkedRow.but("query / math.sqrt(len(query))", "query").but(
+ScoresReturnedUnscaled = WorkedRow.but("query / math.sqrt(len(query))", "query").but(
     "scores.softmax", "(scores / math.sqrt(len(query))).softmax"
 )
 """The weights are correct, but the scores are returned unscaled."""
@@ -285,18 +285,18 @@ ScoresPrintedUnscaled = WorkedRow.but("query / math.sqrt(len(query))", "query").
 RootLeftOut = WorkedRow.but("math.sqrt(len(query))", "len(query)")
 """The scores are divided by the width of a key instead of its square root."""
 
-RankedUpwards = WorkedRow.but("argsort(descending=True)", "argsort()", times=2)
+RankedFromTheWorst = WorkedRow.but("argsort(descending=True)", "argsort()", times=2)
 """The rankings run from the worst key to the best."""
 
-CosineByQueryLength = WorkedRow.but("keys.norm(dim=-1)", "query.norm()")
-"""For the cosine only the query's length is divided out, which does not change the order: divide by
-the length of each key."""
+CosineWithoutTheKeyNorms = WorkedRow.but("keys.norm(dim=-1)", "query.norm()")
+"""The cosine is divided by the query's norm only, which does not change the order: divide by the
+norm of each key as well."""
 
-DistanceForDirection = WorkedRow.but("dot = …", "distance = (keys - query).norm(dim=-1)").but(
+DistanceInsteadOfDirection = WorkedRow.but("dot = …", "distance = (keys - query).norm(dim=-1)").but(
     "return dot.argsort(descending=True), …",
     "return (keys @ query).argsort(descending=True), distance.argsort()",
 )
-"""The second ranking is by distance; direction is the angle between the vectors."""
+"""The second ranking is by distance; rank by direction, the angle between the vectors."""
 
 
 # 1.9 ------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class NothingCaught(CheckHull):
         assert attention(query, key, value @ torch.randn(6, 3)).shape == (5, 3)
 
 
-TooSmallGetsPast = CheckHull.but(
+TooSmallOutputsPass = CheckHull.but(
     "2 * torch.randn(11, 4, generator=generator)", "torch.randn(5, 4, generator=generator)"
 ).but("assert …\nassert (output …", "assert (output <= value.amax(dim=0) + 1e-5).all()")
 """Outputs that are too small get past: test the lower end as well, on values that are all far above
@@ -347,7 +347,7 @@ AllValuesEqual = CheckHull.but("query = 2 …", "query = torch.randn(5, 4, gener
 """With all values equal, weights that sum to 1 look correct even if some are negative."""
 
 
-class OnlyStretched(CheckHull):
+class MatrixOnlyScales(CheckHull):
     """The map only multiplies all features by one positive number, which commutes even with
     clamping at zero: take a matrix that mixes features."""
 
@@ -422,7 +422,7 @@ ScaleForgottenBackward = Backward.but("(grad_weights - mean) * scale", "(grad_we
 """The scale multiplies the scores, so it multiplies the gradients with respect to query and key
 too."""
 
-SoftmaxRowForgotten = Backward.but(
+WeightedMeanNotSubtracted = Backward.but(
     "grad_weights = …\ngrad_scores = …",
     "grad_scores = weights * (grad_output @ value.transpose(-2, -1)) * scale",
 )
@@ -431,7 +431,7 @@ SoftmaxRowForgotten = Backward.but(
 MeanOverQueries = Backward.but("dim=-1,", "dim=-2,")
 """The mean that is subtracted is taken over the queries; a softmax row runs over the keys."""
 
-ScoresForWeights = Backward.but(
+ScoresInsteadOfWeights = Backward.but(
     "weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)",
     "scores = query @ key.transpose(-2, -1) * scale\nweights = scores.softmax(dim=-1)",
 ).but("weights.transpose", "scores.transpose")
@@ -466,7 +466,7 @@ class Mended(Correct, exercise="mended_attention"):
 LeftAsPublished = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]").but(
     "scaled.softmax", "scores.softmax"
 )
-"""Nothing changed: the softmax still uses the unscaled scores."""
+"""Nothing has changed: the softmax still uses the unscaled scores."""
 
 SecondBugLeft = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]")
 """The scaled scores are now used, but they are divided by the width itself: the square root is
@@ -482,7 +482,7 @@ ScaledTwice = (
     .but("scaled = …", "scores = (query / root) @ (key / root).transpose(-2, -1) / root")
     .but("scaled.softmax", "scores.softmax")
 )
-"""Query and key are both divided by the whole root, so the scores are scaled twice."""
+"""Query and key are both divided by the square root of d_head, so the scores are scaled twice."""
 
 WidthOfTheValues = Mended.but(
     "scores = …\nweights = …",
@@ -497,18 +497,18 @@ class Projected(Correct, exercise="project_after_mixing"):
         return (weights @ tokens) @ w_value + weights.sum(dim=-1, keepdim=True) * b_value
 
 
-BiasAlwaysWhole = Projected.but("weights.sum(dim=-1, keepdim=True) * b_value", "b_value")
-"""The whole bias is added whatever a row sums to: a row of weights that sums to s carries s times
-the bias."""
+FullBiasAlways = Projected.but("weights.sum(dim=-1, keepdim=True) * b_value", "b_value")
+"""The full bias is added whatever the row sums to: a row of weights that sums to s gets s times the
+bias."""
 
-BiasYesOrNo = Projected.but(
+FullBiasForAnyWeight = Projected.but(
     "weights.sum(dim=-1, keepdim=True) *", "(weights.sum(dim=-1, keepdim=True) > 0) *"
 )
-"""A row with any weight at all gets the whole bias: a row of weights that sums to s carries s times
-the bias."""
+"""A row with any weight at all gets the full bias: a row of weights that sums to s gets s times the
+bias."""
 
 BiasForgotten = Projected.but("w_value + weights.sum(dim=-1, keepdim=True) * b_value", "w_value")
-"""The bias has disappeared."""
+"""The bias is missing."""
 
 BiasOncePerKey = Projected.but("weights.sum(dim=-1, keepdim=True)", "len(tokens)")
 """The bias is added once per key; multiply it by the sum of the row of weights instead."""
@@ -521,5 +521,5 @@ RowsNormalised = Projected.but(
 """The rows are normalised to sum to 1, which the exercise does not ask for: a row that sums to less
 must keep its smaller output."""
 
-BiasMixedFirst = Projected.but("dim=-1, keepdim=True", ") / len(weights")
-"""The bias is weighted by columns: it must be multiplied by the sum of each row."""
+BiasTimesTheMeanRowSum = Projected.but("dim=-1, keepdim=True", ") / len(weights")
+"""The bias is multiplied by the mean of all row sums; multiply it by the sum of each row."""

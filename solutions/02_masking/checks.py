@@ -44,7 +44,7 @@ def attention_oracle(query, key, value, mask):
 
 @oracle
 def not_later(q_len, k_len):
-    """Causality by hand, number by number; the queries are the last of the positions."""
+    """Causality by hand, number by number; the queries are the last positions."""
     earlier = k_len - q_len
     rows = [[k <= earlier + q for k in range(k_len)] for q in range(q_len)]
     return torch.tensor(rows, dtype=torch.bool)
@@ -470,8 +470,8 @@ def audited_models(case):
         "normalises over the tokens": (with_statistics_over_tokens, everything),
         "sees the newest three tokens": (lambda x: x + attend(window)(x), window),
         "sees only the previous token": (one_late, everything.tril(-1) & everything.triu(-1)),
-        "has a weak dependence": (faint, causal),
-        "looks back only, but whose fourteenth digit depends on all tokens": (rounding, causal),
+        "depends only weakly on earlier tokens": (faint, causal),
+        "looks back only, but its fourteenth digit depends on all tokens": (rounding, causal),
         "passes on one feature": (by_one_feature, causal),
         "multiplies tokens by earlier ones": (gated, causal),
         "depends on the direction of a token, not on its norm": (by_direction, causal),
@@ -514,8 +514,8 @@ def expect_audit(subject, case, *descriptions):
             ("depends", "does not") if seen[output, source] else ("does not depend", "does")
         )
         return (
-            f"on a model that {description}: you say that output {output} {says} on input {source}, "
-            f"and it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} entries"
+            f"on a model that {description}: you report that output {output} {says} on input "
+            f"{source}, but it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} entries"
         )
 
     for description in descriptions:
@@ -588,8 +588,8 @@ class TestCausalityAudit:
     @points(1)
     def test_a_faint_influence_counts_and_rounding_does_not(self, subject, case):
         descriptions = [
-            "has a weak dependence",
-            "looks back only, but whose fourteenth digit depends on all tokens",
+            "depends only weakly on earlier tokens",
+            "looks back only, but its fourteenth digit depends on all tokens",
         ]
         expect_audit(subject, case, *descriptions)
 

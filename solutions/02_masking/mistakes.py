@@ -20,9 +20,9 @@ TriangleFlipped = Causal.but(").tril(", ").triu(")
 OneStepAhead = Causal.but("- q_len", "- q_len + 1")
 """The diagonal is off by one: each query sees the token that it is supposed to predict."""
 
-ItselfHidden = Causal.but("- q_len", "- q_len - 1")
-"""The diagonal is off by one: a query may see itself. Otherwise the first one sees nothing at all,
-and a softmax over nothing is NaN."""
+DiagonalMasked = Causal.but("- q_len", "- q_len - 1")
+"""The diagonal is off by one: a query must see itself. Otherwise the first one sees nothing, and a
+softmax over nothing is NaN."""
 
 AlignedToTheFirstKey = Causal.but("tril(diagonal=k_len - q_len)", "tril()")
 """The queries are taken for the first positions; they are the last ones, because the cached keys
@@ -40,7 +40,7 @@ TrueMeansHidden = Causal.but("tril(diagonal=k_len - q_len)", "triu(diagonal=k_le
 OnesAndZeros = Causal.but("k_len, dtype=torch.bool", "k_len")
 """The mask holds the numbers 1 and 0 instead of True and False: ~ and & do not work on it."""
 
-ReadyToBeAdded = Causal.but(
+AdditiveMask = Causal.but(
     "return …", "return torch.full((q_len, k_len), -math.inf).triu(diagonal=k_len - q_len + 1)"
 )
 """This is an additive mask of 0 and minus infinity; return a boolean one."""
@@ -60,7 +60,7 @@ QueriesMasked = Padding.but(
 PolarityInverted = Padding.but("(k_len) < lengths", "(k_len) >= lengths")
 """True marks the padding: here True means that attention is allowed."""
 
-OneTooMany = Padding.but("(k_len) < lengths", "(k_len) <= lengths")
+OneKeyTooMany = Padding.but("(k_len) < lengths", "(k_len) <= lengths")
 """The first padded position is not masked: a sequence of length n has positions 0 to n - 1."""
 
 CountedFromOne = Padding.but("(k_len)", "(1, k_len + 1)")
@@ -70,24 +70,24 @@ TwoAxesOnly = Padding.but("return …", "return torch.arange(k_len) < lengths[:,
 """The axes of heads and queries are missing: (batch, k_len) is broadcast as (q_len, k_len), so the
 batch is taken for the queries."""
 
-HeadsForgotten = Padding.but(
+HeadAxisForgotten = Padding.but(
     "return …", "return (torch.arange(k_len) < lengths[:, None])[:, None, :]"
 )
 """An axis is missing: three axes are aligned with the last three of (batch, heads, q_len, k_len),
 so the batch is taken for the heads."""
 
-BatchOnTheAxisOfHeads = Padding.but(
+BatchOnTheHeadAxis = Padding.but(
     "return …", "return (torch.arange(k_len) < lengths[:, None])[None, :, None, :]"
 )
 """The batch is on the axis of the heads, so each head masks the padding of a different sequence."""
 
-PaddingInFront = Padding.but("(k_len) < lengths", "(k_len) >= k_len - lengths")
+PaddingOnTheLeft = Padding.but("(k_len) < lengths", "(k_len) >= k_len - lengths")
 """The mask hides the first positions; the padding comes after the real tokens."""
 
 AsLongAsTheLongest = Padding.but("(k_len)", "(int(lengths.max()))")
 """The mask is as long as the longest sequence; the keys may be padded further, to k_len."""
 
-QueriesMaskedToo = Padding.but(
+PaddedQueriesMaskedToo = Padding.but(
     "return (torch.arange(k_len) < lengths[:, None])[:, None, None, :]",
     "real = torch.arange(k_len) < lengths[:, None]\n"
     "return (real[:, :, None] & real[:, None, :])[:, None]",
@@ -116,7 +116,7 @@ class Combined(Correct, exercise="combine_masks"):
         return allowed & window_mask(length, window) & document_mask(documents)
 
 
-AnyMaskWillDo = Combined.but(
+MasksCombinedByOr = Combined.but(
     "allowed = …", "allowed = prefix_mask(prefix_lengths, length) | real"
 ).but("return allowed …", "return allowed | window_mask(length, window) | document_mask(documents)")
 """The masks are combined by “or”: a key is visible only if every mask allows it."""
@@ -125,7 +125,7 @@ PrefixJoinedByAnd = Combined.but(") | (place", ") & (place")
 """Prefix and causality are combined by “and”, so that no query sees more than the prefix: allow the
 prefix or what came before."""
 
-PrefixLost = Combined.but(
+PrefixMaskCausal = Combined.but(
     "def prefix_mask(prefix_lengths, …\n    place = …",
     "def prefix_mask(prefix_lengths, length):\n"
     "    causal = torch.ones(length, length, dtype=torch.bool).tril()",
@@ -136,15 +136,15 @@ directions."""
 PrefixOneTooLong = Combined.but("place < prefix_lengths", "place <= prefix_lengths")
 """A prefix of n tokens has positions 0 to n - 1: the token after it does not belong to it."""
 
-PrefixAboveAll = Combined.but(
+PrefixOverridesOtherMasks = Combined.but(
     "real = …\nreturn …",
     "place = torch.arange(length)\n"
     "allowed = (place <= place[:, None]) & (place < lengths[:, None, None, None])\n"
     "allowed = allowed & window_mask(length, window) & document_mask(documents)\n"
     "return allowed | (place < prefix_lengths[:, None, None, None])",
 )
-"""The prefix is added at the end and shows again what other masks have hidden: combine it with
-causality first, then with the others."""
+"""The prefix is allowed last, by “or”, so keys that other masks hide are visible again: combine it
+with causality first, then with the others."""
 
 WindowTooWide = Combined.but("place < window", "place <= window")
 """The window is one too wide: it counts the query itself, so `window` positions back is too far."""
@@ -163,30 +163,30 @@ WindowIsCausal = Combined.but(
 """The window hides all later keys, so it undoes the prefix: each mask states one rule, and the
 window limits only how far back."""
 
-DocumentsComparedWithPlaces = Combined.but(
+DocumentComparedWithPosition = Combined.but(
     "return (documents[:, :, None] == documents[:, None, :])[:, None]",
     "place = torch.arange(documents.shape[1])\n"
     "return (documents[:, None, :] == place[:, None])[:, None]",
 )
-"""The id of the key's text is compared with the position of the query: compare it with the id of
-the query's text."""
+"""The id of the key's document is compared with the query's position: compare it with the id of the
+query's document."""
 
-LargerNumbersReadSmaller = Combined.but(
+SmallerIdsVisible = Combined.but(
     "documents[:, :, None] == documents", "documents[:, :, None] >= documents"
 )
-"""A text sees all texts whose id is not larger; it should see only itself, and the order of the ids
-means nothing."""
+"""A document sees all documents whose id is not larger; it should see only itself, because the
+order of the ids means nothing."""
 
-NeighboursCompared = Combined.but(
+NewDocumentAtEveryIdChange = Combined.but(
     "return (documents[:, :, None] == documents[:, None, :])[:, None]",
     "changes = (documents[:, 1:] != documents[:, :-1]).cumsum(dim=1)\n"
     "counted = F.pad(changes, (1, 0))\n"
     "return (counted[:, :, None] == counted[:, None, :])[:, None]",
 )
-"""A new text is counted wherever the id changes. A text that continues after another one is still
-the same text: compare the ids themselves."""
+"""A new document is counted wherever the id changes. A document that continues after another one is
+still the same: compare the ids themselves."""
 
-CausalBesides = Combined.but(
+CausalMaskCombinedToo = Combined.but(
     "allowed = …", "allowed = prefix_mask(prefix_lengths, length) & real & document_mask(documents)"
 ).but("return allowed …", "return (allowed & window_mask(length, window)).tril()")
 """A causal mask is also combined by "and" and undoes the prefix: the prefix mask already says what
@@ -202,14 +202,14 @@ DocumentsForgotten = Combined.but(
     "allowed = …\nreturn …",
     "return prefix_mask(prefix_lengths, length) & real & window_mask(length, window)",
 )
-"""The document mask is not combined with the others: texts still see one another."""
+"""The document mask is not combined with the others: documents still see one another."""
 
 PaddingForgotten = Combined.but(
     "real = …\nreturn …",
     "allowed = prefix_mask(prefix_lengths, length) & window_mask(length, window)\n"
     "return allowed & document_mask(documents)",
 )
-"""The padding is still visible as a key."""
+"""Padded keys are still visible."""
 
 
 # 2.3 ------------------------------------------------------------------------------------------
@@ -219,11 +219,13 @@ class Masked(Correct, exercise="masked_softmax"):
         return weights.masked_fill(~mask, 0.0)
 
 
-TenThousandLess = Masked.but("weights = …", "weights = (scores + -1e4 * ~mask).softmax(dim=-1)")
+TenThousandSubtracted = Masked.but(
+    "weights = …", "weights = (scores + -1e4 * ~mask).softmax(dim=-1)"
+)
 """Masked scores are reduced by 10,000, and one that is larger than that still gets weight: no
 finite number is enough, so replace the score instead of adding to it."""
 
-MultipliedBefore = Masked.but(
+ScoresMultipliedByTheMask = Masked.but(
     "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)", "(scores * mask)"
 ).but("weights.masked_fill(~mask, 0.0)", "weights * mask.any(dim=-1, keepdim=True)")
 """The scores are multiplied by the mask: a score of 0 is an ordinary score, and its key gets
@@ -234,14 +236,14 @@ ZeroedAfterwards = Masked.but(
 )
 """The weights of masked keys are set to 0 after the softmax, so the rest no longer sum to 1."""
 
-DividedAfterwards = Masked.but(
+RenormalisedAfterwards = Masked.but(
     "weights = …\nreturn …",
     "weights = scores.softmax(dim=-1) * mask\n"
     "total = weights.sum(dim=-1, keepdim=True)\n"
     "return weights / total.masked_fill(total == 0, 1.0)",
 )
-"""Masked keys take part in the softmax and are divided out afterwards: if one has a large score,
-the weights of the others underflow to 0. Mask the scores before the softmax."""
+"""Masked keys take part in the softmax, and the other weights are renormalised afterwards: a masked
+key with a large score makes them underflow to 0. Mask the scores before the softmax."""
 
 NotLowEnough = Masked.but(
     "weights = …\nreturn …",
@@ -262,17 +264,17 @@ MinusTwenty = Masked.but("torch.finfo(scores.dtype).min", "-20.0").but(
 """Masked keys get the score -20, which is not low enough: a little always leaks through, and much
 where other scores are lower still. Minus infinity is below every score."""
 
-NothingSharedOut = Masked.but(
+NanForAFullyMaskedRow = Masked.but(
     "weights = …\nreturn …", "return scores.masked_fill(~mask, -math.inf).softmax(dim=-1)"
 )
 """A row in which nothing is allowed becomes 0/0, which is NaN, whether in a softmax of minus
 infinities or in a division by a sum of 0: handle such rows separately."""
 
-EqualSharesOfNothing = Masked.but(
+UniformWeightsForAMaskedRow = Masked.but(
     "weights = …\nreturn …", "return scores.masked_fill(~mask, -1e9).softmax(dim=-1)"
 )
 """Where nothing is allowed, all scores are set to the same number (-1e9, say), so the masked keys
-share the weight: the weights of such a row should be all 0."""
+share the weight: the weights of such a row should all be 0."""
 
 MillionSubtracted = Masked.but(
     "weights = …\nreturn …",
@@ -284,15 +286,15 @@ them, which does not change the softmax: the row is as if nothing were masked.""
 AllowedScoresRaised = Masked.but(
     "weights = …", "weights = (scores + 1e4 * mask.to(scores.dtype)).softmax(dim=-1)"
 )
-"""Allowed scores are raised by 10,000, where half precision counts in steps of 8 or of 64:
-different scores are rounded to the same number. Add nothing to allowed scores."""
+"""Allowed scores are raised by 10,000, where half precision has steps of 8 or 64: different scores
+are rounded to the same number. Leave allowed scores unchanged."""
 
 TooSmallForFloat16 = Masked.but(
     "weights = …\nreturn …",
     "return scores.masked_fill(~mask, -1e9).softmax(dim=-1).masked_fill(~mask, 0.0)",
 )
-"""float16 ends at 65,504, so -1e9 does not exist there: take minus infinity, or the smallest number
-of the scores' own dtype."""
+"""The largest float16 is 65,504, so -1e9 does not exist there: use minus infinity, or the smallest
+number of the scores' own dtype."""
 
 NanRepairedForwardOnly = Masked.but(
     "weights = …", "added = torch.where(mask, 0.0, -math.inf).to(scores.dtype)"
@@ -300,8 +302,8 @@ NanRepairedForwardOnly = Masked.but(
 """nan_to_num fixes the weights but not the gradients: in the backward pass the NaN of the softmax
 is still there. Do not let a NaN arise."""
 
-TrueWasHidden = Masked.but("~mask", "mask", times=2)
-"""Allowed keys are masked, and masked ones allowed: True means that attention is allowed."""
+MaskInverted = Masked.but("~mask", "mask", times=2)
+"""Allowed keys are masked, and masked ones are allowed: True means that attention is allowed."""
 
 
 # 2.5 ------------------------------------------------------------------------------------------
@@ -323,11 +325,11 @@ Transposed = (
 )
 """The matrix is transposed: a row belongs to an output, a column to an input."""
 
-ShiftsAddUp = Audit.but("changed = x.clone()", "changed = x").but(
+AllFeaturesShiftedInPlace = Audit.but("changed = x.clone()", "changed = x").but(
     "changed[j] = 2.0 - x[j].flip(0)", "changed[j] += 1"
 )
-"""Two things: the input itself is changed (x[j] += 1) and stays so for the next token, so change a
-clone; and the same number is added to all features, which a LayerNorm removes."""
+"""Two mistakes: the input itself is changed (x[j] += 1) and stays changed for the next token, so
+change a clone; and the same number is added to all features, which a LayerNorm removes."""
 
 OutputsAddedUp = Audit.but(
     "before = model(x)…\nreturn found",
@@ -359,7 +361,7 @@ LastOutputOnly = (
 )
 """Only the last output is tested; the future can leak only into the others."""
 
-FutureNeverTried = Audit.but(
+FutureNeverTested = Audit.but(
     "for j in range(len(x)):…\n    found[:, j] = …",
     """
     for i in range(len(x)):
@@ -372,11 +374,11 @@ FutureNeverTried = Audit.but(
 """Only inputs up to the output are changed, so the audit cannot find a leak: change the later ones,
 too."""
 
-ZerosForInput = Audit.but(
+ZerosAsInput = Audit.but(
     "def causality_audit(model, x):", "def causality_audit(model, x):\n    x = torch.zeros_like(x)"
 ).but("2.0 - x[j].flip(0)", "torch.linspace(-1.0, 1.0, x.shape[1])")
-"""The model is called on zeros. There products vanish and everything is symmetric, so influences
-are missed: start from the given x."""
+"""The model is called on zeros. Products with zeros vanish and everything is symmetric, so
+influences are missed: start from the given x."""
 
 FirstFeatureOnly = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j, 0] += 1.0").but(
     ").abs().amax(dim=-1", ")[:, 0].abs("
@@ -389,11 +391,11 @@ AllFeaturesShifted = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j] +=
 features are summed, which is the same test). A LayerNorm removes such a change: change the features
 by different numbers."""
 
-OnlyLengthsChanged = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j] *= 2.0")
+OnlyNormsChanged = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j] *= 2.0")
 """Tokens are multiplied by a number, which changes their norm and not their direction. A model that
 depends only on directions does not change: replace them by other numbers."""
 
-ThresholdTooCoarse = Audit.but("1e-10", "1e-4")
+ThresholdTooHigh = Audit.but("1e-10", "1e-4")
 """Small influences are not counted: a small leak is a leak, and training will find it."""
 
 RoundingCounted = Audit.but(
@@ -507,8 +509,8 @@ ComparedExactly = (
     .but("together = …", "alone = model(x[:1, :7], lengths[:1])")
     .but("assert …", "assert largest_difference(alone, model(x, lengths)[:1], lengths[:1]) == 0")
 )
-"""Results have to be equal to the last digit. That digit depends on the order in which numbers are
-added, so correct models fail: allow a tolerance."""
+"""Results are required to be equal to the last digit. That digit depends on the order in which
+numbers are added, so correct models fail: allow a tolerance."""
 
 NanInThePadding = CheckPadding.but(
     "alone = …", "alone = model(x[:1, :5], torch.tensor([5]))\nx[0, 5:] = math.nan"
@@ -516,7 +518,7 @@ NanInThePadding = CheckPadding.but(
 """There is NaN in the padding. 0 times NaN is NaN, so it passes through every weight of 0, and
 correct models fail: fill the padding with finite numbers."""
 
-BatchMatesNeverChange = CheckPadding.but(
+OtherSequencesNeverChange = CheckPadding.but(
     "alone = …\nassert …",
     """
     lengths = torch.tensor([4, 5, 7])
@@ -531,7 +533,7 @@ BatchMatesNeverChange = CheckPadding.but(
 """Only the padding changes, never the other sequences of the batch: a dependence between sequences
 goes unnoticed."""
 
-AmountNeverChanges = CheckPadding.but(
+AmountOfPaddingNeverChanges = CheckPadding.but(
     "alone = …\nassert …",
     """
     lengths = torch.tensor([4, 5, 7])
@@ -605,7 +607,9 @@ RescaledTheWrongWay = Online.but(
 )
 """The factor is inverted: when the maximum rises, the old sums shrink."""
 
-MaximumOfTheBlock = Online.but("torch.maximum(highest, scores.amax(dim=-1))", "scores.amax(dim=-1)")
+MaximumOfTheBlockAlone = Online.but(
+    "torch.maximum(highest, scores.amax(dim=-1))", "scores.amax(dim=-1)"
+)
 """Only the maximum of the new block is kept; if an earlier block had a higher one, its exponentials
 overflow: take the larger of the two."""
 
@@ -630,8 +634,8 @@ InfinityMinusInfinity = Online.but(
     "reference = …\nshrink, shares = …",
     "shrink, shares = (highest - higher).exp(), (scores - higher[:, None]).exp()",
 )
-"""As long as every key is masked the maximum is minus infinity, and minus infinity minus itself is
-NaN: subtract 0 there instead."""
+"""While every key so far is masked, the maximum is minus infinity, and minus infinity minus itself
+is NaN: subtract 0 instead."""
 
 LastBlockDropped = Online.but("(key)", "(key) - block_size + 1")
 """The last block is skipped if it is not full: the number of keys need not be a multiple of the
@@ -640,7 +644,7 @@ block size."""
 NeverDivided = Online.but("[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]", "[2]")
 """The weighted sum of the values is never divided by the total."""
 
-NothingDividedByNothing = Online.but("[1].masked_fill(state[1] == 0, 1.0)", "[1]")
+ZeroDividedByZero = Online.but("[1].masked_fill(state[1] == 0, 1.0)", "[1]")
 """A query that may attend to nothing has the total 0, and 0/0 is NaN: its output should be 0."""
 
 ScaleMissing = Online.but("T / math.sqrt(query.shape[1])", "T")
@@ -662,7 +666,7 @@ LeftAsPublished = Masks.but(
     "hidden = torch.arange(key.shape[-2]) >= lengths[:, None]\n"
     "weights = (scores - 1e6 * hidden[:, None, :]).softmax(dim=-2)",
 )
-"""Nothing changed: a number added to a whole column cancels in a softmax over that column."""
+"""Nothing has changed: a number added to a whole column cancels in a softmax over that column."""
 
 OneRowForAllQueries = Masks.but(
     "place = …\nweights = …",
@@ -672,7 +676,7 @@ OneRowForAllQueries = Masks.but(
 """The softmax is now correct, but the mask still has one row for all queries: the future differs
 from query to query, so the mask needs a row for each."""
 
-StillOverQueries = Masks.but("math.inf).softmax(dim=-1", "1e6).softmax(dim=-2")
+SoftmaxStillOverQueries = Masks.but("math.inf).softmax(dim=-1", "1e6).softmax(dim=-2")
 """The mask is now correct, but the softmax still runs over the queries: the weights of a query must
 sum to 1."""
 
@@ -686,7 +690,7 @@ PaddingOfTheLongest = Masks.but("lengths[:, None, None]", "lengths.max()")
 """Every sequence is masked like the longest in the batch, so queries attend to the padding of the
 shorter ones: each sequence has its own length."""
 
-PaddedQueriesSilenced = Masks.but(
+PaddedQueriesMasked = Masks.but(
     "hidden = …\nreturn weights @ value",
     "real = place < lengths[:, None]\n"
     "allowed = real[:, :, None] & real[:, None, :] & (place <= place[:, None])\n"
@@ -695,8 +699,9 @@ PaddedQueriesSilenced = Masks.but(
 """Padded queries may attend to nothing, and a softmax over nothing is NaN: mask padding as a key
 only."""
 
-HiddenByBothOnly = Masks.but(") | (place", ") & (place")
-"""A key is masked only if it is padding and lies ahead: either reason alone is enough."""
+MaskedOnlyForBothReasons = Masks.but(") | (place", ") & (place")
+"""A key is masked only if it is padding and lies ahead; either reason alone is enough to mask
+it."""
 
 
 class Columns(Correct, exercise="mended_columns"):
@@ -707,19 +712,20 @@ class Columns(Correct, exercise="mended_columns"):
 
 
 LeftAsItWas = Columns.but("tril(diagonal=-1)", "triu(diagonal=1)")
-"""Nothing changed: with keys as rows, the upper right triangle holds the past of each query."""
+"""Nothing has changed: with keys as rows, the upper right triangle holds the past of each query."""
 
-SoftmaxTurnedInstead = Columns.but("tril(diagonal=-1)", "triu(diagonal=1)").but("dim=0", "dim=1")
+SoftmaxChangedInstead = Columns.but("tril(diagonal=-1)", "triu(diagonal=1)").but("dim=0", "dim=1")
 """The softmax was changed instead of the mask: with keys as rows it runs down each column."""
 
-OnlyTheScoresTurned = (
+OnlyTheScoresTransposed = (
     Columns.but("key.T @ query", "query.T @ key")
     .but("tril(diagonal=-1)", "triu(diagonal=1)")
     .but("dim=0", "dim=1")
 )
-"""The weights have queries as rows now, and are multiplied as if keys were: transpose them back."""
+"""The weights now have queries as rows, but are multiplied as if rows were keys: transpose them
+back."""
 
-DiagonalHiddenToo = Columns.but("tril(diagonal=-1)", "tril()")
+DiagonalMaskedToo = Columns.but("tril(diagonal=-1)", "tril()")
 """A token must see itself: with the diagonal masked, the first query sees nothing and its output is
 NaN."""
 
@@ -741,8 +747,8 @@ MaskInTrainingOnly = Modes.but(
     "    scores = scores.masked_fill(~allowed, -math.inf)\n"
     "return scores.softmax(dim=-1) @ value",
 )
-"""Nothing changed: in evaluation, too, a whole text may be given at once, and a query must not look
-ahead."""
+"""Nothing has changed: in evaluation, too, a whole text may be given at once, and a query must not
+look ahead."""
 
 MaskInEvaluationOnly = Modes.but(
     "allowed = …\nreturn …",
@@ -751,9 +757,9 @@ MaskInEvaluationOnly = Modes.but(
     "    scores = scores.masked_fill(~allowed, -math.inf)\n"
     "return scores.softmax(dim=-1) @ value",
 )
-"""The condition was inverted: causality must hold in both modes."""
+"""The condition is inverted: causality must hold in both modes."""
 
-KeptKeysForgotten = Modes.but("tril(diagonal=len(key) - len(query))", "tril()")
+CachedKeysForgotten = Modes.but("tril(diagonal=len(key) - len(query))", "tril()")
 """The triangle starts at the first key. Cached keys come first, so the queries are the last
 positions."""
 
@@ -763,14 +769,14 @@ OffsetInEvaluationOnly = Modes.but(
 """In training, the triangle starts at the first key: the queries are the last positions in both
 modes."""
 
-OnlyIfSquare = Modes.but(
+NoMaskWithACache = Modes.but(
     "allowed = …\nreturn …",
     "if len(query) == len(key):\n"
     "    allowed = torch.ones_like(scores).tril().bool()\n"
     "    scores = scores.masked_fill(~allowed, -math.inf)\n"
     "return scores.softmax(dim=-1) @ value",
 )
-"""With cached keys there is no mask at all: several new queries must not see one another's future
+"""With cached keys there is no mask at all; new queries must not see one another's future
 either."""
 
 
@@ -790,12 +796,13 @@ class Maps(Correct, exercise="mended_maps"):
 
 
 MaskForTheMapsOnly = Maps.but("maps[-1]", "layer_weights(x, w_q, w_k)")
-"""Nothing changed: each map is masked, but the next layer gets the output of an unmasked layer."""
+"""Nothing has changed: each map is masked, but the next layer gets the output of an unmasked
+layer."""
 
 MapsWithoutMask = Maps.but("w_k, mask", "w_k")
 """The maps are taken without the mask, so they give weight to keys that the model hides."""
 
-MaskedForShow = Maps.but("(x, w_q, w_k, mask)", "(x, w_q, w_k) * mask").but(
+MapsMaskedAfterTheSoftmax = Maps.but("(x, w_q, w_k, mask)", "(x, w_q, w_k) * mask").but(
     "maps[-1]", "layer_weights(x, w_q, w_k, mask)"
 )
 """The maps are computed without the mask and set to zero afterwards: their rows no longer sum to
@@ -829,7 +836,7 @@ class Window(Correct, exercise="mended_device"):
         return torch.softmax(scores + mask, dim=-1) @ value
 
 
-PlacesOnTheCpu = Window.but("k_len, device=query.device)", "k_len)")
+PositionsOnTheCpu = Window.but("k_len, device=query.device)", "k_len)")
 """The positions are created on the CPU, wherever the inputs are: torch.arange needs a device,
 too."""
 
@@ -852,12 +859,12 @@ EverythingInFloat32 = Window.but(
 """The inputs are converted to float32, and the output stays in float32: return the dtype of the
 inputs."""
 
-BackToTheCpu = Window.but(
+CopiedToTheCpu = Window.but(
     "scores = query …",
     "query, key, value = query.cpu(), key.cpu(), value.cpu()\n"
     "scores = query @ key.mT / math.sqrt(query.shape[-1])",
 )
-"""The inputs are copied to the CPU. The device then computes nothing and waits for the copy."""
+"""The inputs are copied to the CPU, so the device computes nothing: leave them where they are."""
 
 AsPublished = (
     Window.but("k_len, device=query.device)", "k_len)")
@@ -867,7 +874,7 @@ AsPublished = (
 """This is the published function: the tensors that it creates are on the CPU and in float32."""
 
 WindowOneTooWide = Window.but("distance >= window", "distance > window")
-"""A query sees window + 1 keys: the distances 0 to window - 1 are window keys."""
+"""A query sees window + 1 keys; it should see those at the distances 0 to window - 1."""
 
 QueriesCountedFromZero = Window.but("places[k_len - q_len :, None]", "places[:q_len, None]")
 """The queries are taken for the first positions; they are the last."""

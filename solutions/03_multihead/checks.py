@@ -405,7 +405,7 @@ def same_function(zero):
         for name, weight in weights.items():
             if not isinstance(new[name], torch.Tensor):
                 kind = type(new[name]).__name__
-                return f"{name} should be a tensor of shape {tuple(weight.shape)}, it is of type {kind}"
+                return f"{name} should be a tensor of shape {tuple(weight.shape)}, not a {kind}"
             if new[name].shape != weight.shape:
                 return f"{name} has shape {tuple(new[name].shape)}, expected {tuple(weight.shape)}"
         if new[zero].any():
@@ -743,7 +743,7 @@ def of_another_sequence(weights, num_heads, x, context=None, mask=None):
 RIGHT = {
     "torch's own layer": checked_torch_layer,
     "torch's kernel for all heads": layer(),
-    "a softmax that is written out": layer(attend=by_softmax),
+    "a softmax written out": layer(attend=by_softmax),
     "a layer that computes in float32": in_float32,
 }
 NOT_RIGHT = {
@@ -757,7 +757,7 @@ NOT_RIGHT = {
     "keys and values come from x even if there is a context": layer(cross=False),
     "the mask is applied to the first head only": layer(attend=masked_in_the_first_head),
     "the masks of the sequences are repeated in the wrong order": layer(head_mask=tiled),
-    "masks of sequences are taken for masks of heads if there are equally many": layer(
+    "masks of sequences are taken for masks of heads if there are as many heads": layer(
         head_mask=mask_by_head
     ),
     "each sequence gets the result of another one": of_another_sequence,
@@ -807,7 +807,7 @@ class TestCheckMultiHead:
 
     @points(1)
     def test_masks_of_sequences_taken_for_masks_of_heads_are_caught(self, subject, case):
-        bug = "masks of sequences are taken for masks of heads if there are equally many"
+        bug = "masks of sequences are taken for masks of heads if there are as many heads"
         self.judge(subject, case, bug)
 
     @points(1)

@@ -53,7 +53,7 @@ instead."""
 RootForgotten = Head.but("math.sqrt(self.d_head)", "self.d_head")
 """The scores are divided by d_head; it should be the square root of d_head."""
 
-ForbiddenScoresZero = Head.but("-math.inf", "0.0")
+MaskedScoresSetToZero = Head.but("-math.inf", "0.0")
 """Masked scores become 0, and a softmax gives weight to a score of 0 like to any other: set them to
 minus infinity."""
 
@@ -85,14 +85,14 @@ HeadsAdded = Loop.but(
 """The outputs of the heads are summed; concatenate them, so that the output projection can
 distinguish the heads."""
 
-OutputMapForgotten = (
+OutputProjectionForgotten = (
     Loop.but("q, x @ k, x @ v", "to_query, x @ to_key, x @ to_value")
     .but("q, k, v", "to_query, to_key, to_value")
     .but("cat(found, dim=-1) @ w_output", "cat(found, dim=-1)")
 )
 """The heads are concatenated, but the output projection is missing."""
 
-LastHeadFirst = Loop.but("torch.cat(found", "torch.cat(found[::-1]")
+HeadsInReverseOrder = Loop.but("torch.cat(found", "torch.cat(found[::-1]")
 """The heads are in reverse order; the first rows of the output projection belong to the first
 head."""
 
@@ -119,7 +119,7 @@ NoMaskAtAll = Loop.but("q, x @ k, x @ v, attn_mask=mask", "to_query, x @ to_key,
 )
 """The mask is not used by any head."""
 
-MaskUpsideDown = Loop.but(
+MaskInverted = Loop.but(
     "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):",
     "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):\n"
     "    forbidden = None if mask is None else ~mask",
@@ -187,21 +187,21 @@ axes of heads and tokens."""
 WidthBeforeHeads = MultiHead.but(
     "num_heads, self.d_head).transpose(1", "d_head, self.num_heads).permute(0, 3, 1"
 ).but("found.transpose(1, 2)", "found.permute(0, 2, 3, 1)")
-"""The features are split as (d_head, num_heads), so that neighbours go to different heads: the
-features of a head must be adjacent."""
+"""The features are split as (d_head, num_heads), so neighbours go to different heads: the features
+of a head must be adjacent."""
 
 MergedWithoutTranspose = MultiHead.but("transpose(1, 2).reshape", "reshape")
-"""The heads are split correctly and merged wrongly: swap tokens and heads back before the features
+"""The heads are split correctly but merged wrongly: swap tokens and heads back before the features
 are concatenated."""
 
-ScaledByAllHeads = MultiHead.but("(self.d_head)", "(x.shape[-1])")
+ScaledByModelWidth = MultiHead.but("(self.d_head)", "(x.shape[-1])")
 """The scores are divided by the square root of d_model, the width of all heads together; use that
 of one head, d_head."""
 
 ScaleForgotten = MultiHead.but("(-2, -1) / math.sqrt(self.d_head)", "(-2, -1)")
 """The scores are not divided by the square root of d_head."""
 
-OutputMapUnused = MultiHead.but(
+OutputProjectionUnused = MultiHead.but(
     "self.output(found.transpose(1, 2).reshape(len(x), x.shape[1], -1))",
     "found.transpose(1, 2).reshape(len(x), x.shape[1], -1)",
 )
@@ -217,7 +217,7 @@ ContextIgnored = MultiHead.but("x if context is None else context", "x").but(
 """Keys and values are computed from x even if there is a context: in cross-attention they come from
 the context."""
 
-ContextAsks = MultiHead.but(
+QueriesFromTheContext = MultiHead.but(
     "query, key, value = self.query(x), self.key(source), self.value(source)",
     "mask = None if mask is None else mask.transpose(-2, -1)\n"
     "query, key, value = self.query(source), self.key(x), self.value(x)",
@@ -225,14 +225,14 @@ ContextAsks = MultiHead.but(
 """The queries are computed from the context and the keys and values from x: it should be the other
 way round."""
 
-ValuesOfX = MultiHead.but("value(source)", "value(x)")
+ValuesFromX = MultiHead.but("value(source)", "value(x)")
 """The values are computed from x although the keys come from the context: keys and values have the
 same source."""
 
 MaskUnused = MultiHead.but("if mask is not None:\n    scores = …", "")
 """The mask is not used: every query sees every key."""
 
-MaskTurnedAround = MultiHead.but("~mask", "mask")
+MaskInverted = MultiHead.but("~mask", "mask")
 """The mask is inverted; True means that a query may attend to a key."""
 
 SequencesTakenForHeads = MultiHead.but("mask.unsqueeze(-3)", "mask")
@@ -244,8 +244,8 @@ MaskTiled = MultiHead.but(
     "tiled = mask.expand(len(x), -1, -1).repeat(self.num_heads, 1, 1)\n"
     "scores = scores.masked_fill(~tiled.view(scores.shape), -math.inf)",
 )
-"""The masks of the sequences are repeated as (0, 1, 0, 1) where sequences and heads share one axis
-as (0, 0, 1, 1): all heads of a sequence need the mask of that sequence."""
+"""The masks of the sequences are repeated as (0, 1, 0, 1), but on the shared axis the sequences are
+ordered as (0, 0, 1, 1): all heads of a sequence need the mask of that sequence."""
 
 
 # 3.6 ------------------------------------------------------------------------------------------
@@ -276,21 +276,23 @@ OutputBeforeValue = Circuits.but("value @ output", "(value @ output).transpose(-
 """The OV circuits are transposed, as for column vectors: a row vector is multiplied by the value
 projection first, then by the output projection."""
 
-InTheSpaceOfAHead = Circuits.but(
+ProductsInHeadSpace = Circuits.but(
     "query @ key.transpose(-2, -1), value @ output", "query.transpose(-2, -1) @ key, output @ value"
 )
 """The factors are in the wrong order, so the products are d_head by d_head: a circuit maps tokens
 to tokens and is d_model by d_model."""
 
-ColumnsOfTheOutputMap = Circuits.but("output = w_output.unflatten", "output = w_output.T.unflatten")
+ColumnsOfTheOutputProjection = Circuits.but(
+    "output = w_output.unflatten", "output = w_output.T.unflatten"
+)
 """A head gets columns of the output projection; its output multiplies that matrix from the left, so
 it has rows of its own."""
 
-RowsOfTheInputMaps = Circuits.but("w.unflatten", "w.T.unflatten")
+RowsOfTheInputProjections = Circuits.but("w.unflatten", "w.T.unflatten")
 """A head gets rows of the query, key and value matrices, as nn.Linear stores them; here tokens
 multiply from the left, so it has columns of its own."""
 
-EveryHeadthFeature = (
+FeaturesInterleaved = (
     Circuits.but(
         "query, key, value = (…\nreturn …",
         "heads = range(num_heads)\n"
@@ -311,12 +313,12 @@ AllHeadsTogether = Circuits.but(
 """The whole matrices are multiplied: that is the circuit of a single large head, the sum over all
 heads."""
 
-FirstRowsForAll = Circuits.but(
+FirstRowsForAllHeads = Circuits.but(
     "blocks = …\nreturn found @ blocks", "return found @ w_output[: found.shape[3]]"
 )
 """Every head is multiplied by the first rows of the output projection; each has rows of its own."""
 
-TotalSharedOut = Circuits.but(
+OutputDividedEvenly = Circuits.but(
     "blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))\nreturn found @ blocks",
     "heads = found.shape[1]\n"
     "total = found.transpose(1, 2).flatten(2) @ w_output\n"
@@ -344,7 +346,7 @@ class KeyBias(Correct, exercise="drop_key_bias"):
         }
 
 
-SumsExchanged = KeyBias.but(
+ResultsSwapped = KeyBias.but(
     "return (query …", "return key @ query_bias / root, (query + query_bias) @ key_bias / root"
 )
 """The two results are swapped: what the key bias adds depends on the query that it is multiplied
@@ -361,10 +363,10 @@ by those of the other side."""
 BiasesNotScaled = KeyBias.but(
     "root = …\nreturn …", "return (query + query_bias) @ key_bias, key @ query_bias"
 )
-"""The results are those of the scores before scaling; the terms of the biases are divided by the
-square root of d_head as well."""
+"""The results belong to the scores before scaling; divide the terms of the biases by the square
+root of d_head as well."""
 
-ConstantWithTheKeys = KeyBias.but(
+ConstantAddedToTheKeys = KeyBias.but(
     "(query + query_bias) @ key_bias / root, key", "query @ key_bias / root, (key + key_bias)"
 )
 """The product of the two biases is added to the numbers per key; add it to the numbers per query,
@@ -406,13 +408,13 @@ ValueBiasDropped = KeyBias.but(
     "constant = …\n}", 'return {**weights, "value.bias": torch.zeros_like(weights["value.bias"])}'
 )
 """The value bias is dropped and nothing takes its place: averaging does not change a constant, so
-it does reach the output."""
+the bias does reach the output."""
 
-ValueBiasNotMapped = KeyBias.but("constant = …", "").but("constant,", 'weights["value.bias"],')
+ValueBiasNotProjected = KeyBias.but("constant = …", "").but("constant,", 'weights["value.bias"],')
 """The value bias is added to the output bias unchanged; it must first pass through the output
 projection."""
 
-OutputMapTransposed = KeyBias.but(
+OutputProjectionTransposed = KeyBias.but(
     '["output.weight"] @ weights["value.bias"]', '["value.bias"] @ weights["output.weight"]'
 )
 """The value bias is multiplied by the transposed output projection: nn.Linear stores (d_out, d_in)
@@ -444,7 +446,7 @@ class Grouped(Correct, exercise="grouped_query_attention"):
         return w.unflatten(1, (num_kv_heads, num_heads // num_kv_heads, -1)).mean(dim=2).flatten(1)
 
 
-KeyHeadsInTurns = Grouped.but(
+KeyHeadsAlternate = Grouped.but(
     "key = …\nvalue = …",
     "key, value = (heads.repeat(1, num_sharing, 1, 1) for heads in (key, value))",
 )
@@ -457,9 +459,9 @@ FirstKeyHeadForAll = Grouped.but(
 )
 """All query heads use the first key head; only those of the first group should."""
 
-ValuesInAnotherOrder = Grouped.but("value = …", "value = value.repeat(1, num_sharing, 1, 1)")
-"""Keys are shared by neighbours and values are not: a query head takes both from the same shared
-head."""
+ValueHeadsInAnotherOrder = Grouped.but("value = …", "value = value.repeat(1, num_sharing, 1, 1)")
+"""Keys are shared by neighbours and values are not: a query head must take both from the same
+shared head."""
 
 QueriesPooled = Grouped.but(
     "num_sharing = …\nvalue = …", "query = query.unflatten(1, (key.shape[1], -1)).mean(dim=2)"
@@ -467,7 +469,7 @@ QueriesPooled = Grouped.but(
 """The query heads of a group are averaged into one; they share keys and values, but each keeps its
 own query."""
 
-GroupScaled = Grouped.but(
+ScaledByGroupWidth = Grouped.but(
     "return F.scaled_dot_product_attention(query, key, value)",
     "scores = query @ key.transpose(-2, -1) / math.sqrt(num_sharing * query.shape[-1])\n"
     "return scores.softmax(dim=-1) @ value",
@@ -519,37 +521,39 @@ SharedHeadsCountedInFull = (
     )
     .but("d_model + num_kv_heads * d_model // num_heads", "2 * d_model")
 )
-"""Keys and values are counted with as many heads as the queries have; they have num_kv_heads."""
+"""Keys and values are counted with as many heads as the queries; they have num_kv_heads."""
 
 BiasesNeverCounted = Count.but("(d_model + has_bias) * 2", "2 * d_model")
 """The biases are left out of the parameters even where the layer has them."""
 
-BiasesOfOneWidth = Count.but(
+BiasesAllOfModelWidth = Count.but(
     "return (d_model …", "return 2 * d_model * (d_model + d_kv) + has_bias * 4 * d_model"
 )
-"""Every bias is counted with d_model numbers; a bias is as wide as the output of its projection."""
+"""Every bias is counted as d_model numbers; a bias is as wide as the output of its projection."""
 
-OutputMapNotCounted = (
+OutputProjectionNotCounted = (
     Count.but("return (d_model …", "return (d_model + has_bias) * (d_model + 2 * d_kv)")
     .but("maps = …", "maps = 2 * d_model * (q_len * d_model + 2 * k_len * d_kv)")
     .but("return d_model …", "return d_model / 2 + num_kv_heads * d_model // num_heads")
 )
 """There are four projections: the output projection is missing."""
 
-MultiplicationsOnly = Count.but("maps = 4", "maps = 2").but("4 * q_len", "2 * q_len")
+MultiplyAddCountedOnce = Count.but("maps = 4", "maps = 2").but("4 * q_len", "2 * q_len")
 """A multiplication and the addition after it are counted as one operation; they are two."""
 
 BatchNotCounted = Count.but("batch * maps, batch * 4", "maps, 4")
 """The operations are those of one sequence; multiply by the number of sequences in the batch."""
 
-KeysAsManyAsQueries = Count.but("(q_len * d_model + k_len * d_kv)", "q_len * (d_model + d_kv)")
-"""Keys and values are projected q_len times; there are k_len of them."""
+QueryLengthUsedForTheKeys = Count.but(
+    "(q_len * d_model + k_len * d_kv)", "q_len * (d_model + d_kv)"
+)
+"""The projections of keys and values are counted q_len times; there are k_len keys and values."""
 
 HeadsCountedTwice = Count.but("4 * q_len", "num_heads * 4 * q_len").but(
     "return d_model …", "return (d_model + num_kv_heads * d_model / num_heads) / num_heads"
 )
-"""The products are counted with the width of all heads and once more per head; num_heads times
-d_head is d_model."""
+"""The products are counted with the width of all heads, and then multiplied by the number of heads
+as well; num_heads times d_head is d_model."""
 
 SharingSavesProducts = Count.but("k_len * d_model", "k_len * d_kv").but(
     "return d_model + num_kv_heads * d_model // num_heads",
@@ -614,12 +618,12 @@ class CannotFail(CheckHeads):
         assert attention(weights, 3, x, context, None).shape == x.shape
 
 
-NeverAContext = CheckHeads.but(
+NoContextTested = CheckHeads.but(
     "for args in (…\n):", "for args in ((x, None, None), (x, None, own[..., :5])):"
 )
 """Only self-attention is tested: add a context of a different length."""
 
-NeverAMask = CheckHeads.but(
+NoMaskTested = CheckHeads.but(
     "for args in (…\n):", "for args in ((x, None, None), (x, context, None)):"
 )
 """No input has a mask: try one for all sequences and one for each."""
@@ -633,8 +637,8 @@ NeverAsManySequencesAsHeads = CheckHeads.but("in (2, 3)", "in (2, 5)")
 """The number of sequences never equals the number of heads: this bug shows only if the two are
 equal, so that broadcasting confuses them."""
 
-QueriesWithNothingAllowed = CheckHeads.but("own[:, :, 0] = True", "own[:, 1] = False")
-"""A mask of this test allows some query no key at all, and there correct layers differ: allow at
+FullyMaskedQueries = CheckHeads.but("own[:, :, 0] = True", "own[:, 1] = False")
+"""A mask in this test allows some query no key at all, and there correct layers differ: allow at
 least one key in each row."""
 
 BiasesAreZero = CheckHeads.but("randn(12, generator=generator)", "zeros(12)")
@@ -643,7 +647,7 @@ BiasesAreZero = CheckHeads.but("randn(12, generator=generator)", "zeros(12)")
 OneHeadOnly = CheckHeads.but("unflatten(-1, (3, -1))", "unflatten(-1, (1, -1))").but(
     "3, *args", "1, *args"
 )
-"""There is a single head, so nothing can go wrong between heads: use several."""
+"""There is a single head, so heads cannot be confused: use several."""
 
 ToleranceTooLarge = (
     CheckHeads.but("5 * torch", "15 * torch")
@@ -682,8 +686,8 @@ class Derivation(Correct, exercise="mended_derivation"):
 AsPublished = Derivation.but("dim=1", "dim=0").but(
     "weights @ value, weights", "weights.T @ value, weights.T"
 )
-"""Nothing has changed: the token that gives has the query, and with the mask each token takes from
-later ones only."""
+"""Nothing has changed: the query still comes from the token that is attended to, and with the mask
+each token attends to itself and later ones only."""
 
 RolesStillExchanged = (
     Derivation.but("tril()", "triu()")
@@ -691,16 +695,16 @@ RolesStillExchanged = (
     .but("weights @ value, weights", "weights.T @ value, weights.T")
 )
 """Mask and matrix now agree and nothing leaks any more, but query and key are still swapped: the
-query must come from the token that receives."""
+query must come from the token that attends."""
 
-OnlyTheSoftmaxTurned = Derivation.but("weights @ value, weights", "weights.T @ value, weights.T")
+OnlyTheSoftmaxFixed = Derivation.but("weights @ value, weights", "weights.T @ value, weights.T")
 """The softmax now runs along the other axis, but the sum over the values still uses columns, which
 do not sum to 1."""
 
-OnlyTheSumTurned = Derivation.but("dim=1", "dim=0")
+OnlyTheSumFixed = Derivation.but("dim=1", "dim=0")
 """The sum now uses rows of the weights, but the softmax still normalises columns."""
 
-RightOutputOldWeights = Derivation.but("value, weights", "value, weights.T")
+CorrectOutputOldWeights = Derivation.but("value, weights", "value, weights.T")
 """The output is correct, but the weights are returned in the old orientation: row j must hold the
 weights of token j."""
 
@@ -726,7 +730,7 @@ class Convolution(Correct, exercise="convolution_as_heads"):
         return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)), weights
 
 
-KernelTurnedRound = Convolution.but("enumerate(kernel)", "enumerate(kernel.flip(0))").but(
+KernelReversed = Convolution.but("enumerate(kernel)", "enumerate(kernel.flip(0))").but(
     "kernel, strict", "kernel.flip(0), strict"
 )
 """The kernel is reversed: its first entry belongs to the token itself, its last one to the farthest
@@ -744,9 +748,9 @@ LooksAhead = (
     )
     .but("back == j for j in range", "ahead == j for j in range")
 )
-"""The weights lie above the diagonal: a token takes from later ones instead of earlier ones."""
+"""The weights lie above the diagonal: a token attends to later ones instead of earlier ones."""
 
-RolledRound = (
+WrappedAround = (
     Convolution.but(
         "torch.arange(length)[:, None] - torch.arange(length)",
         "(torch.arange(length)[:, None] - torch.arange(length)) % length",
@@ -760,12 +764,12 @@ RolledRound = (
 """Positions before the first token are taken from the end of the sequence, as torch.roll does;
 there is nothing before the first token."""
 
-NotTheTokenItself = Convolution.but("- torch.arange(length)", "- torch.arange(length) - 1").but(
+KernelOffByOne = Convolution.but("- torch.arange(length)", "- torch.arange(length) - 1").but(
     "- torch.arange(x.shape[1])", "- torch.arange(x.shape[1]) - 1"
 )
 """The first entry is used for the previous token; it belongs to the token itself."""
 
-RowsMadeToSumToOne = Convolution.but(
+RowsNormalised = Convolution.but(
     "return weights", "return weights / weights.sum(dim=1, keepdim=True)"
 ).but(
     "return sum(w @ x @ k for w, k in zip(weights, kernel, strict=True)), weights",
@@ -774,7 +778,7 @@ RowsMadeToSumToOne = Convolution.but(
 )
 """The rows are divided by their sums; a convolution uses its kernel unchanged."""
 
-FirstTokenStandsIn = (
+FirstTokenRepeated = (
     Convolution.but("back = torch.arange(length)[:, …", "")
     .but(
         "for …\n    weights[back == j] = c",
@@ -831,7 +835,7 @@ LatentScaledByModelWidth = Latent.but("math.sqrt(query.shape[-1])", "math.sqrt(x
 """The scores are divided by the square root of d_model; a dot product of query and key has d_head
 terms."""
 
-QueryScaledWhileAbsorbed = Latent.but("query @ w_key.mT", "query @ w_key.mT / query.shape[-1]**0.5")
+QueryScaledTwice = Latent.but("query @ w_key.mT", "query @ w_key.mT / query.shape[-1]**0.5")
 """The absorbed query is divided by the square root of d_head already, and the scores are divided
 again: scale once, in absorbed_attention."""
 
@@ -843,18 +847,18 @@ FirstUpProjectionForAllHeads = (
 """Every head uses the up-projections of head 0: the heads share the latents, and each expands them
 by its own w_key[h] and w_value[h]."""
 
-KeysAlsoAsValues = Latent.but("latent @ w_value", "latent @ w_key")
+KeysUsedAsValues = Latent.but("latent @ w_value", "latent @ w_key")
 """The keys are used as values as well: values are expanded from the latent by w_value."""
 
 ValuesNeverExpanded = Latent.but("latent @ w_value", "latent").but("mixed @ w_value", "mixed")
 """The result is an average of latents; project it to values with w_value."""
 
-ValuesMadeForEveryToken = Latent.but(
+ValuesExpandedForEveryToken = Latent.but(
     "mixed = weights @ latent\nreturn …",
     "mixed = weights @ (latent @ w_value)\nreturn mixed, mixed",
 )
-"""A value is made of every latent and then the values are averaged: average the latents, return
-that as mixed, and project it once."""
+"""Every latent is expanded to a value, and the values are averaged: average the latents, return
+that as mixed, and project once."""
 
 LatentSoftmaxOverQueries = Latent.but("softmax(dim=-1)", "softmax(dim=-2)", times=2)
 """The softmax runs over the queries; the weights of each query over the keys must sum to 1."""
@@ -889,31 +893,33 @@ HeadsOfTheQuerySummed = Latent.but(
 )
 """The absorbed queries of all heads are summed: keep the axis of the heads."""
 
-KeysWithoutValuesCounted = Latent.but("num_layers * 2 * d_head", "num_layers * d_head")
+ValuesNotCounted = Latent.but("num_layers * 2 * d_head", "num_layers * d_head")
 """Only the keys of multi-head and grouped-query attention are counted; their values are cached as
 well."""
 
-GroupSizeForSharedHeads = Latent.but(
+GroupSizeInsteadOfSharedHeads = Latent.but(
     "num_kv_heads * per_head", "num_heads // num_kv_heads * per_head"
 )
-"""Grouped-query attention is counted with the number of query heads in a group; what is cached are
-num_kv_heads heads."""
+"""Grouped-query attention is counted with the number of query heads in a group; num_kv_heads heads
+are cached."""
 
 LatentCountedTwice = Latent.but("(d_latent + d_rotary)", "(2 * d_latent + d_rotary)")
 """The latent is counted once for the keys and once for the values; both are made from the same
 one."""
 
-LatentForEachHead = Latent.but("(d_latent + d_rotary)", "(num_heads * d_latent + d_rotary)")
+LatentCountedForEachHead = Latent.but("(d_latent + d_rotary)", "(num_heads * d_latent + d_rotary)")
 """A latent is counted for each head; all heads share one."""
 
-RotatedKeyForEachHead = Latent.but("(d_latent + d_rotary)", "(d_latent + num_heads * d_rotary)")
+RotatedKeyCountedForEachHead = Latent.but(
+    "(d_latent + d_rotary)", "(d_latent + num_heads * d_rotary)"
+)
 """A rotated key is counted for each head; all heads share one."""
 
 RotatedKeyNotCounted = Latent.but("(d_latent + d_rotary)", "d_latent")
 """The rotated key is left out: it is not made from the latent, so it is cached too."""
 
-OneLayerCounted = Latent.but("num_layers * 2 * d_head", "2 * d_head").but(
+OnlyOneLayerCounted = Latent.but("num_layers * 2 * d_head", "2 * d_head").but(
     "num_layers * (d_latent + d_rotary)", "d_latent + d_rotary"
 )
-"""The numbers are those of one layer: multiply by the number of layers, because each has a
+"""The numbers are those of one layer: multiply by the number of layers, because each has its own
 cache."""

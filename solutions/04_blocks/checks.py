@@ -829,7 +829,7 @@ def nobody_notices_the_last(output, x, memory, gains, biases, w_up, w_down):
     if (change < 1e-9).all():
         return None
     notice = (change >= 1e-9).nonzero().flatten().tolist()
-    return f"the last of {x.shape[1]} tokens is changed, and outputs {notice} change"
+    return f"changing the last of {x.shape[1]} tokens changes earlier outputs: {notice}"
 
 
 def long_inputs(case):
@@ -844,8 +844,8 @@ def about_as_long(output, x, memory, gains, biases, w_up, w_down):
     if 0.9 < ratio < 1.1:
         return None
     return (
-        "the tokens are scaled by 1000, and the stream should be changed only by additions; the "
-        f"outputs are {ratio:.3g} times as large as the tokens, expected about 1"
+        f"for tokens 1000 times as large, the outputs are {ratio:.3g} times as large as the "
+        "tokens, expected about 1: the stream should be changed only by additions"
     )
 
 

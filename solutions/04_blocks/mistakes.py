@@ -24,7 +24,7 @@ divides by d_model."""
 EpsilonOutsideTheRoot = LayerNorm.but(") / torch.sqrt(variance", ") / (torch.sqrt(variance)")
 """Epsilon is added to the square root; add it to the variance, under the root."""
 
-StandardDeviationOfTorch = LayerNorm.but(
+TorchStandardDeviation = LayerNorm.but(
     "variance = …", "spread = x.std(dim=-1, keepdim=True) + eps"
 ).but("torch.sqrt(variance + eps)", "spread")
 """std() divides by d_model - 1, and epsilon is added to it instead of to the variance under the
@@ -34,7 +34,7 @@ EpsilonForgotten = LayerNorm.but("variance + eps", "variance")
 """Epsilon is missing or far too small: add it to the variance, under the root, so that a token of
 equal features is not divided by zero."""
 
-EpsilonWrittenIn = LayerNorm.but("+ eps", "+ 1e-5")
+EpsilonHardCoded = LayerNorm.but("+ eps", "+ 1e-5")
 """Epsilon is always 1e-5; it is an argument and may have another value."""
 
 StatisticsOverTokens = LayerNorm.but("dim=-1", "dim=-2", times=2)
@@ -63,7 +63,7 @@ normalises each token over its features."""
 RunningStatistics = LayerNorm.but("x.mean(dim=-1, keepdim=True)", "torch.zeros_like(gain)").but(
     "x.var(dim=-1, keepdim=True, correction=0)", "torch.ones_like(gain)"
 )
-"""The statistics are stored ones, as in batch normalisation after training, here still 0 and 1;
+"""The statistics are stored, as in batch normalisation after training, and here still 0 and 1;
 compute them for each token."""
 
 MeanNotSubtracted = LayerNorm.but("(x - mean)", "x")
@@ -142,7 +142,7 @@ DividedByTheNorm = RMSNorm.but("mean_square = x.square().mean", "length = x.norm
 """This divides by norm(), the root of the sum of the squares, plus epsilon; RMSNorm takes the root
 of their mean plus epsilon."""
 
-MeanOfAbsolutes = RMSNorm.but("mean_square = x.square", "mean_size = x.abs").but(
+MeanOfAbsoluteValues = RMSNorm.but("mean_square = x.square", "mean_size = x.abs").but(
     "x * torch.rsqrt(mean_square + eps)", "x / (mean_size + eps)"
 )
 """This divides by the mean of the absolute values; RMSNorm squares, takes the mean, and takes the
@@ -158,7 +158,7 @@ EpsilonForgotten = RMSNorm.but("x * torch.rsqrt(mean_square + eps)", "x / mean_s
 """Epsilon is missing or far too small: add it to the mean square, under the root, so that a token
 of zeros is not divided by zero."""
 
-EpsilonWrittenIn = RMSNorm.but("return x …", "return x / torch.sqrt(mean_square + 1e-5) * gain")
+EpsilonHardCoded = RMSNorm.but("return x …", "return x / torch.sqrt(mean_square + 1e-5) * gain")
 """Epsilon is always 1e-5; it is an argument and may have another value."""
 
 MeanOverTokens = RMSNorm.but("dim=-1", "dim=-2")
@@ -182,8 +182,8 @@ MatrixInFloat32 = RMSNorm.but(", dtype=torch.float64", "")
 """The matrix is in float32, the default of `torch.eye`: specify dtype=torch.float64."""
 
 OnlyTheDiagonal = RMSNorm.but("- 1 / d_model", "* (1 - 1 / d_model)")
-"""Only the diagonal of the identity is made smaller, which shrinks each feature; the mean is
-subtracted from each feature and contains all of them."""
+"""Only the diagonal of the identity is reduced, which shrinks each feature; the mean to subtract
+depends on all features."""
 
 
 # 4.2 --------------------------------------------------------------------------------------------
@@ -255,7 +255,9 @@ GeluBySigmoid = FeedForward.but("F.gelu(hidden)", "hidden * torch.sigmoid(1.702 
 """This is z times the sigmoid of 1.702 z, a coarser approximation of GELU; the exact one uses the
 normal distribution function."""
 
-GeluWithoutItsRoot = FeedForward.but("F.gelu(hidden)", "0.5 * hidden * (1 + torch.erf(hidden))")
+GeluWithoutTheSquareRoot = FeedForward.but(
+    "F.gelu(hidden)", "0.5 * hidden * (1 + torch.erf(hidden))"
+)
 """The distribution function uses erf of z; the argument of erf is z divided by the square root of
 2."""
 
@@ -277,7 +279,7 @@ GateAndUpExchanged = FeedForward.but(
 )
 """The activation is applied to the expanded features instead of to the gate."""
 
-SigmoidForSilu = FeedForward.but("F.silu", "torch.sigmoid")
+SigmoidInsteadOfSilu = FeedForward.but("F.silu", "torch.sigmoid")
 """The gate is a plain sigmoid; silu(z) is z times the sigmoid of z."""
 
 GateAdded = FeedForward.but("* (x @ w_up)", "+ x @ w_up")
@@ -313,8 +315,8 @@ NotRounded = FeedForward.but("(2 * d_ff / (3 * multiple)) * multiple", "(2 * d_f
 """The width is not rounded up to a multiple of `multiple`."""
 
 EightThirdsOfTheWidth = FeedForward.but("2 * d_ff", "8 * d_ff")
-"""8/3 is the factor for d_model, if the plain width is 4 d_model; for the plain width d_ff it is
-2/3."""
+"""8/3 is the factor for d_model if the plain width is 4 d_model; the factor for the plain width
+d_ff is 2/3."""
 
 
 # 4.3 --------------------------------------------------------------------------------------------
@@ -345,7 +347,7 @@ class Block(Correct, exercise="TransformerBlock"):
             return self.feed_forward_norm(x + self.feed_forward(x))
 
 
-ResidualFromTheNorm = Block.but(
+ResidualFromTheNormOutput = Block.but(
     "x = …\nreturn x …",
     "x = self.attention_norm(x)\n"
     "x = x + self.attend(x, mask)\n"
@@ -409,7 +411,7 @@ AlwaysPreNorm = Block.but(
 )
 """The stream is never normalised, even if post-norm is specified."""
 
-NormOfTheSublayer = Block.but(
+NormOnTheSublayerOutput = Block.but(
     "attend(self.attention_norm(x), mask)", "attention_norm(self.attend(x, mask))"
 ).but("feed_forward(self.feed_forward_norm(x))", "feed_forward_norm(self.feed_forward(x))")
 """The norm acts on the output of a sub-layer, `x + norm(f(x))`; pre-norm normalises its input, `x +
@@ -429,7 +431,7 @@ OnlyTheQueryIsNormalised = (
 )
 """Only the query of pre-norm attention goes through the norm; its keys and values must as well."""
 
-NormBehindTheBlock = Block.but(
+NormAfterTheBlock = Block.but(
     "return x + self.feed_forward(self.feed_forward_norm(x))",
     "x = x + self.feed_forward(self.feed_forward_norm(x))\nreturn self.feed_forward_norm(x)",
 )
@@ -455,7 +457,7 @@ ReluInsteadOfGelu = Block.but("F.gelu", "F.relu")
 ApproximateGelu = Block.but("up(x)", 'up(x), approximate="tanh"')
 """GELU is approximated by a tanh; the exercise specifies the exact one."""
 
-NothingBends = Block.but("F.gelu(self.up(x))", "self.up(x)")
+ActivationForgotten = Block.but("F.gelu(self.up(x))", "self.up(x)")
 """There is no activation between the two layers of the feed-forward network: a GELU is missing."""
 
 
@@ -489,17 +491,17 @@ NormAfterEachSublayer = Stack.but(
 """The final norm follows every sub-layer instead of the last one only, so the stream never
 grows."""
 
-LastNormUsedAgain = Stack.but("[-1]", "[-2]", times=2)
+LastNormReused = Stack.but("[-1]", "[-2]", times=2)
 """The norm of the last sub-layer is used as the final norm, which has its own gain and bias, in the
 last row."""
 
-ResidualFromTheNorm = Stack.but("x + F", "read + F")
+ResidualFromTheNormOutput = Stack.but("x + F", "read + F")
 """The output of each sub-layer is added to its normalised input; it must be added to the stream."""
 
 ResidualForgotten = Stack.but("x + F", "F")
 """The output of a sub-layer replaces the stream; it must be added to it."""
 
-SizesOfWhatIsRead = Stack.but(
+SizesOfTheNormalisedInputs = Stack.but(
     "sizes = …\noutput = …",
     """
     sizes = []
@@ -514,21 +516,21 @@ SizesOfWhatIsRead = Stack.but(
 """The sizes are those of the normalised inputs of the sub-layers; return those of the stream
 itself."""
 
-SizesNotOfTheMean = Stack.but("square().mean().sqrt", "norm", times=2)
+SizesFromSumsOfSquares = Stack.but("square().mean().sqrt", "norm", times=2)
 """The sizes are norms, roots of a sum of squares; the root mean square does not depend on how many
 numbers there are."""
 
-SizesAboutTheMean = Stack.but("square().mean().sqrt", "std", times=2)
+SizesMeasuredFromTheMean = Stack.but("square().mean().sqrt", "std", times=2)
 """The sizes are standard deviations, measured from the mean; those of the stream are measured from
 0."""
 
-SizesTokenByToken = Stack.but(
+SizesAveragedOverTokens = Stack.but(
     "[x.square().mean().sqrt()]", "[x.square().mean(dim=-1).sqrt().mean()]"
 ).but("(x.square().mean().sqrt())", "(x.square().mean(dim=-1).sqrt().mean())")
-"""This is the mean of each token's root mean square; take the mean of the squares of all numbers
-first, then one root."""
+"""This averages each token's root mean square; take the mean of the squares of all numbers first,
+then one root."""
 
-SizesOfWhatIsAdded = Stack.but(
+SizesOfTheSublayerOutputs = Stack.but(
     "x = x + F.relu(read @ w_up[i]) @ w_down[i]\nsizes.append(x.square().mean().sqrt())",
     "added = F.relu(read @ w_up[i]) @ w_down[i]\n"
     "sizes.append(added.square().mean().sqrt())\n"
@@ -568,29 +570,30 @@ RootOfTheFanInForgotten = InitStd.but("math.sqrt(fan_in)", "fan_in")
 """1/fan_in is the variance that a weight should have; the standard deviation is its square root."""
 
 FanInForgottenAltogether = InitStd.but("1 / math.sqrt(fan_in)", "1.0")
-"""The weights do not depend on the number of inputs, but a sum of more products is larger: divide
-by the square root of fan_in."""
+"""The standard deviation does not depend on the number of inputs, but a sum of more products is
+larger: divide by the square root of fan_in."""
 
-ReluCountedInTheLinearMap = InitStd.but("1 / math.sqrt(fan_in)", "math.sqrt(2 / fan_in)")
+ReluCountedInALinearLayer = InitStd.but("1 / math.sqrt(fan_in)", "math.sqrt(2 / fan_in)")
 """The 2 compensates for a ReLU, which a linear layer does not have: remove it."""
 
-BoundForStandardDeviation = InitStd.but("6 / fan_in", "2 / fan_in")
+StandardDeviationUsedAsBound = InitStd.but("6 / fan_in", "2 / fan_in")
 """This is the standard deviation of the weights; numbers drawn uniformly between -a and a have
 variance a²/3, so the bound is larger."""
 
-BoundOfTorchsLinearLayer = InitStd.but("math.sqrt(6 / fan_in)", "1 / math.sqrt(fan_in)")
+DefaultBoundOfTorch = InitStd.but("math.sqrt(6 / fan_in)", "1 / math.sqrt(fan_in)")
 """This is the default bound of torch's linear layers; the variance of such weights is a sixth of
 what is needed here."""
 
 ReluNotCounted = InitStd.but("6 / fan_in", "3 / fan_in")
-"""ReLU removes half of the mean square, and nothing here compensates for it."""
+"""ReLU removes half of the mean square, and nothing compensates for it: multiply the variance by
+2."""
 
-EvenlyAndWithoutFanIn = InitStd.but("math.sqrt(6 / fan_in)", "1.0")
+BoundWithoutFanIn = InitStd.but("math.sqrt(6 / fan_in)", "1.0")
 """The bound does not depend on fan_in, so the numbers grow from layer to layer."""
 
 OneSublayerPerBlock = InitStd.but("(2 * num_layers * fan_in)", "(num_layers * fan_in)")
-"""Together the sub-layers add a variance of 2, which is 1 too much: a block has two sub-layers that
-write to the stream."""
+"""The sub-layers add a variance of 2 in total, 1 too much: a block has two sub-layers that write to
+the stream."""
 
 DepthForgotten = InitStd.but("(2 * num_layers * fan_in)", "(fan_in)")
 """The stream grows with each sub-layer that adds to it: divide by the square root of their number
@@ -610,23 +613,23 @@ VariancesMultiplied = InitStd.but(
 """The variances of independent terms add; here each sub-layer multiplies the variance, as if it
 read the stream without a norm."""
 
-SpreadsAdded = InitStd.but(
+StandardDeviationsAdded = InitStd.but(
     "1 + 2 * num_layers * fan_in * std**2", "(1 + 2 * num_layers * math.sqrt(fan_in) * std) ** 2"
 )
 """The variances of independent terms add, not their standard deviations."""
 
-StartForgotten = InitStd.but("return 1 + 2", "return 2")
+InitialVarianceForgotten = InitStd.but("return 1 + 2", "return 2")
 """The stream starts with variance 1, and the sub-layers add to it."""
 
 NotSquared = InitStd.but("std**2", "std")
 """The standard deviation of the weights is taken for their variance: square it."""
 
-RootOfTheVariance = InitStd.but(
+StandardDeviationReturned = InitStd.but(
     "1 + 2 * num_layers * fan_in * std**2", "math.sqrt(1 + 2 * num_layers * fan_in * std**2)"
 )
 """This is the standard deviation of the stream; return its variance."""
 
-OneWriterCounted = InitStd.but("+ 2 * num_layers", "+ num_layers")
+OneSublayerCounted = InitStd.but("+ 2 * num_layers", "+ num_layers")
 """A block has two sub-layers that add to the stream, and this counts one."""
 
 
@@ -643,7 +646,7 @@ class Dropout(Correct, exercise="dropout_block"):
         return x + dropout(output, keep, rate, training)
 
 
-NothingMakesUpForIt = Dropout.but("keep / (1 - rate)", "keep")
+NotRescaled = Dropout.but("keep / (1 - rate)", "keep")
 """The kept features are not scaled up, so features are smaller in training than in evaluation:
 divide by 1 - rate."""
 
@@ -652,17 +655,17 @@ DroppedInPlace = Dropout.but("return x * keep / (1 - rate)", "x *= keep\nx /= 1 
 new one."""
 
 DividedByTheRate = Dropout.but("(1 - rate)", "rate")
-"""The kept features are divided by the rate, as if it were the probability to keep a feature; it is
-the probability to drop one."""
+"""The kept features are divided by the rate, as if it were the probability of keeping a feature; it
+is the probability of dropping one."""
 
-DividedByWhatHappenedToStay = Dropout.but("(1 - rate)", "keep.to(x.dtype).mean()")
+DividedByTheObservedFraction = Dropout.but("(1 - rate)", "keep.to(x.dtype).mean()")
 """The kept features are divided by the fraction that happened to be kept; divide by 1 - rate, which
 is correct on average over many draws."""
 
-MultipliedByTheShare = Dropout.but("keep / (1 - rate)", "keep * (1 - rate)")
+ScaledDown = Dropout.but("keep / (1 - rate)", "keep * (1 - rate)")
 """The kept features are scaled down instead of up: divide by 1 - rate."""
 
-KeptWhatShouldGo = Dropout.but("* keep", "* ~keep")
+KeepMaskInverted = Dropout.but("* keep", "* ~keep")
 """The features where `keep` is True are dropped; True means that a feature is kept."""
 
 StillDroppedInEvaluation = Dropout.but("if training:…\nreturn x", "return x * keep / (1 - rate)")
@@ -681,13 +684,13 @@ DividedInEvaluationToo = Dropout.but(
 )
 """In evaluation nothing is dropped, but everything is divided by 1 - rate: return x unchanged."""
 
-DroppedBehindTheSum = Dropout.but(
+AppliedAfterTheSum = Dropout.but(
     "x + dropout(output, keep, rate, training)", "dropout(x + output, keep, rate, training)"
 )
 """Dropout is applied to the stream after the addition, and what it drops is lost for every later
 layer; apply it to the output of the sub-layer, before the addition."""
 
-DroppedBeforeTheSublayer = Dropout.but(
+AppliedBeforeTheSublayer = Dropout.but(
     "read = F.layer_norm(x, gain.shape, gain, bias)",
     "read = F.layer_norm(x, gain.shape, gain, bias)\nread = dropout(read, keep, rate, training)",
 ).but("dropout(output, keep, rate, training)", "output")
@@ -699,7 +702,7 @@ NoDropoutInTheBlock = Dropout.but("dropout(output, keep, rate, training)", "outp
 ResidualForgotten = Dropout.but("x + dropout", "dropout")
 """The sub-layer's output after dropout replaces the stream; it must be added to it."""
 
-ResidualFromTheNorm = Dropout.but("x + dropout", "read + dropout")
+ResidualFromTheNormOutput = Dropout.but("x + dropout", "read + dropout")
 """The output after dropout is added to the normalised input of the network; it must be added to the
 stream."""
 
@@ -727,14 +730,14 @@ bias."""
 LinearBiasLost = Fold.but("linear_bias + F", "F")
 """The layer's own bias is replaced; the projected bias of the norm must be added to it."""
 
-BiasThroughTheNewWeight = Fold.but(
+BiasTimesTheNewWeight = Fold.but(
     "return weight * gain, linear_bias + F.linear(bias, weight)",
     "weight = weight * gain\nreturn weight, linear_bias + F.linear(bias, weight)",
 )
 """The norm's bias is multiplied by the new weight, which contains the gain; the gain never
 multiplied the bias, so use the old weight."""
 
-GainDivided = Fold.but("weight * gain", "weight / gain")
+DividedByTheGain = Fold.but("weight * gain", "weight / gain")
 """The weight is divided by the gain; the norm multiplies by it, so the weight must be multiplied as
 well."""
 
@@ -742,7 +745,7 @@ GainNotFolded = Fold.but("weight * gain", "weight")
 """The gain of the norm is lost; it belongs in the weight."""
 
 CentredOverInputs = Fold.but("dim=0", "dim=1")
-"""The mean is taken over the inputs of the layer (dim=1); subtract the mean over its outputs
+"""The mean over the inputs of the layer (dim=1) is subtracted; subtract the mean over its outputs
 (dim=0)."""
 
 BiasNotCentred = Fold.but("linear_bias - linear_bias.mean()", "linear_bias")
@@ -764,7 +767,7 @@ class CheckNorm(Correct, exercise="check_layer_norm"):
             assert torch.allclose(seen, F.layer_norm(x, (4,), gain, bias, eps), atol=1e-4)
 
 
-CatchesNothing = CheckNorm.but("assert …", "assert seen.shape == x.shape")
+NothingCaught = CheckNorm.but("assert …", "assert seen.shape == x.shape")
 """No wrong norm is caught: nearly every wrong result has the right shape, and printing fails no
 test, so assert something about the numbers."""
 
@@ -777,26 +780,26 @@ ManyFeaturesOneToken = (
     .but("2, 4, generator", "2, 256, generator")
     .but("(x, (4,), gain, bias, eps), atol=1e-4", "(x, (256,), gain, bias, eps), atol=0.01")
 )
-"""One token of many features hides a division by d - 1, and does not test the axes: use few
+"""A single token with many features hides a division by d - 1, and does not test the axes: use few
 features, and more than one token and sequence."""
 
 EpsilonTooSmallToSee = CheckNorm.but("1e-5, 0.5", "1e-5,")
-"""Epsilon is far below the variance of every token, so its place does not matter: choose a large
-one, or tokens that are nearly constant."""
+"""Epsilon is far below the variance of every token, so it does not matter where it is added: choose
+a large one, or tokens that are nearly constant."""
 
-DemandsEqualBits = CheckNorm.but(
+ExactComparison = CheckNorm.but(
     "assert …", "assert torch.equal(seen, F.layer_norm(x, (4,), gain, bias, eps))"
 )
 """The test demands that numbers are exactly equal, but correct implementations round differently:
 allow a small difference."""
 
-ExpectsOneLess = CheckNorm.but(
+ExpectsDivisionByOneLess = CheckNorm.but(
     "assert torch.allclose(seen, F.layer_norm(x, (4,), gain, bias, eps), atol=1e-4)",
     "spread = torch.sqrt(x.var(dim=-1, keepdim=True) + eps)\n"
     "expected = (x - x.mean(dim=-1, keepdim=True)) / spread * gain + bias\n"
     "assert torch.allclose(seen, expected, atol=1e-4)",
 )
-"""The test passes a division by d - 1 and rejects correct norms: LayerNorm divides by d."""
+"""The test accepts a division by d - 1 and rejects correct norms: LayerNorm divides by d."""
 
 NoNormPasses = CheckNorm.but(
     "assert torch.allclose(seen, F.layer_norm(x, (4,), gain, bias, eps), atol=1e-4)",
@@ -836,25 +839,25 @@ NormStillOverTokens = Mended.but("dim=-1", "dim=1", times=2)
 """The norm still takes its mean and variance over the tokens of the sequence (dim=1), so each token
 depends on later ones: take them over the features (dim=-1)."""
 
-ResidualStillFromTheNorm = Mended.but("y2 = x", "y2 = y1")
+ResidualStillFromTheNormOutput = Mended.but("y2 = x", "y2 = y1")
 """The stream still goes through the first norm: add the output of attention to `x`, not to its
 normalised input."""
 
-SecondResidualFromTheNorm = Mended.but("y4 = y2", "y4 = y3")
+SecondResidualFromTheNormOutput = Mended.but("y4 = y2", "y4 = y3")
 """The output of cross-attention is added to its normalised input; add it to the stream."""
 
 NormStillUsedTwice = Mended.but("y4, 2", "y4, 0")
 """Norm 0 is still used for the feed-forward network, and norm 2 is never used."""
 
 NormOneForFeedForward = Mended.but("y4, 2", "y4, 1")
-"""The feed-forward network reads through norm 1, which belongs to cross-attention; the third
-sub-layer has norm 2."""
+"""The input of the feed-forward network goes through norm 1, which belongs to cross-attention; use
+norm 2."""
 
 FeedForwardStillSkipsTheMemory = Mended.but("y4, 2", "y2, 2")
 """The feed-forward network still reads the stream as it was before cross-attention: it never sees
 the memory."""
 
-FeedForwardLineNotMended = Mended.but("y4, 2", "y2, 0")
+FeedForwardLineNotFixed = Mended.but("y4, 2", "y2, 0")
 """The line of the feed-forward network still has both of its bugs: another sub-layer's norm, and a
 stream that cross-attention has not written to yet."""
 
@@ -872,14 +875,14 @@ CausalMaskLost = Mended.but("y1, is_causal=True", "y1")
 MemoryMaskedToo = Mended.but("memory, memory", "memory, memory, is_causal=True")
 """Cross-attention has a causal mask too; every token may attend to the whole memory."""
 
-NormedBehindTheSums = Mended.but(
+NormsAfterTheSums = Mended.but(
     "y1 = norm(x, 0)…\nreturn y4 + y5",
     "y1 = norm(x + attend(x, x, x, is_causal=True), 0)\n"
     "y2 = norm(y1 + attend(y1, memory, memory), 1)\n"
     "return norm(y2 + torch.relu(y2 @ w_up) @ w_down, 2)",
 )
-"""The norms come after the additions, which makes this a post-norm block; it should be a pre-norm
-block, whose stream is not normalised."""
+"""The norms come after the additions, as in a post-norm block; in a pre-norm block the stream is
+not normalised."""
 
 
 # 4.4 --------------------------------------------------------------------------------------------
@@ -895,7 +898,7 @@ class Swapped(Correct, exercise="swapped_sublayer"):
 ResidualForgotten = Swapped.but("x + hidden", "hidden")
 """The output of the network replaces the stream; it must be added to it."""
 
-ResidualFromTheNorm = Swapped.but("return x", "return read")
+ResidualFromTheNormOutput = Swapped.but("return x", "return read")
 """The output of the network is added to its normalised input; it must be added to the stream."""
 
 DividedByOneLess = Swapped.but("True, correction=0", "True")
@@ -928,7 +931,7 @@ NormForgotten = Swapped.but(
 )
 """The network reads the stream without a norm."""
 
-NormBehindTheSum = Swapped.but(
+NormAfterTheSum = Swapped.but(
     "mean = …\nreturn …",
     'hidden = F.gelu(x @ weights["up.weight"].T + weights["up.bias"])\n'
     'x = x + hidden @ weights["down.weight"].T + weights["down.bias"]\n'
@@ -973,7 +976,7 @@ class Experts(Correct, exercise="mixture_of_experts"):
         return tokens.shape[1] * (fractions * average).sum()
 
 
-RescaledOverChosen = Experts.but(
+RenormalisedOverTheChosenExperts = Experts.but(
     "return probabilities, chosen",
     "probabilities = probabilities * chosen\n"
     "return probabilities / probabilities.sum(dim=-1, keepdim=True), chosen",
@@ -982,40 +985,40 @@ RescaledOverChosen = Experts.but(
     "weights = weights / (weights * used).sum(dim=1, keepdim=True)\n"
     "mixed = torch.zeros_like(tokens)",
 )
-"""The probabilities of the chosen experts are rescaled to sum to 1: here the softmax runs over all
-experts, and its probabilities are used as they are."""
+"""The probabilities of the chosen experts are rescaled to sum to 1; here those of the softmax over
+all experts are used unchanged."""
 
 SoftmaxOverTokens = Experts.but("softmax(dim=-1)", "softmax(dim=-2)")
-"""The softmax runs over the tokens of a sequence; it is over the experts of each token."""
+"""The softmax runs over the tokens of a sequence; it should run over the experts of each token."""
 
-ScoresForProbabilities = Experts.but("return probabilities, chosen", "return scores, chosen")
-"""The scores are returned as they are: a softmax over the experts makes probabilities of them."""
+ScoresInsteadOfProbabilities = Experts.but("return probabilities, chosen", "return scores, chosen")
+"""The scores are returned as they are: apply a softmax over the experts."""
 
 LeastProbableChosen = Experts.but("dim=-1).indices", "dim=-1, largest=False).indices")
 """The experts with the lowest probabilities are chosen: take the highest."""
 
 OneExpertWhateverTopK = Experts.but("topk(top_k, dim", "topk(1, dim")
-"""Each token uses a single expert; it uses top_k of them."""
+"""Each token uses a single expert; it should use top_k of them."""
 
 ExpertsChooseTokens = Experts.but(
     "best = …\nchosen = …",
     "best = probabilities.topk(min(top_k, x.shape[1]), dim=-2).indices\n"
     "chosen = torch.zeros_like(probabilities, dtype=torch.bool).scatter(-2, best, True)",
 )
-"""Each expert chooses top_k tokens of the sequence; each token chooses top_k experts."""
+"""Each expert chooses top_k tokens of the sequence; each token should choose top_k experts."""
 
 ChosenIfAboveAverage = Experts.but(
     "best = …\nchosen = …", "chosen = probabilities > 1 / w_router.shape[1]"
 )
-"""Every expert with more than an equal part of the probability is chosen, which may be more or
-fewer than top_k."""
+"""Every expert of more than average probability is chosen; these may be more or fewer than
+top_k."""
 
 OutputsNotWeighted = Experts.but("weights[own, i, None] * output", "output")
 """The outputs of the experts are added without their probabilities, so no gradient reaches the
 router: multiply each output by its probability."""
 
 AllExpertsUsed = Experts.but("used[:, i].nonzero()[:, 0]", "torch.arange(len(tokens))")
-"""Every expert is run on every token and weighted by its probability: only the chosen ones
+"""Every expert is run on every token and weighted by its probability; only the chosen ones should
 count."""
 
 UnusedExpertsTimesZero = Experts.but("used[:, i].nonzero()[:, 0]", "torch.arange(len(tokens))").but(
@@ -1030,16 +1033,16 @@ LastExpertOnly = Experts.but(
 )
 """The output of each expert overwrites that of the expert before it: add them up."""
 
-MeanOfChosen = Experts.but(
+OutputsAveraged = Experts.but(
     "return mixed.view_as(x)", "return (mixed / used.sum(dim=1, keepdim=True)).view_as(x)"
 )
-"""The outputs are averaged over the experts that a token uses; they are summed, because the
+"""The outputs are averaged over the experts that a token uses; they should be summed, because the
 probabilities are the weights."""
 
 InputWeighted = Experts.but(
     "F.relu(tokens[own] @ w_up[i])", "F.relu(weights[own, i, None] * tokens[own] @ w_up[i])"
 )
-"""The probability multiplies the input of the expert as well as its output: it multiplies the
+"""The probability multiplies the input of the expert as well as its output; it should multiply the
 output only."""
 
 ExpertsWithoutActivation = Experts.but("F.relu(tokens[own] @ w_up[i])", "(tokens[own] @ w_up[i])")
@@ -1049,13 +1052,13 @@ NotTimesTheNumberOfExperts = Experts.but("return tokens.shape[1] * (", "return (
 """The factor of the number of experts is missing: multiply by it, so that equal use gives 1."""
 
 FractionsOfTokens = Experts.but("used.mean(dim=0) / used[0].sum()", "used.mean(dim=0)")
-"""The fractions are those of the tokens and sum to top_k: divide by the number of choices."""
+"""The fractions are counted per token and sum to top_k: divide by the number of choices."""
 
-FractionsTwice = Experts.but("(fractions * average)", "(fractions * fractions)")
+FractionsSquared = Experts.but("(fractions * average)", "(fractions * fractions)")
 """The fractions of the choices are squared: they have no gradient, so one factor must be the
 average probability."""
 
-ProbabilitiesTwice = Experts.but("(fractions * average)", "(average * average)")
+ProbabilitiesSquared = Experts.but("(fractions * average)", "(average * average)")
 """The average probabilities are squared: multiply them by the fractions of the choices instead."""
 
 ProductBeforeTheAverage = Experts.but(
@@ -1065,24 +1068,24 @@ ProductBeforeTheAverage = Experts.but(
 first, then multiply."""
 
 ChosenProbabilitiesOnly = Experts.but("tokens.mean(dim=0)", "(tokens * used).mean(dim=0)")
-"""Only probabilities of chosen experts enter the average: it is over all tokens, whatever they
-chose."""
+"""Only probabilities of chosen experts enter the average; it should be over all tokens, whatever
+they chose."""
 
 SummedOverTokens = Experts.but("tokens.mean(dim=0)", "tokens.sum(dim=0)")
 """The probabilities are summed over the tokens, so the loss grows with the batch: take their
 average."""
 
-BalanceOfEachSequence = Experts.but(
+BalancePerSequence = Experts.but(
     "return tokens.shape[1] * …",
     "used = chosen.to(tokens.dtype)\n"
     "fractions = used.mean(dim=1) / used[0, 0].sum()\n"
     "return tokens.shape[1] * (fractions * probabilities.mean(dim=1)).sum(dim=-1).mean()",
 )
-"""Each sequence gets a loss of its own, and these are averaged: both averages are over all tokens
-of the batch."""
+"""Each sequence gets a loss of its own, and these are averaged; both averages should be over all
+tokens of the batch."""
 
 FirstChoicesOnly = Experts.but(
     "fractions = used.mean(dim=0) / used[0].sum()",
     "fractions = F.one_hot(tokens.argmax(dim=1), tokens.shape[1]).to(tokens.dtype).mean(dim=0)",
 )
-"""Only the first choice of each token is counted; it makes top_k of them."""
+"""Only the first choice of each token is counted; count all top_k of them."""

@@ -51,8 +51,8 @@ FirstTokenStays = CheckOrder.but("tensor([4, 0, 5, 1, 6, 3, 2])", "tensor([0, 4,
 differently passes: move every token."""
 
 OutputsInAnotherOrder = CheckOrder.but("(x)[order]", "(x)")
-"""The two compared outputs are in different orders: the outputs of permuted tokens are in the new
-order, so permute the others in the same way."""
+"""The two compared outputs are in different orders: those of permuted tokens are in the new order,
+so permute the others in the same way."""
 
 AssertsTheOpposite = CheckOrder.but("assert torch", "assert not torch")
 """The assertion requires that the layer sees the order; it must hold for layers that are blind to
@@ -110,7 +110,7 @@ class Sinusoids(Correct, exercise="sinusoidal_positions"):
         return matrix
 
 
-ExponentOfTheEntry = Sinusoids.but(
+ExponentPerEntry = Sinusoids.but(
     "exponent = …\nreturn …",
     "entry = torch.arange(d_model, dtype=torch.float64)\n"
     "angle = torch.arange(length)[:, None] / base ** (2 * entry / d_model)\n"
@@ -189,7 +189,7 @@ WholeTableAdded = Learned.but("end = …\nreturn …", "return x + table")
 """The whole table is added, which works only for sequences as long as the table: take the rows that
 the tokens need."""
 
-SliceRunsOut = Learned.but("end = …\nreturn …", "return x + table[offset : offset + x.shape[1]]")
+SliceTooShort = Learned.but("end = …\nreturn …", "return x + table[offset : offset + x.shape[1]]")
 """The slice stops at the end of the table, so it has fewer rows than there are tokens, and if one
 row is left, it is silently added to every token. Compare offset + length with the number of rows
 first, and raise a ValueError."""
@@ -202,17 +202,17 @@ LastRowRepeated = Learned.but(
 """Tokens beyond the table get its last row, as if they all had the same position; raise a
 ValueError instead."""
 
-StartsOverAtTheEnd = Learned.but(
+WrapsAroundAtTheEnd = Learned.but(
     "end = …\nreturn …",
     "places = torch.arange(offset, offset + x.shape[1]) % len(table)\nreturn x + table[places]",
 )
 """Tokens beyond the table get its first rows again, as if the sequence started again; raise a
 ValueError instead."""
 
-LastRowForbidden = Learned.but("end > len", "end >= len")
+LastRowRejected = Learned.but("end > len", "end >= len")
 """A sequence that ends exactly at the last row is rejected, but it fits."""
 
-ErrorOfTheIndex = Learned.but(
+IndexErrorFromTorch = Learned.but(
     "end = …\nreturn …", "return x + table[torch.arange(offset, offset + x.shape[1])]"
 )
 """The rows are selected by index, and torch raises its own error; raise a ValueError that says how
@@ -222,7 +222,7 @@ AddedInPlace = Learned.but("return x + table[offset:end]", "x += table[offset:en
 """The rows are added to the input in place, which changes it for all later code: return a new
 tensor."""
 
-RowsForTheBatch = Learned.but("table[offset:end]", "table[offset : offset + x.shape[0], None]")
+RowsAlongTheBatch = Learned.but("table[offset:end]", "table[offset : offset + x.shape[0], None]")
 """The rows run along the batch, so all tokens of a sequence get the same one: the tokens are the
 second axis of x."""
 
@@ -270,14 +270,14 @@ FactorTwoForgotten = Rotary.but("0, x.shape[-1], 2", "x.shape[-1] // 2")
 """The exponent is half as large as it should be: pair i has the exponent 2i / d_head, because i
 counts pairs and d_head counts features."""
 
-TurnedBackwards = Rotary.but(
+RotatedBackwards = Rotary.but(
     "(even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()), dim=-1",
     "(even * angle.cos() - odd * -angle.sin(), even * -angle.sin() + odd * angle.cos()),\ndim=-1,",
 )
-"""The pairs are rotated the other way: the exercise asks for (a, b) to become (a cos − b sin, a sin
-+ b cos)."""
+"""The pairs are rotated the other way: in this exercise (a, b) becomes (a cos − b sin, a sin + b
+cos)."""
 
-PairsOfHalves = (
+HalvesPairedInsteadOfNeighbours = (
     Rotary.but("x[..., 0::2], x[..., 1::2]", "x.chunk(2, dim=-1)")
     .but("stack", "cat")
     .but("flatten(-2).to", "to")
@@ -285,7 +285,7 @@ PairsOfHalves = (
 """The features i and i + d_head / 2 are paired; in this layout, the neighbours 2i and 2i + 1
 are."""
 
-HeadsTakenForPlaces = Rotary.but(
+HeadsTakenForPositions = Rotary.but(
     "angle = …", "angle = (torch.arange(x.shape[1])[:, None] / base**exponent)[None, :, None]"
 )
 """The angles run along the axis of the heads instead of that of the tokens: in (batch, heads,
@@ -300,18 +300,18 @@ AnglesInHalfPrecision = Rotary.but(
 hundred tokens, neighbours can no longer be distinguished. Compute the angles in float32 or
 float64."""
 
-ValuesTurnedToo = Rotary.but(
+ValuesRotatedToo = Rotary.but(
     "key = apply_rotary(query, positions), apply_rotary(key, positions)",
     "key, value = (apply_rotary(heads, positions) for heads in (query, key, value))",
 )
 """The values are rotated too, so the output depends on absolute positions: positions are for the
 scores, so rotate only queries and keys."""
 
-KeysNotTurned = Rotary.but("query, key = …", "query = apply_rotary(query, positions)")
+KeysNotRotated = Rotary.but("query, key = …", "query = apply_rotary(query, positions)")
 """Only the queries are rotated: a score then depends on the position of the query, not on its
 distance from the key. Rotate both."""
 
-TurnedBeforeTheSplit = Rotary.but(
+RotatedBeforeTheSplit = Rotary.but(
     "query, key, value = (…\nquery, key = …",
     """
     query, key = (apply_rotary((x @ w)[:, None], positions)[:, 0] for w in (w_query, w_key))
@@ -333,7 +333,7 @@ AnglesOfTheOtherLayout = Rotary.but(
 """Neighbours are paired, but the angles are arranged for halves, so the two features of a pair get
 different angles: repeat each angle twice, side by side."""
 
-SecondFromTheTurnedFirst = Rotary.but(
+SecondFromTheRotatedFirst = Rotary.but(
     "even, odd = …\nreturn …",
     "x = x.clone()\n"
     "x[..., 0::2] = x[..., 0::2] * angle.cos() - x[..., 1::2] * angle.sin()\n"
@@ -343,11 +343,11 @@ SecondFromTheTurnedFirst = Rotary.but(
 """The second feature of a pair is computed from the already rotated first one: compute both from
 the original pair."""
 
-PairsNotBroughtBack = Rotary.but("turned = torch.stack", "return torch.cat").but(
+PairsNotInterleavedAgain = Rotary.but("turned = torch.stack", "return torch.cat").but(
     ")\nreturn turned.flatten(-2).to(x.dtype)", ").to(x.dtype)"
 )
-"""The rotated features are arranged in two halves, all first ones before all second ones: put each
-pair back at its original indices, side by side."""
+"""The rotated features are arranged in two halves, all first features before all second ones: put
+each pair back at its original indices, side by side."""
 
 OneAngleForAll = Rotary.but(
     "angle = …", "angle = positions[:, None, :, None].double() + 0 * exponent"
@@ -365,7 +365,7 @@ CountedFromTheFirstToken = Rotary.but(
 """Positions are counted from the first token of each sequence. The scores within a sequence do not
 change, but keys in a cache were rotated by the positions that were passed: use these."""
 
-NothingTurned = Rotary.but("query, key = …", "")
+NothingRotated = Rotary.but("query, key = …", "")
 """The layer attends without any rotation: rotate queries and keys by their positions."""
 
 
@@ -393,11 +393,11 @@ OneDirectionOnly = Convert.but(
 """The rows go from neighbours to halves for both values of `to`; the way back is another
 permutation."""
 
-ColumnsMoved = Convert.but("0, (num_heads, *shape)", "-1, (num_heads, *shape)").but(
+ColumnsPermuted = Convert.but("0, (num_heads, *shape)", "-1, (num_heads, *shape)").but(
     "1, 2).flatten(0, 2", "-2, -1).flatten(-3"
 )
-"""The columns are permuted, which are the input features of the projection; the pairs are among its
-outputs, the rows."""
+"""The columns, the input features of the projection, are permuted; the pairs are among its outputs,
+the rows."""
 
 SecondFeaturesFirst = Convert.but(
     "shape = …\nreturn …",
@@ -412,7 +412,7 @@ SecondFeaturesFirst = Convert.but(
 """The odd features come before the even ones: the first half holds the first feature of each
 pair."""
 
-HeadsInTurns = Convert.but("num_heads, *shape", "*shape, num_heads").but(
+HeadsInterleaved = Convert.but("num_heads, *shape", "*shape, num_heads").but(
     "1, 2).flatten(", "0, 1).flatten("
 )
 """The rows are treated as if the heads alternated; head 0 has the first d_head rows, head 1 the
@@ -442,19 +442,18 @@ class Alibi(Correct, exercise="alibi_bias"):
 DistanceRewarded = Alibi.but("-alibi_slopes", "alibi_slopes")
 """The sign is wrong: the farther a key, the more is added to its score. Subtract instead."""
 
-LaterKeysReachable = Alibi.but("* distance", "* distance.abs()").but(
+LaterKeysVisible = Alibi.but("* distance", "* distance.abs()").but(
     "bias.masked_fill(distance < 0, -math.inf)", "bias"
 )
-"""Keys after the query are lowered by their distance like those before it, so the future is
-visible: give them minus infinity."""
+"""The scores of later keys are lowered by their distance, like those of earlier keys, so the future
+is visible: use minus infinity."""
 
 LaterKeysPreferred = Alibi.but("bias.masked_fill(distance < 0, -math.inf)", "bias")
-"""Keys after the query have a negative distance, so their score is raised: give them minus
-infinity."""
+"""Keys after the query have a negative distance, so their score is raised: use minus infinity."""
 
-QueriesAreTheFirstKeys = Alibi.but("k_len - q_len, k_len", "q_len")
-"""The queries are aligned with the first keys; when keys come from a cache, the queries are the
-last tokens."""
+QueriesAlignedWithTheFirstKeys = Alibi.but("k_len - q_len, k_len", "q_len")
+"""The queries are aligned with the first keys; if keys come from a cache, the queries are the last
+tokens."""
 
 KeysInRows = Alibi.but(
     "return bias.masked_fill(distance < 0, -math.inf)",
@@ -478,14 +477,14 @@ EvenlySpacedSlopes = Alibi.but(
 """The slopes are evenly spaced; they should be a geometric series, each the same fraction of the
 one before."""
 
-OneFormulaForAnyNumber = Alibi.but(
+OneFormulaForAnyNumberOfHeads = Alibi.but(
     "below = …\nreturn …",
     "return 2.0 ** (-8 * torch.arange(1, num_heads + 1, dtype=torch.float64) / num_heads)",
 )
 """The formula for powers of two is used for any number of heads; for other numbers, take the slopes
 for the power of two below and add every other slope for the power of two above."""
 
-CutFromThePowerAbove = Alibi.but(
+SlopesCutFromThePowerAbove = Alibi.but(
     "below = …\nreturn …",
     "above = 2 ** math.ceil(math.log2(num_heads))\n"
     "return 2.0 ** (-8 * torch.arange(1, num_heads + 1, dtype=torch.float64) / above)",
@@ -501,7 +500,7 @@ LargeNumberForInfinity = Alibi.but("-math.inf", "-1e9")
 """Later keys get a large negative number; a row in which everything is hidden then attends to
 hidden keys. Use minus infinity."""
 
-HiddenAsIfNothingWereCached = Alibi.but(
+MaskIgnoresTheCache = Alibi.but(
     "distance < 0", "torch.ones(q_len, k_len, dtype=torch.bool).triu(1)"
 )
 """Distances start at the positions of the queries, but the keys are hidden as if the first query
@@ -534,14 +533,14 @@ ColumnByColumn = InSpace.but("(rows, columns)", "(columns, rows).flip(-1)")
 ColumnBeforeRow = InSpace.but("double", "flip(-1).double")
 """The two coordinates of a patch are exchanged: the row comes first."""
 
-CountedInsteadOfPlaced = InSpace.but(
+IndicesInsteadOfCoordinates = InSpace.but(
     "angle = (coordinates[..., None] / base**exponent).flatten(-2)",
     "angle = (\n"
     "    torch.arange(x.shape[-2])[:, None, None].expand(*coordinates.shape[-2:], 1)\n"
     "    / base**exponent\n"
     ").flatten(-2)",
 )
-"""The points are rotated by their index in the list, as tokens are; use their coordinates."""
+"""The points are rotated by their index in the sequence, as tokens are; use their coordinates."""
 
 CoordinatesAdded = InSpace.but(
     "angle = (coordinates[..., None] / base**exponent).flatten(-2)",
@@ -575,11 +574,11 @@ DividedByTheWholeHead = InSpace.but(
 """The exponent is divided by the width of the whole head; the pairs of one axis are counted within
 its part."""
 
-PlacesRounded = InSpace.but("coordinates[..., None]", "coordinates.long()[..., None]")
+CoordinatesTruncated = InSpace.but("coordinates[..., None]", "coordinates.long()[..., None]")
 """The coordinates are truncated to integers; coordinates are real numbers, and a clock can have any
 angle."""
 
-AxesInTurns = InSpace.but("exponent).flatten(", "exponent).transpose(-2, -1).flatten(")
+AxesInterleaved = InSpace.but("exponent).flatten(", "exponent).transpose(-2, -1).flatten(")
 """Neighbouring pairs belong to different axes; each axis has one block of neighbouring features."""
 
 LastAxisFirst = InSpace.but("coordinates[..., None]", "coordinates.flip(-1)[..., None]")
@@ -648,18 +647,20 @@ TwoToTheLoss = Extrapolation.but(
 )
 """The losses are in nats, so the base of the perplexity is e; 2 is for bits."""
 
-OneHardTokenIsNoBreak = Extrapolation.but("if …", "if by_position[start] > before + tolerance:")
-"""A single position above the limit counts as the break, and one hard token is enough for that:
-look at the mean of a whole window."""
+OneHardTokenCountsAsABreak = Extrapolation.but(
+    "if …", "if by_position[start] > before + tolerance:"
+)
+"""A single position above the limit counts as the break, and one hard token is enough for that: use
+the mean of a whole window."""
 
-ComparedWithAllThatWasTrained = Extrapolation.but(
+ComparedWithAllTrainedPositions = Extrapolation.but(
     "by_position[trained_length - window : trained_length]", "by_position[:trained_length]"
 )
 """The limit is set by the mean over all trained positions; the first tokens have little context and
 raise it. Compare with the last window before training ended."""
 
-NoBreakIsZero = Extrapolation.but("breaks_at = length", "breaks_at = 0")
-"""If the limit is never exceeded, 0 is returned, which means a failure at once: return the
+ZeroForNoBreak = Extrapolation.but("breaks_at = length", "breaks_at = 0")
+"""If the limit is never exceeded, 0 is returned, which would mean an immediate failure: return the
 length."""
 
 CountedFromTheTrainedLength = Extrapolation.but(
@@ -677,11 +678,11 @@ ComparedWithTheLastToken = Extrapolation.but(
 """The limit is set by the last trained position alone, and one easy or hard token changes it: take
 the mean of a whole window there, too."""
 
-WindowsSideBySide = Extrapolation.but("window + 1", "window + 1, window")
+OnlyAdjacentWindows = Extrapolation.but("window + 1", "window + 1, window")
 """Only adjacent windows are examined, so the failure is found up to one window too late: a window
 may start at any position."""
 
-PartOfAWindowCounts = Extrapolation.but("length - window + 1", "length")
+IncompleteWindowsCounted = Extrapolation.but("length - window + 1", "length")
 """At the end, incomplete windows are examined, where one hard token is enough: only whole windows
 count."""
 
@@ -705,10 +706,10 @@ class Mended(Correct, exercise="mended_positions"):
         return x * angle.cos() + torch.cat((-second, first), dim=-1) * angle.sin()
 
 
-StillFromOne = Mended.but("(length)", "(1, length + 1)")
+StillCountedFromOne = Mended.but("(length)", "(1, length + 1)")
 """The exponent is fixed, but the first row is still that of position 1: count from 0."""
 
-ExponentStillOfTheEntry = Mended.but("(entry - entry % 2)", "2 * entry")
+ExponentStillPerEntry = Mended.but("(entry - entry % 2)", "2 * entry")
 """The rows start at 0 now, but the exponent still grows from entry to entry: a sine and its cosine
 need the same exponent."""
 
@@ -732,17 +733,17 @@ MovedToTheOtherLayout = (
 features i and i + d_head / 2."""
 
 SignOfTheOtherHalf = Mended.but("-second, first", "second, -first")
-"""The minus sign has moved to the other half, which rotates every pair backwards."""
+"""The minus sign has moved to the other half, so every pair is rotated backwards."""
 
-NothingMended = Mended.but("(entry - entry % 2)", "2 * entry").but("(length)", "(1, length + 1)")
+NothingFixed = Mended.but("(entry - entry % 2)", "2 * entry").but("(length)", "(1, length + 1)")
 """The table is unchanged: the exponent grows from entry to entry, and the first row is that of
 position 1."""
 
 SinesMovedToTheFront = Mended.but(
     "entry = …\nexponent = …", "exponent = torch.arange(0, d_model, 2).double() / d_model"
 ).but("where(entry % 2 == 0, angle.sin(), angle.cos())", "cat((angle.sin(), angle.cos()), dim=1)")
-"""The numbers are correct but in another order: all sines now come first, and this table has each
-sine beside its cosine."""
+"""The numbers are correct, but in another order: all sines now come first; in this table each sine
+is beside its cosine."""
 
 
 # 5.4 --------------------------------------------------------------------------------------------
@@ -760,7 +761,7 @@ class Swapped(Correct, exercise="swapped_rotary"):
         return turned(query), turned(key)
 
 
-NothingTurned = Swapped.but(
+NothingRotated = Swapped.but(
     "def …\n    return turned(query), …",
     "def swapped_rotary(query, key, positions):\n    return query, key",
 )
@@ -770,17 +771,17 @@ BaseTooSmall = Swapped.but("10_000 **", "1_000.0 **")
 """The base is 1,000, so that all pairs but the first rotate too fast: the model was trained with
 10,000."""
 
-KeysNotTurned = Swapped.but("turned(key)", "key")
+KeysNotRotated = Swapped.but("turned(key)", "key")
 """Only the queries are rotated: a score then depends on the position of the query, not on its
 distance from the key. Rotate both."""
 
-KeysTurnedTheOtherWay = Swapped.but("turned(x)", "turned(x, angle=angle)").but(
+KeysRotatedTheOtherWay = Swapped.but("turned(x)", "turned(x, angle=angle)").but(
     "query), turned(key", "query, angle), turned(key, -angle"
 )
 """The keys are rotated the other way, so a score depends on the sum of the two positions, not on
 their difference: rotate both the same way."""
 
-KeysOnePlaceTooFar = Swapped.but("turned(x)", "turned(x, angle=angle)").but(
+KeysOnePositionTooFar = Swapped.but("turned(x)", "turned(x, angle=angle)").but(
     "query), turned(key", "query, angle), turned(key, angle + speed"
 )
 """The keys are rotated by one position more than the queries, so each distance is off by one: the
@@ -789,11 +790,11 @@ query and the key of a token have the same position."""
 KeyReturnedFirst = Swapped.but("query), turned(key", "key), turned(query")
 """The two results are exchanged: return the query first."""
 
-TurnedBackwards = Swapped.but("angle = positions", "angle = -positions")
+RotatedBackwards = Swapped.but("angle = positions", "angle = -positions")
 """Both are rotated the other way, so earlier tokens look like later ones: this model was trained
 with (a, b) becoming (a cos − b sin, a sin + b cos)."""
 
-PairsOfHalves = Swapped.but("a, b = …", "a, b = x.chunk(2, dim=-1)").but(
+HalvesPairedInsteadOfNeighbours = Swapped.but("a, b = …", "a, b = x.chunk(2, dim=-1)").but(
     "return torch.stack((a …", "return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)"
 )
 """The features i and i + d_head / 2 are paired; this model was trained with neighbours."""

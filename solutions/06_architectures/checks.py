@@ -197,7 +197,7 @@ class TestDecoderOnlyLogits:
             if (change < 1e-9).all():
                 return None
             notice = (change >= 1e-9).nonzero().flatten().tolist()
-            return f"the last of {tokens.shape[1]} tokens is changed, and logits {notice} change"
+            return f"changing the last of {tokens.shape[1]} tokens changes earlier logits: {notice}"
 
         expect_law(subject, case, "decoder_only_logits", inputs, law)
 
@@ -345,7 +345,7 @@ class TestShiftedLoss:
                 return problem
             return (
                 f"a model that only repeats its input gets a loss of {loss:.4g} nats per token; it "
-                "must be high, about 20, because no token here is the one before it"
+                "must be high, about 20, because no token here equals the one before it"
             )
 
         def draw(case):
@@ -364,8 +364,8 @@ class TestShiftedLoss:
             if problem or loss < 0.1:
                 return problem
             return (
-                f"the targets are {targets[0].tolist()}, and a model that bets on one more than the "
-                f"token before, and on {NUM_SPECIAL} after bos, gets a loss of {loss:.4g}; it must "
+                f"the targets are {targets[0].tolist()}, and a model that predicts one more than "
+                f"the token before, and {NUM_SPECIAL} after bos, gets a loss of {loss:.4g}; it must "
                 "be near 0"
             )
 
@@ -1156,7 +1156,7 @@ def nobody_notices_the_last(output, x, memory, source_mask, weights):
     if (change < 1e-9).all():
         return None
     notice = (change >= 1e-9).nonzero().flatten().tolist()
-    return f"the last of {x.shape[1]} target tokens is changed, and outputs {notice} change"
+    return f"changing the last of {x.shape[1]} target tokens changes earlier outputs: {notice}"
 
 
 @exercise(

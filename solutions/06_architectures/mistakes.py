@@ -44,13 +44,13 @@ TableCopied = Logits.but(
 """The logits come from a copy of the table, so its rows do not learn from the predictions; tied
 weights are one tensor that is used twice."""
 
-EmbeddingCutOff = Logits.but(
+EmbeddingDetached = Logits.but(
     "table[tokens]", "nn.Embedding.from_pretrained(table.detach())(tokens)"
 )
 """The tokens are looked up in a detached table, so its rows do not learn from their use as inputs;
 tied weights are one tensor that is used twice."""
 
-LogitsSoftmaxed = Logits.but("x @ table.T", "torch.softmax(x @ table.T, dim=-1)")
+SoftmaxOnTheLogits = Logits.but("x @ table.T", "torch.softmax(x @ table.T, dim=-1)")
 """A softmax is applied at the end: return the logits, because the loss applies the softmax
 itself."""
 
@@ -62,7 +62,7 @@ FinalNormTwice = Logits.but(
 )
 """The final norm is applied twice; apply it once, after the last block."""
 
-NormBehindEveryBlock = Logits.but(
+NormAfterEveryBlock = Logits.but(
     "for weights in layers:…\nx = …",
     "for weights in layers:\n    x = F.layer_norm(block(x, mask, weights), gain.shape, gain, bias)",
 )
@@ -80,7 +80,7 @@ PositionsForgotten = Logits.but("x = x + positions[: tokens.shape[1]]", "")
 PositionsFromOne = Logits.but("positions[: tokens.shape[1]]", "positions[1 : tokens.shape[1] + 1]")
 """The first token gets row 1 of the positions; positions are counted from 0."""
 
-PositionsOfTheTokens = Logits.but("positions[: tokens.shape[1]]", "positions[tokens]")
+PositionsLookedUpByToken = Logits.but("positions[: tokens.shape[1]]", "positions[tokens]")
 """The rows of the positions are looked up by token; look them up by position, the first row for the
 first token."""
 
@@ -89,9 +89,9 @@ PositionsInEveryBlock = Logits.but("x = x + positions[: tokens.shape[1]]", "").b
 )
 """The positions are added before every block; add them once, to the embeddings."""
 
-UntransposedTable = Logits.but("table.T", "table")
+TableNotTransposed = Logits.but("table.T", "table")
 """The vectors are multiplied by the table without a transpose, which works only if there are as
-many tokens as features; the logit of a token is a dot product with its row, so transpose the
+many tokens as features; the logit of a token is the dot product with its row, so transpose the
 table."""
 
 PositionsScaledToo = Logits.but("[tokens]", "[tokens] + positions[: tokens.shape[1]]").but(
@@ -112,11 +112,11 @@ DividedInsteadOfScaled = Logits.but("x * math", "x / math")
 NoCausalMask = Logits.but("mask = …", "").but("mask,", "None,")
 """The blocks see the whole sequence, including the token to predict; pass a causal mask to each."""
 
-MaskUpsideDown = Logits.but("torch.tril", "torch.triu")
+TriangleFlipped = Logits.but("torch.tril", "torch.triu")
 """The mask lets each token see itself and later tokens; it must be True on and below the diagonal
 (tril)."""
 
-FirstBlockAgainAndAgain = Logits.but("weights in layers", "_ in layers").but(
+FirstBlockRepeated = Logits.but("weights in layers", "_ in layers").but(
     "mask, weights", "mask, layers[0]"
 )
 """Every block gets the weights of the first; each has its own."""
@@ -133,14 +133,14 @@ DiagonalMissing = Logits.but(
 """No token sees itself, so the first sees nothing at all; a causal mask allows each token itself
 and all earlier ones."""
 
-LastBlockAlone = Logits.but(
+OnlyTheLastBlockCounts = Logits.but(
     "for weights in layers:\n    x = block(x, mask, weights)",
     "for weights in layers:\n    y = block(x, mask, weights)\nx = y",
 )
 """Every block reads the embeddings, so only the last block counts; each block must read the output
 of the one before it."""
 
-ScaledUnasked = Logits.but(
+AlwaysScaled = Logits.but(
     "x = table[tokens]…\n    x = …", "x = table[tokens] * math.sqrt(table.shape[1])"
 )
 """The rows are scaled even if `is_scaled` is False; then use them unchanged."""
@@ -188,7 +188,7 @@ ShiftedLeft = Loss.but(
 """The input is shifted left, so the model sees later tokens and predicts earlier ones: shift it
 right."""
 
-FirstTokenNeverAsked = Loss.but(
+FirstTokenNeverPredicted = Loss.but(
     "first = …\nreturn …",
     "logits = model(targets[:, :-1])\n"
     "return F.cross_entropy(logits.transpose(1, 2), targets[:, 1:], ignore_index=pad)",
@@ -196,7 +196,7 @@ FirstTokenNeverAsked = Loss.but(
 """Without bos, nothing comes before the first token, so it is never predicted: the model does not
 learn how to begin."""
 
-LastTokenNeverAsked = Loss.but(
+LastTokenNeverPredicted = Loss.but(
     "return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)",
     "nats = F.cross_entropy(\n"
     '    logits[:, :-1].transpose(1, 2), targets[:, :-1], ignore_index=pad, reduction="sum"\n'
@@ -207,7 +207,7 @@ LastTokenNeverAsked = Loss.but(
 the input has as many positions as the targets, and all of them count."""
 
 RolledAround = Loss.but("first = …\nlogits = …", "logits = model(targets.roll(1, dims=1))")
-"""roll puts the last token in front, where bos belongs."""
+"""roll moves the last token to the front, where bos belongs."""
 
 BeginsWithPad = Loss.but(
     "first = …\nlogits = …", "logits = model(F.pad(targets[:, :-1], (1, 0), value=pad))"
@@ -217,16 +217,16 @@ BeginsWithPad = Loss.but(
 PaddingCounted = Loss.but("targets, ignore_index=pad", "targets")
 """Padding counts like any other target: exclude it from the mean."""
 
-PaddingSoughtInTheInput = Loss.but(
+PaddingReadFromTheInput = Loss.but(
     "logits = …\nreturn …",
     "tokens = torch.cat([first, targets[:, :-1]], dim=1)\n"
     'nats = F.cross_entropy(model(tokens).transpose(1, 2), targets, reduction="none")\n'
     "return nats[tokens != pad].mean()",
 )
-"""Padding is recognised by the shifted input, so one pad after each eos counts as a target; exclude
+"""Padding is recognised in the shifted input, so one pad after each eos counts as a target; exclude
 the positions whose *target* is pad."""
 
-DividedByAllPlaces = Loss.but(
+DividedByAllPositions = Loss.but(
     "return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)",
     'nats = F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad, reduction="none")\n'
     "return nats.mean()",
@@ -287,7 +287,7 @@ ArgumentsSwapped = (
 """Queries come from the memory, keys and values from the target, so there is a row per source token
 and each of them sees the whole target: exchange the two."""
 
-TargetAsksItself = (
+TargetAttendsToItself = (
     Cross.but("key(memory)", "key(x)")
     .but("value(memory)", "value(x)")
     .but(
@@ -326,13 +326,13 @@ SourceMaskInverted = Cross.but(
 """The mask is inverted: it is True where attention is allowed, so scores get minus infinity where
 it is False."""
 
-ZerosInsteadOfInfinity = Cross.but(
+ZeroInsteadOfMinusInfinity = Cross.but(
     "hidden = …\nscores = …", "scores = scores * source_mask[:, None, None, :]"
 )
 """Masked scores are set to 0, which still gives them some weight after the softmax; minus infinity
 gives none."""
 
-MaskBehindTheSoftmax = Cross.but(
+MaskAfterTheSoftmax = Cross.but(
     "if …\noutput = …",
     "weights = scores.softmax(dim=-1)\n"
     "if source_mask is not None:\n"
@@ -348,7 +348,7 @@ QueriesMasked = Cross.but(
 """The mask is applied along the queries, which hides target tokens; the padding is in the source,
 along the keys: the last axis of the scores."""
 
-ScaledByTheWholeWidth = Cross.but("self.d_head**0", "(self.num_heads * self.d_head) ** 0")
+ScaledByModelWidth = Cross.but("self.d_head**0", "(self.num_heads * self.d_head) ** 0")
 """The scores are divided by the square root of d_model; a head compares vectors of width d_head, so
 use the square root of d_head."""
 
@@ -377,7 +377,7 @@ SoftmaxOverQueries = Cross.but(
 """The softmax runs over the target tokens; the weights of each target token must sum to 1 over the
 source: dim=-1."""
 
-HeadsCutAcrossTokens = Cross.but(
+HeadsSplitAcrossTokens = Cross.but(
     "return x.unflatten(-1, …", "return x.reshape(len(x), self.num_heads, -1, self.d_head)"
 )
 """The heads are split by a reshape to (batch, heads, length, d_head) without a transpose, which
@@ -392,7 +392,7 @@ HeadsInterleaved = Cross.but(
 ).but("output.transpose(1, 2)", "output.movedim(1, -1)")
 """Head i takes every num_heads-th feature; it must take d_head consecutive features."""
 
-OutputMapForgotten = Cross.but(
+OutputProjectionForgotten = Cross.but(
     "self.output(output.transpose(1, 2).flatten(2))", "output.transpose(1, 2).flatten(2)"
 )
 """The heads are returned without the linear layer `output`."""
@@ -435,7 +435,7 @@ predicts."""
 StopsWithTheFirst = Greedy.but("all()", "any()")
 """Generation stops as soon as one sequence has ended; the others have not."""
 
-WaitsForAllAtOnce = (
+WaitsForAllToEndAtOnce = (
     Greedy.but("done = torch.zeros(len(source), dtype=torch.bool)", "")
     .but("newest[done] = pad", "")
     .but("done |= newest == eos\nif done.all():", "if (newest == eos).all():")
@@ -443,11 +443,13 @@ WaitsForAllAtOnce = (
 """Generation stops only when all sequences generate eos in the same step, which sequences of
 different lengths never do: keep track of which have ended."""
 
-LogitsOfTheFirstPlace = Greedy.but("logits[:, -1]", "logits[:, 0]")
+LogitsAtTheFirstPosition = Greedy.but("logits[:, -1]", "logits[:, 0]")
 """The token is taken from the logits at position 0, which always predict the first token; the last
 position predicts the next one."""
 
-LogitsOfTheLastButOne = Greedy.but("logits[:, -1]", "logits[:, max(-2, -logits.shape[1])]")
+LogitsAtTheSecondToLastPosition = Greedy.but(
+    "logits[:, -1]", "logits[:, max(-2, -logits.shape[1])]"
+)
 """The token is taken from the second-to-last position, which predicts a token that is already
 known; the last position predicts the next one."""
 
@@ -482,7 +484,7 @@ OneTokenTooFew = Greedy.but("[1] <= max_len", "[1] < max_len")
 LeastLikelyToken = Greedy.but("argmax", "argmin")
 """The least likely token is taken (argmin); greedy decoding takes the most likely one."""
 
-FilledUpWithEos = Greedy.but("[done] = pad", "[done] = eos")
+PaddedWithEos = Greedy.but("[done] = pad", "[done] = eos")
 """Sequences that have ended are padded with eos; use pad."""
 
 EosOverwritten = Greedy.but(
@@ -524,7 +526,9 @@ class MaskedTokens(Correct, exercise="masked_tokens"):
         return inputs, labels
 
 
-AllMasked = MaskedTokens.but("inputs[chosen …\ninputs[swapped] = …", "inputs[chosen] = mask_id")
+AllChosenTokensMasked = MaskedTokens.but(
+    "inputs[chosen …\ninputs[swapped] = …", "inputs[chosen] = mask_id"
+)
 """Every chosen token becomes the mask; a tenth of them should become random words, and a tenth
 should stay."""
 
@@ -547,18 +551,18 @@ RandomBeyondTheVocabulary = MaskedTokens.but("vocab_size - num_special", "vocab_
 """num_special is added to a number from the whole vocabulary, so some ids do not exist; there are
 vocab_size - num_special words."""
 
-RandomFromTooLow = MaskedTokens.but("num_special + (word * number)", "(word * number)")
+RandomIdsTooLow = MaskedTokens.but("num_special + (word * number)", "(word * number)")
 """Random ids begin at 0, among the special tokens, and miss the last words: add num_special."""
 
 RandomWordRounded = MaskedTokens.but("floor", "round")
 """The random word is rounded to the nearest id, so the first has half its probability, and an id
 beyond the vocabulary can result; round down."""
 
-KeptTokensNotAsked = MaskedTokens.but("chosen,", "chosen | (kind >= 0.9),")
+KeptTokensNotLabelled = MaskedTokens.but("chosen,", "chosen | (kind >= 0.9),")
 """Chosen tokens that stay unchanged have no label; label them like the others, or the model learns
-that an unmasked word is always correct."""
+that an unmasked token is always correct."""
 
-OnlyMaskedTokensAsked = MaskedTokens.but("~chosen", "inputs != mask_id")
+OnlyMaskedTokensLabelled = MaskedTokens.but("~chosen", "inputs != mask_id")
 """Only masked tokens have a label; random and kept ones need one as well."""
 
 LabelsAfterReplacing = MaskedTokens.but("labels = tokens", "labels = inputs")
@@ -578,7 +582,7 @@ EverythingMasked = MaskedTokens.but("chosen & (kind < 0.8)", "kind < 0.8")
 IgnoredWithZero = MaskedTokens.but("chosen, -100", "chosen, 0")
 """Positions without a prediction have the label 0, which is a token; cross_entropy ignores -100."""
 
-OthersChosen = MaskedTokens.but("choice < share", "choice >= share")
+ChoiceInverted = MaskedTokens.but("choice < share", "choice >= share")
 """The tokens with choice >= share are chosen, 85 % of them instead of 15 %: choose where choice is
 below share."""
 
@@ -613,37 +617,37 @@ NothingRejected = CheckSplit.but("expected = …\nfor …", "for cut in range(1,
 """Every model passes, wrong ones too: compare the probabilities for the same text, split at
 different points, and `assert` that they agree; a test that returns False rejects nothing."""
 
-SmallChangesPass = CheckSplit.but("(text[:1], text[1:])", "(text[:1], text[1:]).argmax()").but(
+SmallDifferencesPass = CheckSplit.but("(text[:1], text[1:])", "(text[:1], text[1:]).argmax()").but(
     "seen = …\nassert …", "assert predict(text[:cut], text[cut:]).argmax() == expected"
 )
 """Models that read a prefix in both directions pass: the split changes their probabilities by a few
 hundredths or less, but not the most likely token. Compare all probabilities, and allow only for
 rounding."""
 
-ForgettingPasses = CheckSplit.but("tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])", "tensor([7, 2, 9, 4])")
+ShortMemoryPasses = CheckSplit.but("tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])", "tensor([7, 2, 9, 4])")
 """A cache that keeps four tokens passes: it loses nothing until the first part has more than four;
 use a text of ten tokens or so, and split it late, too."""
 
-FirstCutMissing = CheckSplit.but("text[:1], text[1:]", "text[:5], text[5:]")
+FirstSplitMissing = CheckSplit.but("text[:1], text[1:]", "text[:5], text[5:]")
 """A model that treats a first part of a single token differently passes: split after the first
 token, too."""
 
-FewCutsTried = CheckSplit.but(
+FewSplitsTried = CheckSplit.but(
     "expected = …\n    assert …",
     "expected = predict(text[:-1], text[-1:])\n"
     "seen = predict(text[:-2], text[-2:])\n"
     "assert torch.allclose(seen.double(), expected.double(), atol=1e-5)",
 )
-"""A model with a weak dependence on the split and one that treats the first part as padding pass,
-because some splits show neither: try every split."""
+"""Models pass that depend weakly on the split or treat the first part as padding, because some
+splits show neither: try every split."""
 
-FaintInfluencePasses = CheckSplit.but(
+WeakDependencePasses = CheckSplit.but(
     "seen = …\nassert …", "assert (predict(text[:cut], text[cut:]) - expected).abs().max() < 0.02"
 )
-"""A weak dependence on the split passes: it changes a probability by about a thousandth; allow only
-for rounding, which is a thousand times smaller."""
+"""A weak dependence on the split, about a thousandth in a probability, passes; allow only for
+rounding, which is a thousand times smaller."""
 
-RoundingForbidden = CheckSplit.but(
+NoToleranceForRounding = CheckSplit.but(
     "seen = …\nassert …", "assert torch.equal(predict(text[:cut], text[cut:]), expected)"
 )
 """Correct models whose rounding depends on the split are rejected: allow a small difference."""
@@ -656,7 +660,7 @@ EverythingRejected = (
 """Every model is rejected, correct ones too: both parts together must always be the same text, in
 the same order, and only the split may differ."""
 
-WrongWayRound = CheckSplit.but(
+AssertionInverted = CheckSplit.but(
     "expected = …\n    assert …",
     "first, other = predict(text[:3], text[3:]), predict(text[:6], text[6:])\n"
     "assert (first - other).abs().max() > 1e-5",
@@ -679,7 +683,7 @@ class OneBlock(Correct, exercise="one_block_three_masks"):
         return tuple(block(x, mask, weights) for mask in (both_ways, causal, prefix))
 
 
-CausalMaskTurnedOver = OneBlock.but("tril()", "triu()")
+CausalMaskFlipped = OneBlock.but("tril()", "triu()")
 """The causal mask lets each token see later tokens: rows are queries, so it must be True on and
 below the diagonal."""
 
@@ -689,8 +693,8 @@ DiagonalMissing = OneBlock.but("tril()", "tril(-1)")
 OneTokenAhead = OneBlock.but("tril()", "tril(1)")
 """The causal mask lets each token see one token ahead; it must end at the diagonal."""
 
-AndForOr = OneBlock.but("causal | in_prefix", "causal & in_prefix")
-"""The prefix mask requires that a token is in the prefix and is not later, so no token after the
+AndInsteadOfOr = OneBlock.but("causal | in_prefix", "causal & in_prefix")
+"""A key is visible only if it is in the prefix and not later than the query, so nothing after the
 prefix is visible; one of the two is enough."""
 
 PrefixOneTooShort = OneBlock.but(
@@ -704,10 +708,10 @@ PrefixOneTooLong = OneBlock.but(
 """The prefix ends one token late: positions 0 to prefix_len - 1 belong to it."""
 
 PrefixAlongTheRows = OneBlock.but("(length)", "(length)[:, None]")
-"""The prefix is applied along the rows, so its tokens see everything, the answer too; apply it
-along the columns, the keys."""
+"""The prefix is applied along the rows, so its tokens see everything, including the answer; apply
+it along the columns, the keys."""
 
-PrefixSeenByItselfOnly = OneBlock.but(
+PrefixVisibleToItselfOnly = OneBlock.but(
     "causal | in_prefix", "(in_prefix & in_prefix.mT) | (causal & ~in_prefix & ~in_prefix.mT)"
 )
 """Only tokens of the prefix see the prefix, and the tokens after it see only one another; they must
@@ -740,7 +744,7 @@ SameMaskForAll = OneBlock.but(
 ).but("return tuple(block(x, …", "return tuple(block(x, causal, weights) for _ in range(3))")
 """The block is run three times with the same mask."""
 
-OneAfterTheOther = OneBlock.but(
+RunsChained = OneBlock.but(
     "both_ways, causal, prefix = …\nreturn …",
     """
     outputs = []
@@ -773,7 +777,7 @@ class Smoothed(Correct, exercise="smoothed_loss"):
         return d_model**-0.5 * min(n**-0.5, n * warmup_steps**-1.5)
 
 
-SharedByTheOthersOnly = Smoothed.but(
+SmoothingForWrongTokensOnly = Smoothed.but(
     "soft = F.one_hot(targets, vocab_size) * (1 - smoothing) + smoothing / vocab_size",
     "right = F.one_hot(targets, vocab_size) == 1\n"
     "soft = torch.where(right, 1 - smoothing, smoothing / (vocab_size - 1))",
@@ -781,7 +785,7 @@ SharedByTheOthersOnly = Smoothed.but(
 """The smoothing is divided among the vocab_size - 1 wrong tokens; by the rule used here, every
 token gets smoothing / vocab_size, the correct one in addition to its 1 - smoothing."""
 
-SharedWithoutPadding = Smoothed.but(
+SmoothingWithoutPadding = Smoothed.but(
     "soft = F.one_hot(targets, vocab_size) * (1 - smoothing) + smoothing / vocab_size",
     "right = F.one_hot(targets, vocab_size) == 1\n"
     "soft = torch.where(right, 1 - smoothing, smoothing / (vocab_size - 2))\n"
@@ -790,21 +794,21 @@ SharedWithoutPadding = Smoothed.but(
 """The smoothing is divided among the vocab_size - 2 tokens that are neither correct nor padding; by
 the rule used here, every token gets smoothing / vocab_size."""
 
-RightTokenLeftOut = Smoothed.but(
+SmoothingWithoutTheCorrectToken = Smoothed.but(
     "soft = F.one_hot(targets, vocab_size) * (1 - smoothing) + smoothing / vocab_size",
     "right = F.one_hot(targets, vocab_size) == 1\n"
     "soft = torch.where(right, 1 - smoothing, smoothing / vocab_size)",
 )
 """The correct token gets only 1 - smoothing, so the target does not sum to 1: add smoothing /
-vocab_size."""
+vocab_size to it."""
 
-EachGetsAllOfIt = Smoothed.but(
+SmoothingNotDivided = Smoothed.but(
     "vocab_size = …\nsoft = …",
     "soft = F.one_hot(targets, logits.shape[-1]) * (1 - smoothing) + smoothing",
 )
 """Every token gets the whole smoothing; divide it by vocab_size."""
 
-DivergenceInstead = Smoothed.but(
+DivergenceInsteadOfCrossEntropy = Smoothed.but(
     "-(soft * log_p)", "(torch.special.xlogy(soft, soft) - soft * log_p)"
 )
 """The entropy of the smoothed target is subtracted, which gives a divergence that can reach 0;
@@ -819,7 +823,7 @@ SmoothingForgotten = Smoothed.but(
 PaddingCounted = Smoothed.but("nats = …\nreturn …", "return -(soft * log_p).sum(dim=-1).mean()")
 """Padding is counted like any other target: exclude it from the mean."""
 
-PaddingInTheSpread = Smoothed.but(
+PaddingInTheSmoothing = Smoothed.but(
     "vocab_size = …\nreturn …",
     "nats = F.nll_loss(log_p.flatten(0, 1), targets.flatten(), ignore_index=pad)\n"
     "return (1 - smoothing) * nats - smoothing * log_p.mean()",
@@ -827,32 +831,32 @@ PaddingInTheSpread = Smoothed.but(
 """Padding is excluded from the usual loss, but not from the smoothing term; exclude it from
 both."""
 
-MeanOfTheSequences = Smoothed.but(
+MeanOfMeans = Smoothed.but(
     "return nats[targets != pad].mean()",
     "real = targets != pad\nreturn ((nats * real).sum(dim=1) / real.sum(dim=1)).mean()",
 )
-"""It is the mean of each sequence's mean, so a token of a short sequence weighs more than one of a
-long sequence: add up all, then divide once by the number of targets that count."""
+"""This averages the sequences' means, so a token of a short sequence weighs more than one of a long
+sequence: add up everything, then divide once by the number of targets that count."""
 
-DividedByAllPlaces = Smoothed.but("nats[targets != pad]", "(nats * (targets != pad))")
+DividedByAllPositions = Smoothed.but("nats[targets != pad]", "(nats * (targets != pad))")
 """The sum over real targets is divided by the number of all positions, padding included."""
 
 SoftmaxTwice = Smoothed.but("logits, dim", "logits.softmax(dim=-1), dim")
 """The logits go through a softmax before log_softmax, which includes one."""
 
-StepTakenForTheNumber = Smoothed.but("step + 1", "step").but("n**-0", "max(n, 1) ** -0")
-"""`step` is used as the number of the update, so every rate is one step late: steps are counted
+UpdatesCountedFromZero = Smoothed.but("step + 1", "step").but("n**-0", "max(n, 1) ** -0")
+"""`step` is used as the number of the update, so every rate is one update late: steps are counted
 from 0, updates from 1."""
 
-WarmupExponent = Smoothed.but("warmup_steps**-1", "warmup_steps**-0")
+WrongWarmupExponent = Smoothed.but("warmup_steps**-1", "warmup_steps**-0")
 """The rise is divided by the square root of warmup_steps; with the exponent -3/2 it meets the decay
 at the end of the warm-up."""
 
-MaximumForMinimum = Smoothed.but("* min", "* max")
+MaximumInsteadOfMinimum = Smoothed.but("* min", "* max")
 """The larger of the two terms is taken, which starts high and never stops growing: take the smaller
 one."""
 
-WidthNotRooted = Smoothed.but(
+SquareRootOfTheWidthForgotten = Smoothed.but(
     "return d_model**-0.5 …", "return min(n**-0.5, n * warmup_steps**-1.5) / d_model"
 )
 """The rate is divided by d_model instead of its square root."""
@@ -860,8 +864,8 @@ WidthNotRooted = Smoothed.but(
 WidthForgotten = Smoothed.but("d_model**-0.5 * min", "min")
 """The rate does not depend on d_model: divide by its square root."""
 
-FallsLikeTheNumber = Smoothed.but("n**-0.5", "1 / n")
-"""After the warm-up, the rate falls like 1 / n; it should fall like 1 over the square root of n."""
+DecaysWithoutTheSquareRoot = Smoothed.but("n**-0.5", "1 / n")
+"""After the warm-up, the rate decays as 1 / n; it should decay as 1 over the square root of n."""
 
 
 # 6.5 --------------------------------------------------------------------------------------------
@@ -898,16 +902,16 @@ FeaturesStillCompared = Mended.but("query @ key.transpose(1, 2)", "query.transpo
 """Features are still compared with features, which works only if there are as many tokens as
 features: query @ key.transpose(1, 2) compares tokens with tokens."""
 
-SidesStillSwapped = Mended.but("real = …", "real = source_mask[:, :, None]").but(
+SourceAndTargetStillSwapped = Mended.but("real = …", "real = source_mask[:, :, None]").but(
     "return x …", "return attend(memory @ cross_q, x @ cross_k, x @ cross_v, everything.mT)"
 )
 """Queries still come from the memory, keys and values from the target, so each output sees the
 whole target: exchange the two."""
 
-PaddingStillSeen = Mended.but("cross_v, real", "cross_v, everything")
+PaddingStillVisible = Mended.but("cross_v, real", "cross_v, everything")
 """The source's padding is still visible: cross-attention needs the source mask."""
 
-OldStreamAsks = (
+QueriesFromTheOldStream = (
     Mended.but("everything = torch.ones(x.shape[1], memory.shape[1]) == 1", "")
     .but("x = x + attend", "found = attend")
     .but("return x + attend", "return x + found + attend")
@@ -957,14 +961,14 @@ class Swapped(Correct, exercise="swapped_cross_attention"):
 ResidualForgotten = Swapped.but("x + merged", "merged")
 """The output of attention replaces the stream; it must be added to it."""
 
-ResidualFromTheNorm = Swapped.but("return x", "return read")
+ResidualFromTheNormOutput = Swapped.but("return x", "return read")
 """The output of attention is added to its normalised input; it must be added to the stream."""
 
 NormForgotten = Swapped.but("read = …", "read = x")
 """The queries come from the stream without a norm; in a pre-norm block, the stream is normalised
 first."""
 
-NormBehindTheSum = Swapped.but(
+NormAfterTheSum = Swapped.but(
     "read = …\nquery = …", 'query = split(x @ weights["query.weight"].T + weights["query.bias"])'
 ).but(
     "return x …",
@@ -1001,7 +1005,7 @@ NormBiasForgotten = Swapped.but('["gain"], weights["bias"]', '["gain"]')
 AlwaysFourHeads = Swapped.but("(num_heads, -1)", "(4, -1)")
 """The number of heads is always four, as in this model; use num_heads."""
 
-ScaledByTheWholeWidth = Swapped.but("query.shape", "x.shape")
+ScaledByModelWidth = Swapped.but("query.shape", "x.shape")
 """The scores are divided by the square root of d_model; the model was trained with the square root
 of d_head. Almost all of its dates stay correct."""
 
@@ -1009,7 +1013,9 @@ NotScaled = Swapped.but("query.shape[-1] ** 0.5", "1")
 """The scores are not divided by the square root of d_head; the dates stay correct, but the logits
 do not."""
 
-PaddingSeen = Swapped.but("scores.masked_fill(~source_mask[:, None, None, :], -math.inf)", "scores")
+PaddingVisible = Swapped.but(
+    "scores.masked_fill(~source_mask[:, None, None, :], -math.inf)", "scores"
+)
 """The source's padding is visible; it was hidden in training."""
 
 CausalMaskOnTheSource = Swapped.but(
@@ -1024,8 +1030,8 @@ ValueBiasForgotten = Swapped.but('T + weights["value.bias"]', "T")
 QueryBiasForgotten = Swapped.but('T + weights["query.bias"]', "T")
 """The bias of the queries is not added: the loss does not show it, but the logits do."""
 
-OutputMapForgotten = Swapped.but("return x …", "return x + merged")
-"""The heads are added without the output projection."""
+OutputProjectionForgotten = Swapped.but("return x …", "return x + merged")
+"""The merged heads are added to the stream without the output projection."""
 
 MatricesNotTransposed = Swapped.but("].T +", "] +", times=4)
 """The matrices are used as they are stored, (d_out, d_in), which raises no error because they are
@@ -1044,19 +1050,19 @@ TiedInTheTree = Functions.but("length, table = …", "").but(
     x = table[tokens] + parameters["embedding"]["positions"][:length]
     """,
 )
-"""The table is written into the tree as its unembedding matrix, so the caller's tree is no longer
-tied: its next gradient is split between two leaves. Look the table up, and write nothing into
+"""The table is stored in the tree as an unembedding matrix, so the caller's tree is no longer tied:
+its next gradient is split between two leaves. Look the table up, and write nothing into
 parameters."""
 
 UnembeddingIgnored = Functions.but('parameters.get("unembedding", table)', "table")
-"""The logits always come from the table of the tokens; if the tree has an unembedding matrix, the
-weights are not tied."""
+"""The logits always come from the embedding table; if the tree has an unembedding matrix, use it:
+the weights are not tied."""
 
 TiedToACopy = Functions.but("table).T", "table.detach()).T")
 """The tied matrix is a detached copy of the table, so the gradient of the table lacks its second
 use; use the same leaf twice."""
 
-NormOfItsOwn = Functions.but(
+FinalNormNotFromTheTree = Functions.but(
     "norm = …\nx = …",
     "norm = torch.nn.LayerNorm(x.shape[-1], dtype=x.dtype)\nx = norm(x)",
 )
@@ -1069,7 +1075,7 @@ FirstBlockRepeated = Functions.but(
 )
 """Every block is computed with the weights of block 0; each has its own branch of the tree."""
 
-NothingHidden = Functions.but("dtype=torch.bool).tril()", "dtype=torch.bool)")
+NothingMasked = Functions.but("dtype=torch.bool).tril()", "dtype=torch.bool)")
 """The causal mask hides nothing: each position sees the tokens after it, and the loss is too
 low."""
 
@@ -1093,7 +1099,7 @@ DividedByAllPositions = Functions.but(
 that are not -100."""
 
 IgnoredCountedAsTokenZero = Functions.but("targets.flatten()", "targets.flatten().clamp(min=0)")
-"""Targets of -100 become token 0 and count in the loss; they are to be ignored."""
+"""Targets of -100 become token 0 and count in the loss; ignore them."""
 
 MeanOfMeans = Functions.but(
     "return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-100)",
@@ -1103,14 +1109,14 @@ MeanOfMeans = Functions.but(
     return (nats.sum(dim=-1) / counts.sum(dim=-1)).mean()
     """,
 )
-"""The loss is the mean of each sequence's mean, so a target counts more in a sequence that has few;
-take one mean over all targets of the batch."""
+"""The loss is the mean of each sequence's mean, so a target counts more in a sequence with few of
+them; take one mean over all targets of the batch."""
 
 ShiftedTwice = Functions.but(
     "logits.flatten(0, -2), targets.flatten()",
     "logits[..., :-1, :].flatten(0, -2), targets[..., 1:].flatten()",
 )
-"""The targets are shifted by one position, and they are the next tokens already: the model learns
+"""The targets are shifted by one position, but they already are the next tokens: the model learns
 to predict the token after the next."""
 
 OuterParametersUsed = Functions.but(
@@ -1138,7 +1144,7 @@ LeavesWithoutNames = Functions.but(
 LossReturnedToo = Functions.but("torch.func.grad(", "torch.func.grad_and_value(")
 """The gradients are returned together with the loss; return the tree alone."""
 
-StepInPlace = Functions.but(
+UpdatedInPlace = Functions.but(
     "return parameters - learning_rate * gradients",
     "parameters -= learning_rate * gradients\nreturn parameters",
 )
@@ -1150,7 +1156,7 @@ StepUphill = Functions.but("parameters - learning_rate", "parameters + learning_
 
 
 class BlocksForgotten(Functions):
-    """Only two levels of the tree are updated, and the blocks are one level deeper: they keep their
+    """Only two levels of the tree are updated, but the blocks are one level deeper: they keep their
     old weights, and only the rest of the model learns."""
 
     def sgd_step(parameters, gradients, learning_rate):
@@ -1171,8 +1177,8 @@ class Examples(Correct, exercise="largest_gradient"): ...
 
 
 class SameGradientForAll(Examples):
-    """Each example gets the gradient of the batch: the loss is a mean over all of them. Write the
-    loss of one example, and map its gradient over the batch."""
+    """Each example gets the gradient of the batch, a mean over all examples. Write the loss of one
+    example, and map its gradient over the batch."""
 
     def example_gradients(parameters, tokens, targets):
         def loss(parameters):
@@ -1187,20 +1193,20 @@ class SameGradientForAll(Examples):
         return repeated(torch.func.grad(loss)(parameters))
 
 
-PartsOfTheBatchMean = Examples.but(
+DividedByTheTargetsOfTheBatch = Examples.but(
     "each = …",
     "number = (targets != -100).sum()\n"
     "each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))",
 ).but("counts.sum().clamp(min=1)", "number")
 """Each example's loss is divided by the number of targets in the whole batch, so long examples get
-large gradients because they are long: divide by the number of its own targets."""
+larger gradients: divide by the number of its own targets."""
 
 DividedByTheBatchSize = Examples.but("clamp(min=1)", "clamp(min=1) / len(all_targets)").but(
     "each = …",
     "all_targets = targets\neach = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))",
 )
-"""Each example's gradient is divided by the batch size, as in a mean over the batch: the gradient of
-an example is that of its own loss."""
+"""Each example's gradient is divided by the batch size, as in a mean over the batch; return the
+gradient of its own loss."""
 
 DividedByTheLength = Examples.but("counts.sum().clamp(min=1)", "len(targets)")
 """Each example's loss is divided by its length with padding: divide by the number of its targets
@@ -1212,9 +1218,9 @@ LossesSummed = Examples.but(
 """The loss of an example is a sum over its targets; it should be their mean."""
 
 PaddingCounted = Examples.but("counts = targets != -100", "counts = targets >= -100")
-"""Targets of -100 count as if they were token 0; they are to be ignored."""
+"""Targets of -100 count as if they were token 0; ignore them."""
 
-EmptyExampleIsNaN = Examples.but("counts.sum().clamp(min=1)", "counts.sum()")
+NanForAnEmptyExample = Examples.but("counts.sum().clamp(min=1)", "counts.sum()")
 """The gradient of an example without targets is NaN, from 0 divided by 0, and argmax takes NaN for
 the largest: divide by at least 1."""
 
@@ -1264,13 +1270,13 @@ NestedLeavesForgotten = Examples.but(
     "sum(squares(branch) for branch in tree.values())",
     "sum(squares(leaf) for leaf in tree.values() if not isinstance(leaf, dict))",
 )
-"""The norm leaves out what is deeper in the tree, here the FFN; it is that of all leaves."""
+"""The norm leaves out what is deeper in the tree, here the FFN; it must include all leaves."""
 
 EmbeddingOnly = Examples.but(
     "squares(example_gradients(parameters, tokens, targets))",
     'squares(example_gradients(parameters, tokens, targets)["embedding"])',
 )
-"""The norm is that of one leaf, the embedding; it is that of the whole tree."""
+"""The norm is that of one leaf, the embedding; it must include the whole tree."""
 
 MeanSquare = Examples.but("square().sum(dim=1)", "square().mean(dim=1)")
 """The squares of a leaf are averaged; the norm adds all of them."""
@@ -1285,11 +1291,11 @@ LargestLoss = Examples.but(
     return norms, losses.argmax()
     """,
 )
-"""The index is that of the example with the largest loss; the one with the largest gradient is
-asked for, and often it is another."""
+"""The index is that of the example with the largest loss; return that of the example with the
+largest gradient, which is often another one."""
 
 SmallestTaken = Examples.but("norms.argmax()", "norms.argmin()")
-"""The index is that of the smallest norm; the largest is asked for."""
+"""The index is that of the smallest norm; return that of the largest."""
 
 
 # 6.13 -------------------------------------------------------------------------------------------
@@ -1310,13 +1316,13 @@ NothingAsserted = CheckSets.but("assert torch.allclose", "torch.allclose", times
 """Every model passes, wrong ones too: the comparisons are made, but their result is ignored; put
 `assert` in front of them."""
 
-WrongSideReordered = CheckSets.but("scores[order]", "scores[order.argsort()]")
+InverseOrderExpected = CheckSets.but("scores[order]", "scores[order.argsort()]")
 """Every model is rejected, correct ones too: entry i of the reordered set is token order[i], so its
 scores must be scores[order], and not those of the inverse order."""
 
 MaskNotReordered = CheckSets.but("mask[order]), mask[order]", "mask), mask")
-"""Correct models are rejected: the tokens are reordered and their mask is not, so other tokens are
-padding. Pass mask[order]."""
+"""Correct models are rejected: the tokens are reordered but their mask is not, so other tokens
+become padding. Pass mask[order]."""
 
 OnlyReversed = CheckSets.but(
     "[[4, 8, 1, 6, 0, 3, 7, 5, 2], [7, 2, 5, 0, 8, 1, 6, 3, 4]]", "[list(range(9))[::-1]]"
@@ -1328,7 +1334,7 @@ NoChangeExpected = CheckSets.but("expected = …\nassert", "assert").but(
     "expected[real]", "scores[mask]"
 )
 """Correct models are rejected, and one that always returns the same order passes: the scores must
-change places with the tokens. Compare with scores[order]."""
+be permuted like the tokens. Compare with scores[order]."""
 
 OrderOfScoresIgnored = CheckSets.but(
     "reordered[real], expected[real]", "reordered[real].sort()[0], expected[real].sort()[0]"
@@ -1350,7 +1356,7 @@ PaddingStaysAtTheEnd = CheckSets.but(
     "[[4, 8, 1, 6, 0, 3, 7, 5, 2], [7, 2, 5, 0, 8, 1, 6, 3, 4]]",
     "[[4, 1, 0, 3, 5, 2, 7, 6, 8], [2, 5, 0, 1, 3, 4, 8, 6, 7]]",
 )
-"""A model that takes the padding to be at the end passes, because there it stays: reorder the
+"""A model that assumes the padding to be at the end passes, because it stays there: reorder the
 padding with the tokens."""
 
 PaddingNeverRemoved = CheckSets.but("alone = …\nassert …", "")
@@ -1362,25 +1368,25 @@ PaddingOnlyReplaced = CheckSets.but(
     "alone = model(torch.where(mask, tokens, 15), mask)\n"
     "assert torch.allclose(alone[mask], scores[mask], atol=1e-5)",
 )
-"""A model whose mean is divided by the length passes: other tokens at padding do not change how many
-there are. Remove the padding."""
+"""A model whose mean is divided by the length passes: replacing padding does not change the length.
+Remove the padding."""
 
 PaddingCompared = CheckSets.but("reordered[real], expected[real]", "reordered, expected")
 """A correct model is rejected for its scores at padding, which have no meaning: compare real tokens
 only."""
 
-OnlyTheOddOneCompared = CheckSets.but(
+OnlyTheOddestCompared = CheckSets.but(
     "torch.allclose(reordered[real], expected[real], atol=1e-5)",
     "reordered[real].argmax() == expected[real].argmax()",
 )
-"""Models pass that depend on the order, but not enough to change which token is the oddest: compare
-all scores."""
+"""Models pass whose dependence on the order is too weak to change which token is the oddest:
+compare all scores."""
 
 WeakDependencePasses = CheckSets.but("atol=1e-5", "atol=0.01", times=2)
 """A weak dependence on positions passes: it changes a score by a few thousandths. Allow only for
 rounding."""
 
-RoundingForbidden = CheckSets.but(
+NoToleranceForRounding = CheckSets.but(
     "torch.allclose(reordered[real], expected[real], atol=1e-5)",
     "torch.equal(reordered[real], expected[real])",
 )

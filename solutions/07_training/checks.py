@@ -193,13 +193,13 @@ def cut_oracle(tokens, num_held_out):
 
 def judge_nothing_held_out(seen, tokens, num_held_out):
     if not isinstance(seen, (tuple, list)) or len(seen) != 2:
-        return f"`cut` should return (train, held_out), it returned {describe(seen)}"
+        return f"`cut` should return (train, held_out); it returned {describe(seen)}"
     labels = ("train", "held_out")
     for label, part, right in zip(labels, seen, cut_oracle(tokens, num_held_out), strict=True):
         if len(part) != len(right):
             return (
-                f"nothing is to be held out (num_held_out is 0) of {len(tokens)} tokens, and "
-                f"{label} has {len(part)} of them, expected {len(right)}"
+                f"with num_held_out = 0, {label} has {len(part)} of the {len(tokens)} tokens, "
+                f"expected {len(right)}"
             )
         if problem := differs(label, part, right):
             return problem
@@ -581,7 +581,7 @@ def judge_frozen(seen, gradients, max_norm):
         return problem
     for place, (s, gradient) in enumerate(zip(seen[0], gradients, strict=True)):
         if gradient is None and s is not None:
-            return f"parameter {place} is frozen, its gradient is None, and you return " + (
+            return f"parameter {place} is frozen, so its gradient is None, but you return " + (
                 describe(s)
             )
     return judge_clipped(seen, gradients, max_norm)
@@ -626,7 +626,7 @@ class TestClipGradients:
                     "parameter 1 is frozen, so its gradient is None, and `clip_gradients` raised "
                     f"{error.kind}: {error.text}{error.where}"
                 )
-            return "a frozen parameter has the gradient None, and once it raised an error"
+            return "with the gradient None of a frozen parameter, it raised an error once"
 
         # Code that crashes on None is recognised if it is right without one.
         others = [with_a_frozen_parameter(case.fresh(i)) for i in range(2)]
@@ -652,7 +652,7 @@ class TestClipGradients:
         for first, held in enumerate(("NaN", "infinite")):
 
             def judge(seen, held=held):
-                said = f"one entry of a gradient is {held}, and "
+                said = f"one entry of a gradient is {held}, but "
                 if not isinstance(seen, Crash):
                     return f"{said}no ValueError was raised"
                 if seen.kind != "ValueError":
@@ -775,7 +775,7 @@ class TestAccumulatedGradients:
             largest = max(len(x) for x, _ in parts)
             if 0 < most <= largest:
                 return None
-            return f"the largest part has {largest} sequences, and the model received {most}"
+            return f"the largest part has {largest} sequences, but the model received {most}"
 
         expect_accumulates(subject, case, drawn_parts, judge, noted)
         expect(
@@ -817,7 +817,7 @@ def judge_norm_of(seen, x, gain, eps):
         return f"`rms_norm` should return a tensor of shape {tuple(x.shape)}, not {describe(seen)}"
     expected = norm_oracle(x, gain, eps)
     if seen.dtype != x.dtype:
-        return f"the result has dtype {seen.dtype}, the input has {x.dtype}"
+        return f"the result has dtype {seen.dtype}, but the input has {x.dtype}"
     return differs("the normalised vector", seen, expected, HALF_DIGITS)
 
 
@@ -1381,7 +1381,7 @@ class TestVerdicts:
                 if told != mistake and {told, mistake} & set(group):
                     learned, unseen = (float(curves[letter][n][-1]) for n in ("train", "held_out"))
                     return (
-                        f"the mistake of run {letter} is “{mistake}”, and you return “{told}”; its "
+                        f"the mistake of run {letter} is “{mistake}”, but you return “{told}”; its "
                         f"losses end at {learned:.1f} (train) and {unseen:.1f} (held_out)"
                     )
             return None

@@ -64,7 +64,7 @@ TiesGoToTheFirstSeen = BytePairs.but("pair in set", "pair in dict.fromkeys").but
 """Among equally frequent pairs, the first one in the text is taken; take the first in alphabetical
 order, so that the order of the words does not matter."""
 
-TiesGoToTheLastByAlphabet = BytePairs.but(
+TiesGoToTheLastPair = BytePairs.but(
     "best = …", "best = max(counts, key=lambda pair: (counts[pair], pair))"
 )
 """Among equally frequent pairs, the last one in alphabetical order is taken (max of count and
@@ -85,7 +85,7 @@ neighbours; count inside each word."""
 EachWordCountedOnce = BytePairs.but("word in words", "word in set(words)")
 """A word that occurs several times is counted once; count every occurrence."""
 
-CountedOnlyOnce = BytePairs.but(
+PairsNeverRecounted = BytePairs.but(
     "spelled, merges = …\nreturn merges",
     """
     counts = Counter()
@@ -102,7 +102,7 @@ OnlyRepeatedPairs = BytePairs.but("not counts", "not counts or max(counts.values
 """Learning stops when no pair occurs twice; continue until no pair is left or enough merges are
 learned."""
 
-OnePlaceMergedPerWord = BytePairs.but(
+OneMergePerWord = BytePairs.but(
     'def …\n    return ["".join(piece) …',
     """
     def joined(pieces, pair):
@@ -123,7 +123,7 @@ OnePlaceMergedPerWord = BytePairs.but(
 """A merge is applied only to the first occurrence of its pair in a word; apply it to all of
 them."""
 
-JoinedFromTheRight = BytePairs.but(
+MergedFromTheRight = BytePairs.but(
     "done = []…\nreturn …",
     """
     pieces, place = list(pieces), len(pieces) - 2
@@ -232,8 +232,8 @@ StartAnywhere = Batch.but("(num_tokens - length)", "num_tokens")
 do not fit: there are num_tokens - length positions."""
 
 StartAtAnyTokenWithTarget = Batch.but("(num_tokens - length)", "(num_tokens - 1)")
-"""A window may begin at any token but the last, as if its length were 1: the token after the whole
-window must exist, so there are num_tokens - length positions."""
+"""A window may begin at any token but the last, as if windows had length 1: the token after the
+whole window must exist, so there are num_tokens - length positions."""
 
 StartsRounded = Batch.but("long()", "round().long()")
 """The draws are rounded to the nearest position instead of down, so one position too many is
@@ -245,14 +245,14 @@ RoundedToTheNearestStart = Batch.but(
 """The draws are rounded to the nearest start, so the first and the last are drawn half as often as
 the others: multiply by the number of starts and round down."""
 
-MinusNothing = Batch.but(
+SliceToMinusZero = Batch.but(
     "num_train = …\nreturn …", "return tokens[:-num_held_out], tokens[-num_held_out:]"
 )
-"""If nothing is held out, `tokens[:-0]` is `tokens[:0]`, so the training part is empty: count from
+"""With nothing held out, `tokens[:-0]` is `tokens[:0]`, so the training part is empty: count from
 the beginning of the text."""
 
-HeldOutIsLearnedToo = Batch.but("tokens[:num_train]", "tokens")
-"""The training part is the whole text, the held-out part included: it must end where the held-out
+TrainedOnTheHeldOutPart = Batch.but("tokens[:num_train]", "tokens")
+"""The training part is the whole text, including the held-out part: it must end where the held-out
 part begins."""
 
 ShuffledBeforeTheCut = Batch.but(
@@ -307,8 +307,8 @@ applies the decay directly to the parameter, which is what the W stands for."""
 NoBiasCorrection = AdamW.but("size = (mean_square / (1 - beta2**step)).sqrt() + eps", "").but(
     "(mean / (1 - beta1**step)) / size", "mean / (mean_square.sqrt() + eps)"
 )
-"""The bias correction is missing. The averages begin at zero and are too small at first: divide
-each by 1 - beta**step."""
+"""The bias correction is missing. The averages start at zero and are too small: divide each by 1 -
+beta**step."""
 
 CorrectionCountsFromZero = AdamW.but("beta2**step", "beta2 ** (step - 1)").but(
     "beta1**step", "beta1 ** (step - 1)"
@@ -404,7 +404,7 @@ class Rate(Correct, exercise="learning_rate"):
         return final + (peak - final) * (1 + math.cos(math.pi * progress)) / 2
 
 
-FirstUpdateIsLost = Rate.but("(step + 1) / (warmup_steps + 1)", "step / warmup_steps")
+FirstUpdateHasRateZero = Rate.but("(step + 1) / (warmup_steps + 1)", "step / warmup_steps")
 """The warm-up begins at 0, and an update with rate 0 changes nothing: steps are counted from 0, so
 the first one has the rate peak / (warmup_steps + 1)."""
 
@@ -416,10 +416,10 @@ CosineFromTheFirstStep = Rate.but("progress = …", "progress = min(1.0, step / 
 """The cosine is counted from step 0, so the rate drops suddenly when the warm-up ends: the decay
 takes only the steps after the warm-up."""
 
-FloorForgotten = Rate.but("final + (peak - final)", "peak")
+FinalRateForgotten = Rate.but("final + (peak - final)", "peak")
 """The rate falls to 0; it should end at `final`."""
 
-FloorAdded = Rate.but("(peak - final)", "peak")
+FinalRateAddedToTheCosine = Rate.but("(peak - final)", "peak")
 """`final` is added to the whole cosine, so the decay begins above the peak: scale the cosine by
 peak - final."""
 
@@ -448,13 +448,13 @@ AngleInDegrees = Rate.but("math.pi", "180")
 EndsOneUpdateLate = Rate.but("1 - warmup_steps", "warmup_steps")
 """The last update, step total_steps - 1, does not reach `final`: the decay is one step shorter."""
 
-ClimbsAgain = Rate.but(
+RateRisesAgain = Rate.but(
     "progress = …", "progress = (step - warmup_steps) / (total_steps - 1 - warmup_steps)"
 )
 """After the last update, the cosine continues and the rate rises again; it should stay at
 `final`."""
 
-StraightDown = Rate.but("return final …", "return peak + (final - peak) * progress")
+LinearDecay = Rate.but("return final …", "return peak + (final - peak) * progress")
 """The rate falls linearly; it should follow half a cosine."""
 
 QuarterOfACosine = Rate.but(
@@ -474,7 +474,7 @@ class Clip(Correct, exercise="clip_gradients"):
         return [g if g is None else g * factor for g in gradients], norm
 
 
-EachTensorByItself = Clip.but(
+EachTensorClippedByItself = Clip.but(
     "factor = …\nreturn …",
     "return [\n"
     "    g if g is None else g * (max_norm / g.norm().clamp(min=max_norm)) for g in gradients\n"
@@ -487,10 +487,10 @@ ClippedByValue = Clip.but(
     "factor = …\nreturn …",
     "return [g if g is None else g.clamp(-max_norm, max_norm) for g in gradients], norm",
 )
-"""Every entry is clamped to max_norm; scale all entries by one factor, which keeps the
-direction."""
+"""Every entry is clamped to max_norm, which changes the direction; scale all entries by one
+factor."""
 
-ShortOnesScaledUp = Clip.but(
+SmallGradientsScaledUp = Clip.but(
     "factor = …\nreturn …",
     "return [g if g is None else g * (max_norm / (norm + 1e-12)) for g in gradients], norm",
 )
@@ -500,14 +500,14 @@ ZeroDividedByZero = Clip.but(
     "factor = …\nreturn …",
     "return [g if g is None else g / norm * norm.clamp(max=max_norm) for g in gradients], norm",
 )
-"""Gradients that are all zero are divided by their norm, and zero by zero is NaN: if the norm does
-not exceed max_norm, do not divide."""
+"""Gradients that are all zero are divided by their norm, and zero divided by zero is NaN: if the
+norm does not exceed max_norm, do not divide."""
 
 NormsAddedUp = Clip.but("norm = …", "norm = sum(g.norm() for g in gradients if g is not None)")
 """The norms of the gradients are added up; the global norm is the square root of the sum of their
 squares."""
 
-NormNotRooted = Clip.but(
+SquareRootForgotten = Clip.but(
     "norm = …", "norm = sum(g.square().sum() for g in gradients if g is not None)"
 )
 """The sum of the squares is used as the norm: take its square root."""
@@ -533,7 +533,8 @@ NormAfterClipping = Clip.but(
 clipping."""
 
 FrozenParametersGetZeros = Clip.but("g if g is None else g", "torch.zeros(()) if g is None else g")
-"""A frozen parameter gets a gradient of zeros, so an optimizer would decay it: None stays None."""
+"""A frozen parameter gets a gradient of zeros, so an optimizer would apply weight decay to it:
+return None for None."""
 
 FrozenParametersDropped = Clip.but(
     "norm = …",
@@ -549,11 +550,11 @@ CrashesOnNone = Clip.but(" for g in gradients if g is not None", " for g in grad
 """The gradient of a frozen parameter is None, which has no norm and cannot be multiplied: skip None
 in the norm, and return it as it is, in its place."""
 
-NoNumberLetThrough = Clip.but("if not norm.isfinite():\n    raise …", "")
-"""With one NaN or infinite entry, the norm is not finite either, and scaling spreads it to every
-gradient, or makes them all zero: raise ValueError instead."""
+NonFiniteGradientsLetThrough = Clip.but("if not norm.isfinite():\n    raise …", "")
+"""With one NaN or infinite entry, the norm is not finite either, and scaling makes every gradient
+NaN or zero: raise ValueError instead."""
 
-OnlyInfinityRefused = Clip.but("not norm.isfinite()", "norm == math.inf")
+NanLetThrough = Clip.but("not norm.isfinite()", "norm == math.inf")
 """Infinite entries are rejected, but NaN is not: a comparison with NaN is always false, so test
 with isfinite."""
 
@@ -583,8 +584,8 @@ MeanOfMeans = Accumulated.but("count = …", "").but(
     "logits = …\npart = …",
     "part = F.cross_entropy(model(leaf, x).mT, targets, ignore_index=-100) / len(parts)",
 )
-"""The means of the parts are averaged, so a target has more weight in a part where few count:
-divide every sum by the number of all targets that count."""
+"""The means of the parts are averaged, so a target has more weight in a part with few targets that
+count: divide every sum by the number of all targets that count."""
 
 MeansAddedUp = Accumulated.but("count = …", "").but(
     "logits = …\npart = …", "part = F.cross_entropy(model(leaf, x).mT, targets, ignore_index=-100)"
@@ -657,14 +658,14 @@ class LowPrecision(Correct, exercise="low_precision"):
         return master, master.bfloat16()
 
 
-StatisticsInHalf = LowPrecision.but(
+StatisticsInHalfPrecision = LowPrecision.but(
     "wide = x.float()…\nreturn …",
     "return x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt() * gain.to(x.dtype)",
 )
 """The squares or their mean are in half precision, which cannot represent them: convert the input
 to float32 before squaring, and back at the end."""
 
-SquaresInHalf = LowPrecision.but(
+SquaresInHalfPrecision = LowPrecision.but(
     "wide = x.float()…\nreturn …",
     "mean = x.square().float().mean(dim=-1, keepdim=True)\n"
     "return (x.float() * (mean + eps).rsqrt() * gain).to(x.dtype)",
@@ -679,16 +680,16 @@ NormNotCastBack = LowPrecision.but(
 """The norm returns float32, so everything after it would be computed in float32 as well: cast the
 result back to the dtype of the input."""
 
-EpsilonBesideTheRoot = LowPrecision.but(
+EpsilonOutsideTheRoot = LowPrecision.but(
     "scale = …", "size = wide.square().mean(dim=-1, keepdim=True).sqrt() + eps"
 ).but("wide * scale", "wide / size")
 """eps is added to the square root; add it to the mean of the squares, under the root."""
 
-LossInHalf = LowPrecision.but(
+LossInHalfPrecision = LowPrecision.but(
     'float().mT, targets, reduction="none"', 'mT, targets, reduction="none").float('
 )
-"""The log-probabilities are rounded to bfloat16 and converted to float32 when the digits are
-already lost: convert the logits first."""
+"""The log-probabilities are rounded to bfloat16 and converted to float32 only after the digits are
+lost: convert the logits first."""
 
 ExponentialsOverflow = LowPrecision.but(
     'return F.cross_entropy(logits.float().mT, targets, reduction="none")',
@@ -712,7 +713,7 @@ MasterMadeFromTheCopy = LowPrecision.but(
 """The new master is computed from its bfloat16 copy, so every update loses the extra digits: round
 the copy, never the master."""
 
-UpdateInHalf = LowPrecision.but(
+UpdateInHalfPrecision = LowPrecision.but(
     "master = master - lr * gradient.float()", "weight = master.bfloat16() - lr * gradient"
 ).but("master, master.bfloat16()", "weight.float(), weight")
 """The update is computed in bfloat16, where a small update changes nothing: subtract in float32,
@@ -752,10 +753,10 @@ class CheckSame(Correct, exercise="check_same_attention"):
 
 
 ForwardOnly = CheckSame.but("slope = …\nassert …", "assert (seen - expected).abs().max() < 1e-4")
-"""The results are compared, but not all gradients: an attention may be correct forward and wrong
-backward, and training needs both."""
+"""The results are compared, but not all gradients: attention may be correct in the forward pass and
+wrong in the backward pass, and training needs both."""
 
-WithoutAMask = CheckSame.but("(False, True)", "(False,)")
+NoMaskTested = CheckSame.but("(False, True)", "(False,)")
 """No mask is ever passed, but many mistakes of fast attention are about masks: try some."""
 
 OneMaskForTheBatch = CheckSame.but(
@@ -786,10 +787,10 @@ ToleranceTooTight = CheckSame.but("(s - e).abs().max() < 1e-4", "torch.equal(s, 
 allow for rounding, 1e-5 or so."""
 
 ToleranceTooLoose = CheckSame.but("() < 1e-4", "() < 0.1")
-"""Differences of a few hundredths are allowed, so half of the digits may be lost unnoticed:
+"""Differences of a few hundredths are allowed, so half of the digits may be lost without notice:
 rounding errors in float32 are about 1e-6."""
 
-NothingIsNoticed = CheckSame.but("slope = …\nassert …", "assert seen.shape == expected.shape")
+NothingCaught = CheckSame.but("slope = …\nassert …", "assert seen.shape == expected.shape")
 """Your test accepts every function. All wrong functions here return the correct shape: compare
 numbers, to 1e-5 or so, with an `assert`; printing or returning the result raises nothing."""
 
@@ -815,7 +816,7 @@ BackwardLikeForward = Cost.but("6 * matrices + 12", "4 * matrices + 8")
 """The backward pass is counted as much as the forward pass; it costs twice as much, a product for
 the gradient of each factor."""
 
-ProductAndSumAsOne = Cost.but("6 * matrices + 12", "3 * matrices + 6")
+MultiplyAddCountedOnce = Cost.but("6 * matrices + 12", "3 * matrices + 6")
 """A multiplication and the addition after it are counted as one operation; they are two."""
 
 AttentionForgotten = Cost.but("matrices + 12 * num_layers * d_model * length", "matrices")
@@ -827,7 +828,7 @@ ScoresWithoutAverages = Cost.but("matrices + 12", "matrices + 6")
 mask saves neither, since all scores are computed before it hides any."""
 
 LookUpCountedAsAProduct = Cost.but("+ d_model", "+ 2 * d_model")
-"""The embedding matrix is counted as if it were multiplied; looking up a row of it takes no
+"""The embedding matrix is counted as if it were multiplied; looking up one of its rows takes no
 operation."""
 
 LogitsForgotten = Cost.but(
@@ -854,7 +855,7 @@ divide."""
 BitsPerToken = Cost.but("(2) * num_tokens / num_bytes", "(2)")
 """These are bits per token, and longer tokens need more of them: divide by the number of bytes."""
 
-BytesOverTokens = Cost.but("num_tokens / num_bytes", "num_bytes / num_tokens")
+QuotientInverted = Cost.but("num_tokens / num_bytes", "num_bytes / num_tokens")
 """The quotient is inverted: divide the bits of all tokens by the number of bytes."""
 
 
@@ -880,42 +881,47 @@ class Verdicts(Correct, exercise="verdicts"):
         return {letter: verdict(run) for letter, run in runs.items()}
 
 
-LeaksNotToldApart = Verdicts.but('return "targets not shifted" …', 'return "no mask"')
-"""Every run that ends below the best possible loss is called a missing mask; a target that equals
-its input is learned within a few updates, while a target one token later takes longer."""
+LeaksNotDistinguished = Verdicts.but('return "targets not shifted" …', 'return "no mask"')
+"""Every run that ends below the best possible loss is called a missing mask; without the shift, the
+target equals the input and is learned within a few updates; a leak through the mask takes
+longer."""
 
-EveryLeakIsTheShift = Verdicts.but('return "targets not shifted" …', 'return "targets not shifted"')
+EveryLeakCalledAMissingShift = Verdicts.but(
+    'return "targets not shifted" …', 'return "targets not shifted"'
+)
 """Every run that ends below the best possible loss is called a missing shift; with a missing mask,
 the loss falls later and less far, because the model has to learn where to look."""
 
-HeldOutLossNeverRead = Verdicts.but("unseen < 1", "learned < 1")
+HeldOutLossIgnored = Verdicts.but("unseen < 1", "learned < 1")
 """Only the training loss is used, so a run that memorises one batch looks like a leak: a leak
 lowers the held-out loss as well."""
 
-DropoutNotSeen = Verdicts.but('return "dropout in evaluation" …', 'return "nothing"')
+DropoutMissed = Verdicts.but('return "dropout in evaluation" …', 'return "nothing"')
 """The two losses of a run that looks correct are not compared: with dropout only in training, the
 held-out loss is below the training loss."""
 
-SoundRunSuspected = Verdicts.but("unseen < 0.14", "unseen > -1.0")
+CorrectRunSuspected = Verdicts.but("unseen < 0.14", "unseen > -1.0")
 """A held-out loss below the training loss is treated as a mistake; with dropout only in training,
 this is expected."""
 
-NormNeverRead = Verdicts.but('if run["norm"][-1] > 5:\n    return "gradients never zeroed"', "")
+GradientNormIgnored = Verdicts.but(
+    'if run["norm"][-1] > 5:\n    return "gradients never zeroed"', ""
+)
 """The norm of the gradients is not used, so gradients that are never zeroed look like a learning
 rate that is too high: a sum over all updates makes the norm grow without limit."""
 
-PlateauTakenForSlow = Verdicts.but('"softmax twice"', '"learning rate too low"')
+PlateauTakenForALowRate = Verdicts.but('"softmax twice"', '"learning rate too low"')
 """A loss that stays well above the best possible one is attributed to a low learning rate; with a
 low rate it would still be falling, and the initial gradient norm would not be so small."""
 
-SlowTakenForBroken = Verdicts.but('"learning rate too low"', '"softmax twice"')
+LowRateTakenForSoftmaxTwice = Verdicts.but('"learning rate too low"', '"softmax twice"')
 """A loss that hardly changes is attributed to the softmax; with a second softmax, the norm of the
 gradient is a tenth of what it should be, while with a low rate it is normal."""
 
 
-class LettersByHeart(Verdicts):
-    """The answer is the order of the runs that were shown; other runs come in another order, so it
-    has to be read from the curves."""
+class LettersMemorised(Verdicts):
+    """The answer is the order of the runs that were shown; other runs come in another order, so the
+    answer must depend on the curves."""
 
     def verdicts(runs):
         names = (

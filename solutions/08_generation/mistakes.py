@@ -62,7 +62,7 @@ TemperatureOnProbabilities = NextToken.but(
 """`with_temperature` applies a softmax and divides the probabilities; divide the logits, and return
 logits."""
 
-TemperatureAfterTheCuts = NextToken.but("logits = with_temperature(logits, temperature)", "").but(
+TemperatureAppliedLast = NextToken.but("logits = with_temperature(logits, temperature)", "").but(
     "return draw(logits, u)", "return draw(with_temperature(logits, temperature), u)"
 )
 """`next_token` applies the temperature last, so `top_p` uses other probabilities; the temperature
@@ -74,7 +74,7 @@ ForgetsK = NextToken.but("if k is not None:\n    logits = top_k(logits, k)", "")
 ForgetsP = NextToken.but("if p is not None:\n    logits = top_p(logits, p)", "")
 """`next_token` does not use `p`: `top_p` comes after `top_k`, if `p` is not None."""
 
-ShareCutBeforeK = NextToken.but(
+TopPBeforeTopK = NextToken.but(
     "if k is not None:…\n    logits = top_p(logits, …",
     "if p is not None:\n"
     "    logits = top_p(logits, p)\n"
@@ -107,13 +107,13 @@ KBeyondTheVocabulary = NextToken.but(
 )
 """`top_k` selects more tokens than there are; a k larger than the vocabulary keeps everything."""
 
-OneCutForTheBatch = NextToken.but(
+OneThresholdForTheBatch = NextToken.but(
     "rank = …", "least = logits[0].sort(descending=True).values[min(k, logits.shape[1]) - 1]"
 ).but("torch.where(rank < k, logits, -math.inf)", "logits.masked_fill(logits < least, -math.inf)")
 """`top_k` uses the k-th logit of the first row as the threshold for all rows; each row has its
 own."""
 
-CutToZero = NextToken.but("logits, -math.inf", "logits, 0.0")
+RemovedLogitsSetToZero = NextToken.but("logits, -math.inf", "logits, 0.0")
 """Removed tokens get the logit 0 from `top_k`, which gives them some probability; only minus
 infinity excludes a token."""
 
@@ -122,11 +122,13 @@ LogitsChangedInPlace = NextToken.but(
 )
 """`top_k` changes the given logits in place; return new ones."""
 
-CrossingTokenCut = NextToken.but("cumsum(share, dim=1) - share >= p", "cumsum(share, dim=1) > p")
+CrossingTokenRemoved = NextToken.but(
+    "cumsum(share, dim=1) - share >= p", "cumsum(share, dim=1) > p"
+)
 """`top_p` removes the token that crosses p, so the remaining ones do not reach p; this token is the
 last one to stay."""
 
-SharesInOrderOfIds = NextToken.but(
+ProbabilitiesInTheOrderOfIds = NextToken.but(
     "ordered, order = …\nreturn …",
     "share = F.softmax(logits, dim=1)\n"
     "return logits.masked_fill(share.cumsum(dim=1) - share >= p, -math.inf)",
@@ -145,7 +147,7 @@ MaskLeftInTheSortedOrder = NextToken.but(
     "share, order = F.softmax(logits, dim=1).sort(dim=1, descending=True)\n"
     "return logits.masked_fill(share.cumsum(dim=1) - share >= p, -math.inf)",
 )
-"""`top_p` finds out in sorted order which tokens to remove, and applies this mask to the logits in
+"""`top_p` decides in sorted order which tokens to remove, but applies this mask to the logits in
 the order of the ids; scatter the mask back with `order` first."""
 
 MaskGatheredByTheOrder = NextToken.but(
@@ -169,13 +171,13 @@ FirstIdsKept = NextToken.but("rank = …", "rank = torch.arange(logits.shape[1])
 """`top_k` keeps the tokens with the ids 0 to k - 1 instead of those with the k highest logits; map
 the indices of the sorted order back to ids, for example by `scatter` with `order`."""
 
-FullShareCuts = NextToken.but("if p == 1:\n    return logits", "")
+TokensRemovedWhenPIsOne = NextToken.but("if p == 1:\n    return logits", "")
 """With p = 1, `top_p` removes tokens because of rounding; everything must stay."""
 
 ProbabilitiesReturned = NextToken.but("(1, order, ordered)", "(1, order, ordered).softmax(dim=1)")
 """`top_p` returns probabilities; return logits, so that the steps can be combined."""
 
-AlwaysTheBest = NextToken.but("edges = …\nreturn …", "return logits.argmax(dim=1)")
+AlwaysTheMostProbable = NextToken.but("edges = …\nreturn …", "return logits.argmax(dim=1)")
 """`draw` always takes the most probable token; use u to choose it."""
 
 OneTokenTooEarly = NextToken.but(
@@ -185,12 +187,12 @@ OneTokenTooEarly = NextToken.but(
 """`draw` returns the token before the one whose interval contains u: the id is the number of
 intervals that end at or below u."""
 
-EdgeOfTheTokenBefore = NextToken.but("right=True", "right=False")
-"""If u is on a boundary, `draw` returns the token before it, but an interval includes its lower
+BoundaryGivenToTheTokenBefore = NextToken.but("right=True", "right=False")
+"""If u is on a boundary, `draw` returns the token below it, but an interval includes its lower
 boundary. With u = 0, the first token is drawn even if its probability is 0: count the intervals
 that end at u, too (`<=`)."""
 
-BestTokenFirst = NextToken.but(
+IntervalsOrderedByProbability = NextToken.but(
     "edges = …\nreturn …",
     "share, order = logits.softmax(dim=1).sort(dim=1, descending=True)\n"
     "place = torch.searchsorted(share.cumsum(dim=1), u[:, None], right=True)\n"
@@ -216,17 +218,17 @@ exceeds u."""
 
 LastEdgeIsNotExactlyOne = NextToken.but("edges / edges[:, -1:]", "edges")
 """The last edge is not exactly 1: rounding can leave the sum of the probabilities slightly below 1,
-and for a u above it, `draw` returns the id `vocab_size`, which does not exist. Divide the edges by
-the last one."""
+and for a u above that sum, `draw` returns the id `vocab_size`, which does not exist. Divide the
+edges by the last one."""
 
 NoEdgeAboveU = NextToken.but(
     "return torch.searchsorted(edges …", "return (edges > u[:, None]).int().argmax(dim=1)"
 )
 """The last edge is not exactly 1: rounding can leave the sum of the probabilities slightly below 1.
-No edge exceeds a u above it, and `argmax` of a row without True is 0, so `draw` returns the first
-token instead of the last one. Divide the edges by the last one."""
+If u is above that sum, no edge exceeds it, and `argmax` of a row without True is 0, so `draw`
+returns the first token instead of the last one. Divide the edges by the last one."""
 
-EveryTokenAlike = NextToken.but(
+EveryTokenEquallyProbable = NextToken.but(
     "logits.softmax", "torch.where(logits > -math.inf, 0.0, logits).softmax"
 )
 """`draw` gives every remaining token the same probability; use the softmax of the logits."""
@@ -256,28 +258,28 @@ MaskForThePromptOnly = Cached.but(
     "allowed = torch.arange(keys.shape[2]) <= positions[:, None]\n"
     "allowed = allowed | torch.tensor(past > 0)",
 )
-"""Only the first chunk is masked, so tokens of a later chunk see those after them; a later chunk
-needs a mask as well."""
+"""Only the first chunk is masked, so tokens of a later chunk see those after them; every chunk
+needs a mask."""
 
-MaskInTheWrongCorner = Cached.but("positions[:, None]", "torch.arange(new)[:, None]")
+MaskAlignedAtTheWrongCorner = Cached.but("positions[:, None]", "torch.arange(new)[:, None]")
 """The mask is built as if the first new token were the first of the text, so new tokens see only
 the oldest keys; shift it by the number of tokens in the cache."""
 
 ScaleForgotten = Cached.but("(2, 3) / math.sqrt(query.shape[-1])", "(2, 3)")
 """The scores are not divided by the square root of `d_head`; a cache does not change the scale."""
 
-OwnTokenHidden = Cached.but(
+OwnTokenMasked = Cached.but(
     "(keys.shape[2]) <= positions[:, None]", "(keys.shape[2]) < positions[:, None].clamp(min=1)"
 )
 """A new token does not see itself; it must also attend to its own key."""
 
-PositionsBeginAgain = Cached.but("past + torch", "torch").but(
+PositionsRestart = Cached.but("past + torch", "torch").but(
     "positions[:, None]", "past + positions[:, None]"
 )
 """Every chunk is rotated as if it began at position 0; its first token comes after those in the
 cache."""
 
-QueriesBeginAgain = Cached.but("query, positions", "query, torch.arange(new)")
+QueryPositionsRestart = Cached.but("query, positions", "query, torch.arange(new)")
 """The queries are rotated as if the chunk began at position 0, the keys by their true positions;
 both come after the tokens in the cache."""
 
@@ -300,13 +302,13 @@ OffsetCountsChunks = (
 )
 """The offset grows by one for each chunk; it must grow by the number of its tokens."""
 
-KeysTurnedAgain = Cached.but("query, key = …", "query, key = turn(query, positions), key").but(
+KeysRotatedAgain = Cached.but("query, key = …", "query, key = turn(query, positions), key").but(
     "keys = …", "keys = turn(torch.cat([old_keys, key], dim=2), torch.arange(past + new))"
 )
 """Cached keys are already rotated and are rotated again in each call; rotate each once, or cache
 them without rotation."""
 
-NewKeysTurnedOnly = Cached.but(
+OnlyNewKeysRotated = Cached.but(
     "query, key = turn(query, positions), turn(key, positions)",
     "query, unturned = turn(query, positions), torch.cat([old_keys, key], dim=2)\n"
     "key = turn(key, positions)",
@@ -314,10 +316,10 @@ NewKeysTurnedOnly = Cached.but(
 """Keys are cached without rotation, and only the new ones are rotated before use; rotate all of
 them."""
 
-NothingTurned = Cached.but("turn(query, positions), turn(key, positions)", "query, key")
+NothingRotated = Cached.but("turn(query, positions), turn(key, positions)", "query, key")
 """Queries and keys are used without positions; rotate both by their true positions."""
 
-ValuesTurnedToo = Cached.but("old_values, value", "old_values, turn(value, positions)")
+ValuesRotatedToo = Cached.but("old_values, value", "old_values, turn(value, positions)")
 """The values are rotated as well; rotate only queries and keys."""
 
 CacheOverwritten = Cached.but("keys, values", "keys[:, :, past:], values[:, :, past:]")
@@ -336,11 +338,11 @@ NewTokensInFront = Cached.but("old_keys, key", "key, old_keys").but(
 """New keys and values are put before the old ones, where the mask treats them as the oldest; append
 them."""
 
-ValuesInFront = Cached.but("old_values, value", "value, old_values")
+NewValuesInFront = Cached.but("old_values, value", "value, old_values")
 """New keys are put after the old ones and new values before them, so keys are paired with values of
 other tokens; append both."""
 
-BatchMatesMixed = Cached.but(
+CacheOfTheFirstSequenceForAll = Cached.but(
     "old_keys, old_values = (key[:, :, :0], value[:, :, :0]) if cache is None else cache",
     "old_keys, old_values = (key[:, :, :0], value[:, :, :0]) if cache is None else cache\n"
     "old_keys, old_values = (old[:1].expand_as(old) for old in (old_keys, old_values))",
@@ -388,7 +390,7 @@ KeysOnly = CacheBytes.but("2 * num_layers", "num_layers")
 WholeBytesPerNumber = CacheBytes.but("one_token * bits // 8", "one_token * (bits // 8)")
 """`cache_bytes` counts a number of 4 bits as 0 bytes: multiply first, divide by 8 last."""
 
-BitsForBytes = CacheBytes.but("bits // 8", "bits")
+BitsInsteadOfBytes = CacheBytes.but("bits // 8", "bits")
 """`cache_bytes` returns bits; divide by 8."""
 
 FourBytesAlways = CacheBytes.but("bits // 8", "4")
@@ -413,7 +415,7 @@ OwnTokenNotCounted = CacheBytes.but("window,", "window - 1,")
 """`cache_bytes` counts one token too few: the ring buffer holds `window` tokens, including the
 newest."""
 
-ChunkBeginsAtTheFirstPlace = CacheBytes.but("(start + i)", "i")
+ChunkWrittenFromTheFirstSlot = CacheBytes.but("(start + i)", "i")
 """`sliding_cache` writes every chunk from the first slot on; the slot of a token is its position
 modulo the window."""
 
@@ -429,7 +431,7 @@ NewestOverwritten = CacheBytes.but("(start + i) % window", "min(start + i, windo
 """When the ring buffer is full, `sliding_cache` keeps writing to the last slot, over the newest
 token; overwrite the oldest."""
 
-RingOneShort = CacheBytes.but("(start + i) % window", "(start + i) % (window - 1)")
+RingOneSlotShort = CacheBytes.but("(start + i) % window", "(start + i) % (window - 1)")
 """`sliding_cache` starts again after `window` - 1 slots, so the last one stays empty; use all
 slots."""
 
@@ -437,11 +439,11 @@ BeginningOfThePromptKept = CacheBytes.but("key.shape[2]", "min(key.shape[2], win
 """If a prompt is longer than the ring buffer, `sliding_cache` keeps its beginning; keep the newest
 tokens."""
 
-PlacesForPositions = CacheBytes.but("[place] = start + i", "[place] = place")
+SlotsInsteadOfPositions = CacheBytes.but("[place] = start + i", "[place] = place")
 """`positions` contains the indices of the slots; it must contain each token's position in the
 text."""
 
-PositionsOfTheChunk = CacheBytes.but("[place] = start + i", "[place] = i")
+PositionsWithinTheChunk = CacheBytes.but("[place] = start + i", "[place] = i")
 """`positions` counts from the beginning of the chunk; it must contain each token's position in the
 text."""
 
@@ -484,19 +486,21 @@ OneCandidatePerBeam = Beams.but(
 """Each prefix is extended by its own best tokens, so poor prefixes stay alive; keep the best of all
 candidates together."""
 
-FinishedAnswersGoOn = Beams.but("done += …\nbeams = …", "beams = longer")
+FinishedSequencesExtended = Beams.but("done += …\nbeams = …", "beams = longer")
 """A finished sequence is extended by more tokens; set it aside with its sum."""
 
-FinishedAnswersLost = Beams.but("done + beams", "beams or done")
+FinishedSequencesDropped = Beams.but("done + beams", "beams or done")
 """Finished sequences are dropped, and only unfinished ones are compared; compare both."""
 
-UnfinishedAnswersLost = Beams.but("done + beams", "done or beams")
+UnfinishedSequencesDropped = Beams.but("done + beams", "done or beams")
 """Sequences without `eos` after `max_len` tokens are dropped; they are results too."""
 
-FirstEndWins = Beams.but("not beams", "done or not beams").but("done + beams", "done or beams")
+StopsAtTheFirstEnd = Beams.but("not beams", "done or not beams").but(
+    "done + beams", "done or beams"
+)
 """The search stops at the first finished sequence; a better one may still be alive."""
 
-PlacesFilledAgain = Beams.but(
+FinishedSequencesReplaced = Beams.but(
     """
     longer = longer[:num_beams]
     done += [pair for pair in longer if pair[1][-1] == eos]
@@ -508,10 +512,10 @@ PlacesFilledAgain = Beams.but(
     "beams = [pair for pair in longer if pair[1][-1] != eos][:num_beams]",
 )
 """Finished sequences are replaced by the next best prefixes in the same step; keep exactly
-`num_beams` candidates, including the finished ones."""
+`num_beams` candidates, finished ones included."""
 
-AnEndTakesABeam = Beams.but("longer[:num_beams]", "longer[: num_beams - len(done)]")
-"""Each finished sequence leaves one beam less for all later steps; every step keeps `num_beams`
+OneBeamFewerAfterEachEnd = Beams.but("longer[:num_beams]", "longer[: num_beams - len(done)]")
+"""Each finished sequence leaves one beam fewer for all later steps; every step keeps `num_beams`
 candidates."""
 
 StopsAtEnoughEnds = Beams.but("not beams", "not beams or len(done) >= num_beams")
@@ -563,7 +567,7 @@ sum."""
 DividedByTheLongest = Beams.but("len(tokens) ** alpha", "max_len**alpha")
 """Sums are divided by `max_len`, the same for all sequences; divide each by its own length."""
 
-BeginningDecides = Beams.but(
+FirstTokenDecides = Beams.but(
     "longer[:num_beams]", "longer[: num_beams if len(longer[0][1]) > 1 else 1]"
 )
 """The result is taken from the best prefix after the first token; a poor first token may lead to
@@ -603,46 +607,46 @@ PositionsCountPadding = LeftPadded.but(
 """Positions are counted from the first column, padding included, so the results depend on the other
 prompts; the first token of each prompt has position 0."""
 
-PositionsBelowZero = LeftPadded.but(
+NegativePositions = LeftPadded.but(
     "positions = (is_real.cumsum(dim=1) - 1).clamp(min=0)",
     "positions = torch.stack([torch.arange(length) - length + len(p) for p in prompts])",
 )
-"""Padding gets negative positions, which no table has; use 0."""
+"""Padding gets negative positions, for which no table has rows; use 0."""
 
 PositionsFromOne = LeftPadded.but("positions = …", "positions = is_real.cumsum(dim=1)")
 """A prompt's first token has position 1; it should be 0, as without padding."""
 
-PaddingSeen = LeftPadded.but(
+PaddingVisible = LeftPadded.but(
     "mask = (places[:, …", "mask = (places[:, None] >= places).expand(len(prompts), -1, -1)"
 )
 """Tokens attend to the padding before them; only a padding position may see itself."""
 
-MaskUpsideDown = LeftPadded.but("positions, mask", "positions, ~mask")
+MaskInverted = LeftPadded.but("positions, mask", "positions, ~mask")
 """The mask is True where attention is not allowed; True means allowed."""
 
 EmptyRows = LeftPadded.but("mask = mask | (places[:, None] == places)", "")
 """A padding position sees nothing at all, so the softmax of its row is NaN, which spreads; let it
 see itself."""
 
-PaddingDoesNotLook = LeftPadded.but("is_real[:, None, :]", "is_real[:, :, None]")
+PaddingMaskedAsQueries = LeftPadded.but("is_real[:, None, :]", "is_real[:, :, None]")
 """The mask hides rows of padding, not columns: real tokens still see it; hide the keys."""
 
-FutureSeen = LeftPadded.but(
+FutureVisible = LeftPadded.but(
     "mask = (places[:, …", "mask = is_real[:, None, :].expand(-1, length, -1)"
 )
 """The mask hides only padding, so tokens see later ones; it must also be causal."""
 
-PaddingByItsNumber = LeftPadded.but(
+PaddingRecognisedById = LeftPadded.but(
     "positions = …", "is_real = tokens != pad\npositions = (is_real.cumsum(dim=1) - 1).clamp(min=0)"
 )
-"""Every token with the number `pad` is treated as padding, even inside a prompt; use the lengths of
-the prompts."""
-
-HiddenByItsNumber = LeftPadded.but("is_real[:, None, :]", "(tokens != pad)[:, None, :]")
-"""The mask hides every token with the number `pad`, even inside a prompt; use the lengths of the
+"""Every token with the id `pad` is treated as padding, even inside a prompt; use the lengths of the
 prompts."""
 
-CutToTheShortest = LeftPadded.but(
+MaskedById = LeftPadded.but("is_real[:, None, :]", "(tokens != pad)[:, None, :]")
+"""The mask hides every token with the id `pad`, even inside a prompt; use the lengths of the
+prompts."""
+
+TruncatedToTheShortest = LeftPadded.but(
     "length = max(map(len, prompts))",
     "length = min(map(len, prompts))\nprompts = [prompt[-length:] for prompt in prompts]",
 )
@@ -673,57 +677,58 @@ class Speculative(Correct, exercise="speculative"):
         return [*written, int((u >= edges).sum())]
 
 
-RatioUpsideDown = Speculative.but("target[i, token] / draft", "draft[i, token] / target")
+RatioInverted = Speculative.but("target[i, token] / draft", "draft[i, token] / target")
 """A token is accepted with the probability draft / target; use target / draft."""
 
-AcceptedByTheTarget = Speculative.but("[i, token] / draft[i, token]", "[i, token]")
+AcceptedWithTheTargetProbability = Speculative.but("[i, token] / draft[i, token]", "[i, token]")
 """A token is accepted with its target probability; use target / draft."""
 
 DrawnFromTheWholeTarget = Speculative.but("F.relu(target[i] - draft[i])", "target[i]")
 """The replacement is drawn from the target itself, so tokens that the draft favours are too
 frequent; draw from max(0, target - draft), divided by its sum."""
 
-DifferenceWithoutSign = Speculative.but("more = …", "more = (target[i] - draft[i]).abs()")
+AbsoluteDifference = Speculative.but("more = …", "more = (target[i] - draft[i]).abs()")
 """The replacement is drawn from the absolute difference; use only the part where the target is
 larger than the draft."""
 
-RestThroughASoftmax = Speculative.but("more / more.sum()", "more.softmax(dim=0)")
+ResidualThroughASoftmax = Speculative.but("more / more.sum()", "more.softmax(dim=0)")
 """The residual goes through a softmax, which gives every token some probability; divide it by its
 sum."""
 
-DifferenceTheWrongWay = Speculative.but("target[i] - draft", "draft[i] - target")
+DifferenceReversed = Speculative.but("target[i] - draft", "draft[i] - target")
 """The replacement is drawn from max(0, draft - target); exchange the two."""
 
-RestNotNormalised = Speculative.but(
+ResidualNotNormalised = Speculative.but(
     "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
     "edges = torch.cumsum(more, dim=0)\n"
     "return [*written, int((u >= edges).sum().clamp(max=len(edges) - 1))]",
 )
 """The residual is not divided by its sum, so its cumulative sum does not reach 1; divide it."""
 
-GoesOnAfterARejection = Speculative.but(
+ContinuesAfterARejection = Speculative.but(
     "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
     "edges = torch.cumsum(more / more.sum(), dim=0)\nwritten.append(int((u >= edges).sum()))",
 )
 """After a rejected token, later ones are still considered, although they were drafted after it; the
 replacement must be the last token."""
 
-NoTokenForARejectedOne = Speculative.but("more = …\nreturn …", "return written")
+RejectedTokenNotReplaced = Speculative.but("more = …\nreturn …", "return written")
 """A rejected token is not replaced; draw one token in its place."""
 
-NoTokenAfterTheLast = Speculative.but(
+NoExtraToken = Speculative.but(
     "edges = torch.cumsum(target[len(drafted)], …\nreturn …", "return written"
 )
-"""If all are accepted, no further token is drawn; draw one more from the target's last row."""
+"""If all drafted tokens are accepted, no further token is drawn; draw one more from the target's
+last row."""
 
-LastDrawFromTheDraft = Speculative.but("target[len(drafted)]", "draft[-1]")
+ExtraTokenFromTheDraft = Speculative.but("target[len(drafted)]", "draft[-1]")
 """The extra token is drawn from the draft's last row; draw it from the target's."""
 
-LastRowForEveryDraw = Speculative.but("F.relu(target[i] - draft[i])", "target[-1]")
+LastRowForEveryReplacement = Speculative.but("F.relu(target[i] - draft[i])", "target[-1]")
 """The replacement is drawn from the target's last row, which belongs to another position; use the
 row of the rejected token."""
 
-NextRowOfTheTarget = Speculative.but("target[i", "target[i + 1", times=2)
+TargetRowsShifted = Speculative.but("target[i", "target[i + 1", times=2)
 """The target's rows are shifted by one; row i is the prediction for `drafted[i]`."""
 
 
@@ -748,11 +753,13 @@ class CheckCache(Correct, exercise="check_cache"):
 TwoChunksOnly = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1, 7], [3, 5], [6, 2])")
 """The test splits the text in two; some bugs appear only from the third chunk on."""
 
-OneByOneOnly = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1] * 8, [4] + [1] * 4)")
+SingleTokensOnly = CheckCache.but(
+    "in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1] * 8, [4] + [1] * 4)"
+)
 """After the prompt, the test reads only single tokens; a later chunk may have several tokens, and
 then its mask matters."""
 
-LastLogitsOnly = CheckCache.but(
+OnlyLastLogitsCompared = CheckCache.but(
     "logits, at_once[start : start + size]", "logits[-1], at_once[start + size - 1]"
 )
 """The test compares the logits of each chunk's last token; tokens that see ahead change only the
@@ -781,20 +788,20 @@ NoBranches = CheckCache.but("_, prompt = …\nassert …", "")
 """The test never continues from one cache twice, so it does not detect a cache that is shared
 between texts."""
 
-BestTokensOnly = CheckCache.but(
+OnlyBestTokensCompared = CheckCache.but(
     "allclose(logits, at_once[start : start + size].to(logits), atol=1e-4)",
     "equal(logits.argmax(1), at_once[start : start + size].argmax(1))",
 )
 """The test compares the most likely tokens, which most bugs do not change; compare all logits."""
 
-NoRounding = CheckCache.but(
+NoToleranceForRounding = CheckCache.but(
     "allclose(logits, at_once[start : start + size].to(logits), atol=1e-4)",
     "equal(logits, at_once[start : start + size].to(logits))",
 ).but("allclose(first, again, atol=1e-4)", "equal(first, again)")
 """The test does not allow for rounding, so it rejects a correct cache that computes in float32;
-differences below 1e-5 are rounding."""
+allow differences below 1e-5."""
 
-ShapesOnly = CheckCache.but(
+OnlyShapesCompared = CheckCache.but(
     "assert torch.allclose(logits, …", "assert logits.shape == at_once[start : start + size].shape"
 ).but("assert torch.allclose(first, …", "assert first.shape == again.shape")
 """The test compares only shapes, which are correct in nearly all broken caches; compare numbers."""
@@ -821,7 +828,7 @@ OffsetGrowsByThePrompt = Mended.but("seen += tokens", "seen += prompt")
 """The offset still grows by the length of the prompt in every step; it must grow by the number of
 tokens that were read."""
 
-PositionsOfTheExample = Mended.but(
+PositionsHardCoded = Mended.but(
     "positions = seen + torch.arange(tokens.shape[1]).repeat(len(tokens), 1)",
     "positions = seen + torch.tensor([[0, 1, 2, 3, 4, 5]])[:, : tokens.shape[1]].repeat(\n"
     "    len(tokens), 1\n"
@@ -850,7 +857,7 @@ NoOffset = Mended.but("seen + torch", "torch")
 """The offset is not added, so every new token gets position 0; the first one comes after the
 prompt, and each next one after it."""
 
-OffsetStandsStill = Mended.but("seen += tokens", "seen = prompt")
+OffsetNeverGrows = Mended.but("seen += tokens", "seen = prompt")
 """All new tokens get the first position after the prompt; each should have the next position."""
 
 OffsetFromZero = Mended.but("seen += tokens.shape[1]", "seen = len(written)")
@@ -873,7 +880,7 @@ TextReadTwice = Mended.but("seen + torch", "torch").but(
 """The whole text is passed again although the cache already contains it; pass only the newest
 token."""
 
-CacheThrownAway = Mended.but("cache = read", "_ = read")
+CacheDiscarded = Mended.but("cache = read", "_ = read")
 """The cache that `read` returns is not passed back, so a new token does not see the earlier
 text."""
 
@@ -919,16 +926,16 @@ FutureIncluded = Retention.but("distance.clamp(min=0)).tril()", "distance.abs())
 itself, so the weights above the diagonal must be 0."""
 
 FutureNotFaded = Retention.but("distance.clamp(min=0)).tril()", "distance.clamp(min=0))")
-"""Later tokens get a weight that has not faded at all: a distance of 0 is not yet a weight of 0;
-mask the weights above the diagonal."""
+"""Later tokens get a weight that has not faded at all: setting the distance to 0 does not set the
+weight to 0; mask the weights above the diagonal."""
 
 OwnTokenLeftOut = Retention.but(".tril()", ".tril(-1)")
 """The parallel form leaves out the token itself; the sum includes it, with the weight `query ·
 key`."""
 
 OwnTokenFades = Retention.but("distance.clamp(min=0)", "(distance + 1).clamp(min=0)")
-"""In the parallel form every weight has faded once too often; the token itself has the distance 0,
-so it does not fade."""
+"""In the parallel form every weight fades by one step too many; the token itself has the distance
+0, so it does not fade."""
 
 FadedFromTheStart = Retention.but("distance.clamp(min=0)", "index")
 """A value fades by its position in the sequence, so the newest fades most; use the distance from
@@ -961,8 +968,8 @@ WeightsSumToOne = Retention.but(
 sum, not an average."""
 
 QueriesAndKeysExchanged = Retention.but("query @ key.mT * faded", "key @ query.mT * faded")
-"""In the parallel form queries and keys have changed places, so each row of weights belongs to a
-key; rows are queries: `query @ key.mT`."""
+"""In the parallel form queries and keys are swapped, so each row of weights belongs to a key; rows
+are queries: `query @ key.mT`."""
 
 OneDecayForAll = Retention.but("faded = (decay[:, None, None]", "faded = (decay[0]")
 """The parallel form uses the first head's decay for all heads; each head has its own."""
@@ -977,7 +984,7 @@ NegativePowers = Retention.but("distance.clamp(min=0)).tril()", "distance) * (di
 """For later tokens the power is negative and becomes infinite in a long sequence, and infinity
 times 0 is NaN; set the distance to at least 0 before taking the power, then mask."""
 
-PowersOnBothSides = Retention.but(
+DecaySplitIntoTwoPowers = Retention.but(
     "faded = (…\nweights = …",
     "fade = decay[:, None, None]\n"
     "weights = ((query * fade ** index[:, None]) @ (key / fade ** index[:, None]).mT).tril()",
@@ -993,26 +1000,26 @@ ReadBeforeTheUpdate = Retention.but(
 """`retention_step` reads the old state, so a token does not see itself; update first, then read."""
 
 NewTokenFades = Retention.but("fade * state + outer", "fade * (state + outer)")
-"""`retention_step` adds the new token before the state fades, so the token fades at once; fade the
-old state, then add."""
+"""`retention_step` adds the new token before the state fades, so the token fades immediately; fade
+the old state, then add."""
 
 StateDoesNotFade = Retention.but("fade * state + outer", "state + outer")
 """`retention_step` does not use the decay; multiply the old state by it before the token is
 added."""
 
-FadesTheWrongOne = Retention.but("fade * state + outer", "state + fade * outer")
-"""`retention_step` multiplies the new token by the decay and not the old state; it is the old state
-that fades."""
+NewTokenFadesInsteadOfTheState = Retention.but("fade * state + outer", "state + fade * outer")
+"""`retention_step` multiplies the new token by the decay instead of the old state; the old state
+must fade."""
 
 MovingAverage = Retention.but("fade * state + outer", "fade * state + (1 - fade) * outer")
-"""`retention_step` takes a moving average: the new token is multiplied by `1 - decay`; it is added
-as it is."""
+"""`retention_step` takes a moving average: the new token is multiplied by `1 - decay`; add it as it
+is."""
 
 OldStateForgotten = Retention.but("fade * state + outer", "outer + 0.0 * state")
 """`retention_step` puts the new token in the place of the state; add it to the faded state."""
 
 OldStateReturned = Retention.but("return output, state", "return output, (state - outer) / fade")
-"""`retention_step` returns the state that it was given, so the next token does not find this one;
+"""`retention_step` returns the state that it was given, so the next token does not see this one;
 return the new state."""
 
 ValuesInTheRows = Retention.but("outer = …", "outer = value[..., :, None] * key[..., None, :]").but(
@@ -1036,20 +1043,20 @@ StateChangedInPlace = Retention.but(
 """`retention_step` changes the given state in place, so another sequence that continues from it
 sees this token; return a new state."""
 
-ChunksAreIslands = Retention.but("before + retention", "retention")
+ChunksIgnoreThePast = Retention.but("before + retention", "retention")
 """The output of a chunk does not include what came before it; read it from the state, faded."""
 
 PastDoesNotFade = Retention.but("fade**i * (q @ state)", "q @ state")
-"""Within a chunk, the state of the past is read as it was at its beginning; for token i of the
-chunk, counted from 1, it has faded by `decay ** i`."""
+"""Within a chunk, the past state is read as it was at the beginning of the chunk; for token i,
+counted from 1, it has faded by `decay ** i`."""
 
 PastFadesTooLate = Retention.but("fade**i * (q", "fade ** (i - 1) * (q")
-"""Every token of a chunk reads the state of the past with one decay too few: the first token
-already multiplies it by the decay."""
+"""Every token of a chunk reads the past state with one decay too few: the first token must already
+multiply it by the decay."""
 
-PastFadesByTheChunk = Retention.but("fade**i * (q", "fade**n * (q")
-"""Every token of a chunk reads the state of the past faded by the whole chunk; for token i, counted
-from 1, it is `decay ** i`."""
+PastFadesByTheWholeChunk = Retention.but("fade**i * (q", "fade**n * (q")
+"""Every token of a chunk reads the past state faded by the whole chunk; for token i, counted from
+1, it is `decay ** i`."""
 
 StateFadesOnce = Retention.but("fade**n * state", "fade * state")
 """The state between chunks fades once per chunk; it must fade once for each token of the chunk."""

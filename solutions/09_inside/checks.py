@@ -64,10 +64,10 @@ def wrong_weights(weights, vocab_size, max_len):
             return f"{name} must contain finite floating-point numbers"
     for left, right in (("query1", "key1"), ("query2", "key2")):
         if weights[left].shape != weights[right].shape:
-            return f"{left} and {right} must have one d_head, got {widths(weights, left, right)}"
+            return f"{left} and {right} differ in d_head: {widths(weights, left, right)}"
     for left, right in (("value1", "output1"), ("value2", "output2")):
         if weights[left].shape[1] != weights[right].shape[0]:
-            return f"{left} and {right} must have one d_head, got {widths(weights, left, right)}"
+            return f"{left} and {right} differ in d_head: {widths(weights, left, right)}"
     return None
 
 
@@ -525,7 +525,7 @@ def judge_twins(answer):
     if (change[:-1] < 1e-9).all():
         return None
     noticed = (change[:-1] >= 1e-9).nonzero().flatten().tolist()
-    return f"the last of {len(change)} tokens is changed, and the logits at {noticed} change"
+    return f"changing the last of {len(change)} tokens changes earlier logits: {noticed}"
 
 
 @functools.cache
@@ -688,7 +688,7 @@ def held_out():
 
 def json_of(data, name, most):
     """Read named fields; nothing that is nested without end, and no number beyond numbers."""
-    expect(len(data) <= most, f"{name} may have {most:,} bytes, it has {len(data):,}")
+    expect(len(data) <= most, f"{name} may have {most:,} bytes; it has {len(data):,}")
 
     def refuse(constant):
         raise ValueError(f"{constant} is not a number")
@@ -736,11 +736,11 @@ def weights_of(data, shapes, case):
         fail_as(
             case,
             "PickleInDisguise",
-            "model.safetensors is a pickle, which is code: it was not opened. Save by safetensors",
+            "model.safetensors is a pickle, which is code: it was not opened. Use safetensors",
         )
     expect(
         len(data) <= MAX_WEIGHTS_BYTES,
-        f"model.safetensors may have {MAX_WEIGHTS_BYTES:,} bytes, it has {len(data):,}",
+        f"model.safetensors may have {MAX_WEIGHTS_BYTES:,} bytes; it has {len(data):,}",
     )
     try:
         weights = from_bytes(data)
@@ -762,12 +762,14 @@ def weights_of(data, shapes, case):
                 case,
                 "ConfigurationOfAnotherModel",
                 f"model.safetensors and config.json do not belong together: {name} has shape "
-                f"{tuple(weights[name].shape)}, by the configuration it is {shape}",
+                f"{tuple(weights[name].shape)}, but the configuration requires {shape}",
             )
         is_float = weights[name].dtype is torch.float32
-        expect(is_float, f"{name} must be float32, it is {weights[name].dtype}")
+        expect(is_float, f"{name} must be float32; it is {weights[name].dtype}")
         if not weights[name].isfinite().all():
-            fail_as(case, "NotANumber", f"{name} in model.safetensors contains NaN or infinity")
+            fail_as(
+                case, "WeightsNotFinite", f"{name} in model.safetensors contains NaN or infinity"
+            )
     return weights
 
 
@@ -781,7 +783,7 @@ def tokenizer_of(record, config, case):
     kind = str(fields.get("kind"))[:40]
     expect(
         kind in ("byte", "byte-pair", "character"),
-        f"the tokenizer must be of a kind that `groundup train` makes, it is {kind}",
+        f"the tokenizer must be of a kind that `groundup train` makes; it is {kind}",
     )
     try:
         tokenizer = from_dict(fields)
@@ -800,7 +802,7 @@ def tokenizer_of(record, config, case):
             case,
             "TextLostInTokens",
             "the tokenizer of config.json loses part of the held-out text: decoding what it "
-            "encoded gives another text, and bits per byte would count what nobody can read",
+            "encoded gives another text, so its bits per byte would mean nothing",
         )
     return tokenizer
 
@@ -875,7 +877,7 @@ def read_model(config_data, data, key, case):
     number = sum(math.prod(shape) for shape in shapes.values())
     expect(
         number <= MAX_PARAMETERS,
-        f"a model may have {MAX_PARAMETERS:,} parameters, it has {number:,}",
+        f"a model may have {MAX_PARAMETERS:,} parameters; it has {number:,}",
     )
     weights = weights_of(data, shapes, case)
     tokenizer = tokenizer_of(record, config, case)
@@ -982,11 +984,11 @@ def claim_of(subject, function, names):
     claim = subject.call(function)
     expect(
         isinstance(claim, dict) and set(claim) == set(names),
-        f"`{function}` should return a dict with {' and '.join(names)}, it is {describe(claim)}",
+        f"`{function}` should return a dict with {' and '.join(names)}; it is {describe(claim)}",
     )
     for name, value in claim.items():
         is_number = isinstance(value, (int, float)) and math.isfinite(value)
-        expect(is_number, f"{name} should be a number, it is {describe(value)}")
+        expect(is_number, f"{name} should be a number; it is {describe(value)}")
     return claim
 
 
@@ -1027,7 +1029,7 @@ class TestCapstone:
         problem = f"the model has {number:,} parameters; the report says {claim:,}"
         table = model.unembedding.weight.numel()
         if model.config.tie_embeddings and claim == number + table:
-            fail_as(case, "TableCountedTwice", problem)
+            fail_as(case, "TiedMatrixCountedTwice", problem)
         raise CheckFailed(problem)
 
     @points(2)
@@ -1066,14 +1068,14 @@ class TestCapstone:
         expect(
             ours >= on_seen,
             f"your model needs {ours:.3f} bits per byte on passages of the held-out part, and "
-            f"{on_seen:.3f} on passages of the part to learn from: what it knows of the first, it "
+            f"{on_seen:.3f} on passages of the training part: what it knows about the first, it "
             "cannot have learned from the second",
         )
         expect(
             ours < mark * theirs,
             f"on drawn passages of the held-out part your model needs {ours:.3f} bits per byte, "
-            f"which is {ours / theirs:.1%} of the 5-gram's {theirs:.3f}; fewer than {mark:.1%} are "
-            "asked for",
+            f"which is {ours / theirs:.1%} of the 5-gram's {theirs:.3f}; it must be below "
+            f"{mark:.1%}",
         )
 
 
@@ -1127,7 +1129,7 @@ def interval_of(said, case):
     if said.high - said.low > WIDEST:
         fail_as(
             case,
-            "IntervalThatSaysNothing",
+            "IntervalTooWide",
             f"the interval from {said.low:g} to {said.high:g} is wider than {WIDEST} bits per byte",
         )
     return ends
@@ -1165,7 +1167,7 @@ def missed_request(whole, costs):
 
 def judge_missed(whole, costs, answer):
     if not isinstance(answer, (tuple, list)) or len(answer) != 3:
-        return f"`most_missed` should return (layer, head, cost), it returned {describe(answer)}"
+        return f"`most_missed` should return (layer, head, cost); it returned {describe(answer)}"
     layer, head = divmod(int(costs.argmax()), costs.shape[1])
     if (answer[0], answer[1]) != (layer, head):
         return (
@@ -1222,7 +1224,7 @@ class TestAblation:
         problem = f"the report says that the head costs {claim:.4g} bits per byte; it costs "
         problem += f"{without - whole:.4f}"
         if agrees(claim, without):
-            fail_as(case, "WhatIsNeededWithoutIt", problem)
+            fail_as(case, "BitsWithoutTheHead", problem)
         if agrees(claim, whole - without):
             fail_as(case, "CostWithTheWrongSign", problem)
         raise CheckFailed(problem)
@@ -1239,7 +1241,7 @@ class TestAblation:
         if worst != (said.layer, said.head):
             fail_as(
                 case,
-                "AnotherHeadIsMissedMore",
+                "AnotherHeadCostsMore",
                 f"you predicted layer {said.layer}, head {said.head}; layer {worst[0]}, head "
                 f"{worst[1]} costs more",
             )

@@ -120,9 +120,9 @@ LooksAtItself = Induction.but("onward = stay.roll(1, dims=1)\nonward[-1] = 0", "
 """Layer 1 attends to its own position, so it records each token at itself; it should attend to the
 previous position, so the key of a position must match the query of the next one."""
 
-LooksAtTheNextPlace = Induction.but("1, dims", "-1, dims").but("onward[-1]", "onward[0]")
-"""The query of layer 1 matches the next position, which a causal head never sees; match the
-previous position."""
+LooksAtTheNextPosition = Induction.but("1, dims", "-1, dims").but("onward[-1]", "onward[0]")
+"""The query of layer 1 matches the next position, which causal attention hides; match the previous
+position."""
 
 LooksTwoBack = Induction.but("1, dims", "2, dims").but("onward[-1]", "onward[-2:]")
 """Layer 1 attends two positions back; the key of a position must match the query of the next
@@ -132,7 +132,7 @@ MatchesTheTokenItself = Induction.but('("before", same),', '("token", same),')
 """The keys of layer 2 come from `token` instead of `before`, so it finds the same token instead of
 the one after it."""
 
-AsksForTheTokenBefore = Induction.but('"token", 200', '"before", 200').but(
+QueriesAndKeysSwapped = Induction.but('"token", 200', '"before", 200').but(
     '("before", same),', '("token", same),'
 )
 """The queries of layer 2 come from `before` and its keys from `token`, which finds the previous
@@ -152,7 +152,7 @@ CopiesTheMatchedToken = Induction.but('"value2": wiring("token"', '"value2": wir
 """Layer 2 copies `before`, which equals the current token; copy `token`, which is what came
 next."""
 
-CopiesThePlace = Induction.but(
+CopiesThePosition = Induction.but(
     '"value2": …',
     '"value2": wiring("position", torch.eye(max_len, vocab_size, dtype=torch.float64)),',
 )
@@ -183,14 +183,14 @@ SameTokenScore = Inside.but("half + 1", "half")
 """The score measures attention to the same token of the first half; the token that followed is one
 position later."""
 
-OneTooFar = Inside.but("half + 1", "half + 2")
+OnePositionTooFar = Inside.but("half + 1", "half + 2")
 """The score uses the position two after the same token; use the one directly after it."""
 
 FirstHalfCounted = Inside.but("half,", "half - 1,")
-"""The average includes the end of the first half, where nothing is repeated yet; begin at the first
+"""The average includes the end of the first half, where nothing is repeated yet; start at the first
 position of the second half."""
 
-AveragedOverAllPlaces = Inside.but(
+AveragedOverAllPositions = Inside.but(
     "return attention[..., places, places - half + 1].mean(dim=(0, 2))",
     "return (\n"
     "    attention[..., places, places - half + 1].sum(dim=(0, 2))\n"
@@ -235,14 +235,14 @@ VarianceOfASample = Inside.but(
 """The variance is divided by one less than the number of features, as `var` and `std` do by
 default; the norm divides by the number of features (`correction=0`)."""
 
-UntransposedTable = Inside.but("F.linear(read, unembedding)", "(read @ unembedding)")
+UnembeddingNotTransposed = Inside.but("F.linear(read, unembedding)", "(read @ unembedding)")
 """The unembedding matrix is not transposed, which works only if there are as many tokens as
 features; the logit of a token is a dot product with its row."""
 
-SoftmaxOverPlaces = Inside.but("dim=-1", "dim=-2")
+SoftmaxOverPositions = Inside.but("dim=-1", "dim=-2")
 """The softmax runs over the positions; apply it over the vocabulary, the last axis."""
 
-LogitsLeft = Inside.but("(read, unembedding).softmax(dim=-1)", "(read, unembedding)")
+LogitsReturned = Inside.but("(read, unembedding).softmax(dim=-1)", "(read, unembedding)")
 """The lens returns logits; return probabilities."""
 
 OthersScaledUp = Inside.but(
@@ -253,13 +253,13 @@ OthersScaledUp = Inside.but(
 HeadHalved = Inside.but("is_kept[:, None, None]", "(0.5 + 0.5 * is_kept[:, None, None])")
 """The head is weakened instead of ablated; its features must be 0."""
 
-BiasTakenAwayToo = Inside.but("T + bias", "T")
+BiasRemovedToo = Inside.but("T + bias", "T")
 """The bias is removed with the head; it belongs to no head and stays."""
 
-OnlyThisHead = Inside.but("(mixed.shape[1]) != head", "(mixed.shape[1]) == head")
-"""This head is kept and the others are ablated; do the opposite."""
+OnlyThisHeadKept = Inside.but("(mixed.shape[1]) != head", "(mixed.shape[1]) == head")
+"""This head is kept and the others are ablated; ablate this head and keep the others."""
 
-ZeroedBehindTheMap = Inside.but(
+ZeroedAfterTheProjection = Inside.but(
     "is_kept = …\nreturn …",
     "output = F.linear(mixed.transpose(1, 2).flatten(2), weight, bias)\n"
     "width = mixed.shape[-1]\n"
@@ -267,9 +267,9 @@ ZeroedBehindTheMap = Inside.but(
     "return output",
 )
 """Features are set to zero after the output projection, where all heads are mixed; a head has its
-own features only at the input of this projection."""
+own features only before this projection."""
 
-RowsOfTheMap = Inside.but(
+RowsZeroedInsteadOfColumns = Inside.but(
     "is_kept = …\nreturn …",
     "width = mixed.shape[-1]\n"
     "kept = weight.clone()\n"
@@ -289,14 +289,14 @@ ChangedInPlace = Inside.but(
     "is_kept = …\nreturn …",
     "mixed[:, head] = 0\nreturn mixed.transpose(1, 2).flatten(2) @ weight.T + bias",
 )
-"""The head is set to zero in place, so the next head is measured without it, too; work on a
+"""The head is set to zero in place, so the next head is measured without it as well; work on a
 copy."""
 
-LostInNats = Inside.but("(losses[1] - losses[0]) / math.log(2)", "losses[1] - losses[0]")
+NatsInsteadOfBits = Inside.but("(losses[1] - losses[0]) / math.log(2)", "losses[1] - losses[0]")
 """The loss is in nats; divide by ln 2."""
 
-GainInsteadOfLoss = Inside.but("[1] - losses[0]", "[0] - losses[1]")
-"""The sign is inverted: an increase of the loss without the head is positive."""
+SignInverted = Inside.but("[1] - losses[0]", "[0] - losses[1]")
+"""The sign is inverted: an increase without the head must be positive."""
 
 NeverNegative = Inside.but(") / math.log(", ").abs() / math.log(")
 """The absolute difference is returned; a model may be better without a part, and then the number is
@@ -375,10 +375,10 @@ class Model(Correct, exercise="language_model"):
 NoMask = Model.but("later = …\nscores = …", "")
 """Every token sees later tokens; a token must see only itself and earlier ones."""
 
-BaseOfThePaper = Model.but('config["rotary_base"] **', "10_000.0 **")
+RotaryBaseHardCoded = Model.but('config["rotary_base"] **', "10_000.0 **")
 """The base of the rotary embeddings is fixed at 10,000; use `config["rotary_base"]`."""
 
-NotEvenItself = Model.but("past + 1", "past")
+OwnTokenMasked = Model.but("past + 1", "past")
 """A token does not see itself, so the first one sees nothing, and its softmax is NaN; each token
 must also see itself."""
 
@@ -391,7 +391,7 @@ NormAfterTheSum = Model.but(
 """The norms come after the residual connections; in a pre-norm model, they come before attention
 and feed-forward, and the stream is not normalised."""
 
-ResidualFromTheNorm = Model.but(
+ResidualFromTheNormOutput = Model.but(
     "x = x + attend(block, …\nx = …",
     'x = norm(f"{block}.attention_norm", x)\n'
     "x = x + attend(block, x)\n"
@@ -401,14 +401,14 @@ ResidualFromTheNorm = Model.but(
 """The outputs of attention and feed-forward are added to the normalised stream; add them to the
 stream before the norm."""
 
-ValuesTurnedToo = Model.but(
+ValuesRotatedToo = Model.but(
     "key = rotate(query), rotate(key)", "key, value = rotate(query), rotate(key), rotate(value)"
 )
 """The values are rotated as well; rotate only queries and keys."""
 
-PairsInHalves = Model.but("unflatten(-1, (-1, 2)).unbind(-1)", "chunk(2, dim=-1)").but(
-    "stack((first, second), dim=-1).flatten(-2)", "cat((first, second), dim=-1)"
-)
+HalvesPairedInsteadOfNeighbours = Model.but(
+    "unflatten(-1, (-1, 2)).unbind(-1)", "chunk(2, dim=-1)"
+).but("stack((first, second), dim=-1).flatten(-2)", "cat((first, second), dim=-1)")
 """Feature i is paired with feature i + d_head / 2; here the pairs are neighbours, 2i and 2i + 1."""
 
 ScaledByDModel = Model.but("d_head**0", "x.shape[-1] ** 0")
@@ -418,7 +418,7 @@ a query."""
 NotScaled = Model.but("mT / d_head**0.5", "mT")
 """The scores are not divided by the square root of d_head."""
 
-HeadsCutByView = Model.but(
+HeadsSplitByAView = Model.but(
     "unflatten(-1, (-1, d_head)).transpose(1, 2)", "view(len(x), -1, length, d_head)"
 )
 """The features are split into heads by a view that mixes positions with features; split the
@@ -427,7 +427,7 @@ features of each token first, then move the heads before the positions."""
 GeluByTanh = Model.but("gelu(up)", 'gelu(up, approximate="tanh")')
 """The GELU is the tanh approximation; this family uses the exact one."""
 
-EpsilonOfItsOwn = Model.but('config["norm_eps"]', "1e-5", times=2)
+EpsilonHardCoded = Model.but('config["norm_eps"]', "1e-5", times=2)
 """The epsilon of the norms is hard-coded; use `config["norm_eps"]`."""
 
 GateAndUpExchanged = Model.but(
@@ -435,20 +435,20 @@ GateAndUpExchanged = Model.but(
 )
 """The SiLU is applied to `up`; apply it to `gate`."""
 
-HeadsSharedInTurns = Model.but("repeat_interleave(shared, dim=1)", "repeat(1, shared, 1, 1)")
+KeyHeadsAlternate = Model.but("repeat_interleave(shared, dim=1)", "repeat(1, shared, 1, 1)")
 """Query heads use the key heads in the order 0 1 0 1; neighbours must share one, 0 0 1 1."""
 
-PlacesBeginAgain = Model.but("(past + torch.arange(x.shape[2]))", "torch.arange(x.shape[2])").but(
+PositionsRestart = Model.but("(past + torch.arange(x.shape[2]))", "torch.arange(x.shape[2])").but(
     '["embedding.positions.table.weight"][past : past + length]',
     '["embedding.positions.table.weight"][:length]',
 )
 """Every step counts its positions from 0; its first token comes after all tokens in the cache."""
 
-MaskOfTheStepInTheWrongCorner = Model.but("past + 1", "1")
+StepMaskAlignedAtTheWrongCorner = Model.but("past + 1", "1")
 """The mask of a step begins at the first key, so new tokens see only the oldest keys; shift it by
 the number of tokens in the cache."""
 
-NewestStepRemembered = (
+OnlyTheLastStepCached = (
     Model.but("new[block] = (key, value)", "")
     .but(
         "if cache is not None:\n    key = …",
@@ -461,7 +461,7 @@ NewestStepRemembered = (
 """The cache contains only the keys and values of the last step; append them to the earlier ones."""
 
 BiasesForgotten = Model.but("x = …\nreturn x + …", 'return x @ weights[name + ".weight"].T')
-"""The biases of the linear layers are ignored; add them if the weights contain them."""
+"""The biases of the linear layers are not added; add them if the weights contain any."""
 
 
 class Capstone(Correct, exercise="capstone"): ...
@@ -470,7 +470,7 @@ class Capstone(Correct, exercise="capstone"): ...
 ModelOfTheCourse = Capstone.but(files=of_the_course)
 """The weights come with the course; train your own."""
 
-TableCountedTwice = Capstone.but('660608, "bits_per_byte"', '726144, "bits_per_byte"')
+TiedMatrixCountedTwice = Capstone.but('660608, "bits_per_byte"', '726144, "bits_per_byte"')
 """The tied matrix is counted twice; it is one tensor that is used twice."""
 
 NatsPerByte = Capstone.but("return …", 'return {"parameters": 660608, "bits_per_byte": 1.3115}')
@@ -478,12 +478,13 @@ NatsPerByte = Capstone.but("return …", 'return {"parameters": 660608, "bits_pe
 
 BitsPerToken = Capstone.but("return …", 'return {"parameters": 660608, "bits_per_byte": 4.1965}')
 """The bits are divided by the number of tokens; divide by the number of bytes, so that models with
-any tokenizer can be compared."""
+different tokenizers can be compared."""
 
 NatsPerToken = Capstone.but("return …", 'return {"parameters": 660608, "bits_per_byte": 2.9088}')
-"""The number is the loss in nats per token; bits per byte can be compared between tokenizers."""
+"""The number is the loss in nats per token; return bits per byte, which can be compared across
+tokenizers."""
 
-NotANumber = Capstone.but(files=with_not_a_number)
+WeightsNotFinite = Capstone.but(files=with_not_a_number)
 """The weights contain NaN or infinity; look at the loss of the run, and submit a model from before
 it diverged."""
 
@@ -515,10 +516,10 @@ class Ablation(Correct, exercise="ablation"):
         return {"cost": 0.1612}
 
 
-LeastMissed = Ablation.but("cost > best", "cost < best")
+SmallestCostReturned = Ablation.but("cost > best", "cost < best")
 """The head with the smallest cost is returned; return the one with the largest."""
 
-LargestChange = Ablation.but("cost > best[2]", "abs(cost) > abs(best[2])")
+LargestAbsoluteChange = Ablation.but("cost > best[2]", "abs(cost) > abs(best[2])")
 """The head with the largest absolute change is returned, even if the model is better without it;
 return the one with the largest cost."""
 
@@ -539,7 +540,7 @@ AllOtherHeads = Ablation.but(
 )
 """All heads but one are ablated; ablate one, and keep all others."""
 
-HeadsStayAway = Ablation.but("best = None", "best, gone, before = None, [], whole").but(
+HeadsStayAblated = Ablation.but("best = None", "best, gone, before = None, [], whole").but(
     "cost = bits_without([(layer, head)]) - whole",
     "gone.append((layer, head))\nnow = bits_without(gone)\ncost, before = now - before, now",
 )
@@ -554,7 +555,7 @@ WholeModelNotSubtracted = Ablation.but("whole = bits_without([])", "").but(
 )
 """The bits without the head are returned as its cost; subtract the bits of the whole model."""
 
-HeadsTakenAwayTogether = Ablation.but("best = None", "best, gone = None, []").but(
+HeadsAblatedTogether = Ablation.but("best = None", "best, gone = None, []").but(
     "cost = …", "gone.append((layer, head))\ncost = bits_without(gone) - whole"
 )
 """Heads stay ablated, so each is measured without those before it; ablate one at a time."""
@@ -565,12 +566,12 @@ WholeLayers = Ablation.but("(layer, head)", "(layer, h) for h in range(num_heads
 LayerAndHeadExchanged = Ablation.but("layer, head,", "head, layer,")
 """Layer and head are returned in the wrong order; the layer comes first."""
 
-WhatIsNeededWithoutIt = Ablation.but('{"cost": 0.1612}', '{"cost": 2.0533}')
+BitsWithoutTheHead = Ablation.but('{"cost": 0.1612}', '{"cost": 2.0533}')
 """The report gives the bits without the head; the cost is the difference from the bits of the whole
 model."""
 
 CostWithTheWrongSign = Ablation.but('{"cost": 0.1612}', '{"cost": -0.1612}')
-"""The sign in the report is inverted: an increase without the head is positive."""
+"""The sign in the report is inverted: an increase without the head must be positive."""
 
 PredictionForOtherWeights = Ablation.but(files=predicted_for_other_weights)
 """The prediction was sealed for other weights; predict again after training."""
@@ -578,11 +579,11 @@ PredictionForOtherWeights = Ablation.but(files=predicted_for_other_weights)
 IntervalUpsideDown = Ablation.but(files=predicted_upside_down)
 """`low` is above `high`; the interval goes from low to high."""
 
-IntervalThatSaysNothing = Ablation.but(files=predicted_anything)
+IntervalTooWide = Ablation.but(files=predicted_anything)
 """The interval is so wide that nothing could contradict it; it may be at most half a bit per byte
 wide."""
 
-AnotherHeadIsMissedMore = Ablation.but(
+AnotherHeadCostsMore = Ablation.but(
     '{"cost": 0.1612}', '{"cost": 0.1059}', files=predicted_another_head
 )
 """Another head costs more than the predicted one; a wrong prediction costs one point."""

@@ -46,7 +46,8 @@ NEEDS_NETWORK = "Could not find DOI"
 def contents():
     """List the files of the book in order."""
     toc = yaml.safe_load((BOOK / "_toc.yml").read_text(encoding="utf-8"))
-    listed = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
+    listed = [page["file"] for c in chapters for page in (c, *c.get("sections", []))]
     return [f"{name}.md" for name in (toc["root"], *listed)]
 
 

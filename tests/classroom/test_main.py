@@ -247,5 +247,7 @@ def test_a_full_disk_is_reported_with_the_file_that_it_has_no_room_for(tmp_path,
     with pytest.raises(OSError) as raised:
         append(ledger, [{"student": "ada"}])
     said = _in_a_sentence(raised.value)
-    assert said == f"{ledger}: No space left on device; make room and run it again, it goes on"
+    assert (
+        said == f"{ledger}: No space left on device; free some space and run it again to continue"
+    )
     assert _in_a_sentence(OSError(28, "No space left on device")).startswith("No space left")

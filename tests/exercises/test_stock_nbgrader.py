@@ -46,7 +46,7 @@ BROKEN = {
 BROKEN_MESSAGES = {
     "kernel_regression": "`kernel_regression` is not defined",
     "soft_lookup": "there is a `soft_look_up`: is that its name?",
-    "raw_scores": "should be a tensor, it is a list",
+    "raw_scores": "should be a tensor; it is a list",
     "mended_attention": "output holds NaN",
     "project_after_mixing": "Is there a loop that does not end?",
 }

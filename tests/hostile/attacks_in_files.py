@@ -267,12 +267,12 @@ def student_who_is_a_link(work):
     work.folder.parent.symlink_to(work.folder.parents[1] / "zoe")
 
 
-@attack(NOTHING, "is no ordinary file", is_alone=True)
+@attack(NOTHING, "is not a regular file", is_alone=True)
 def pipe(work):
     os.mkfifo(work.folder / NAME)
 
 
-@attack(NOTHING, "is no ordinary file")
+@attack(NOTHING, "is not a regular file")
 def folder_with_the_name_of_a_notebook(work):
     (work.folder / NAME).mkdir()
 

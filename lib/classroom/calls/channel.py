@@ -62,7 +62,7 @@ class Channel:
         """
         message = pack(value)
         if _LENGTH.unpack_from(message)[0] > MAX_HEADER_BYTES:
-            raise CannotCross("a value of so many parts: use a torch.Tensor")
+            raise CannotCross("a value with too many parts: use a torch.Tensor")
         try:
             self._set_timeout(deadline)
             self.connection.sendall(_LENGTH.pack(len(message)) + message)

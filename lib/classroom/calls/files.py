@@ -57,7 +57,7 @@ def read_file(folder: Path, name: str) -> File:
         with opened(folder, os.O_DIRECTORY) as parent, opened(name, 0, parent) as descriptor:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                return File(problem=f"{shown(name)} is no ordinary file")
+                return File(problem=f"{shown(name)} is not a regular file")
             with open(descriptor, "rb", closefd=False) as file:
                 data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:

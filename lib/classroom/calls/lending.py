@@ -262,7 +262,7 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        raise RuntimeError("a lent function can be differentiated once, not twice")
+        raise RuntimeError("a function that the check passes in can be differentiated only once")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, request: _Request, number: int, *tensors: Tensor) -> Any:

@@ -60,7 +60,7 @@ _BELOW_AUTOGRAD = ("run_backward", "_enter_dual_level", "_grad_increment_nesting
 _HINTS = (
     (
         r"(?i)scalar type|mixed dtype|same dtype|dtypes match",
-        "Most checks pass numbers of type float64: make new tensors with the dtype and device of "
+        "Most checks pass float64 tensors: make new tensors with the dtype and device of "
         "an input, such as x.new_zeros(...) or torch.zeros(..., dtype=x.dtype, device=x.device)",
     ),
     (
@@ -70,47 +70,47 @@ _HINTS = (
     ),
     (
         r"call numpy\(\) on Tensor that requires grad|numpy\.ndarray",
-        "NumPy knows no gradients: stay with torch's functions and tensors all the way",
+        "NumPy does not track gradients: use torch's functions and tensors throughout",
     ),
     (
         r"torch\.return_types",
         "With a dim, max, min, sort and topk return values and indices: take .values or .indices, "
-        "or amax and amin",
+        "or use amax and amin",
     ),
     (
         r"unsupported operand.*(tuple|'list')|'(tuple|list)' object has no attribute",
         "Something that you call returns several results in a tuple or a list: take the one that "
-        "you need, such as the first by [0]",
+        "you need, such as the first with [0]",
     ),
     (
         r"NoneType",
-        "Something is None here: a function that lacks its return, an argument that was left out, "
+        "Something is None here: a function without a return, an argument that was left out, "
         "or the result of a method that returns nothing",
     ),
     (
         r"mat1 and mat2 shapes cannot be multiplied|first two dimensions of batch2",
-        "A product `a @ b` needs as many columns of `a` as `b` has rows: is one of them transposed "
-        "(nn.Linear keeps its weight as (d_out, d_in)), or joined along another axis?",
+        "In a product `a @ b`, `a` must have as many columns as `b` has rows: is one of them "
+        "transposed (nn.Linear stores its weight as (d_out, d_in)), or joined along another axis?",
     ),
     (
         r"size of tensor a \(\d+\) must match|shape mismatch|shape '.*' is invalid"
         r"|not broadcastable|Sizes of tensors must match|expanded size of the tensor",
-        "Shapes are lined up from the right: print the shapes in that line. Is an axis missing, "
-        "exchanged, or summed away?",
+        "Shapes are aligned from the right: print the shapes in that line. Is an axis missing, "
+        "swapped with another, or summed away?",
     ),
     (
         r"[Vv]alue of Tensor with more than one value is ambiguous",
         "An `if`, `and`, `or` or `not` needs one truth value: choose entry by entry with "
-        "torch.where, &, | and ~, or ask for .any() or .all()",
+        "torch.where, &, | and ~, or reduce with .any() or .all()",
     ),
     (
         r"cannot be converted to (Python )?[Ss]calar|can be converted to Python scalars",
-        "Only a tensor of one number can become a number: reduce it first (sum, mean, amax), or "
-        "compute with tensors",
+        "Only a tensor with one entry can be converted to a number: reduce it first (sum, mean, "
+        "amax), or compute with tensors",
     ),
     (
         r"view size is not compatible",
-        "After transpose or permute the numbers do not lie in order: use reshape or flatten",
+        "After transpose or permute the numbers are not contiguous: use reshape or flatten",
     ),
     (
         r"before Module\.__init__\(\) call",
@@ -118,7 +118,7 @@ _HINTS = (
     ),
     (
         r"maximum recursion depth exceeded",
-        "A function calls itself, or two call each other, without an end",
+        "A function calls itself, or two call each other, without end",
     ),
     (
         r"too many values to unpack|not enough values to unpack",
@@ -132,13 +132,13 @@ _HINTS = (
     (
         r"index -?\d+ is out of (bounds|range)|index out of (bounds|range)|Index tensor",
         "An index lies beyond its axis: is it counted from 1, one too large, or a number such as "
-        "-100 that stands for nothing?",
+        "-100 that marks an ignored target?",
     ),
     (
         r"expected .*Long|tensors used as indices must be|must be .*int.* not float"
         r"|'float' object cannot be interpreted as an integer|int64 for index"
         r"|slice indices must be|must be tuple of ints, but found element of type float",
-        "A whole number is needed here: `//` instead of `/`, or .long()",
+        "An integer is needed here: `//` instead of `/`, or .long()",
     ),
 )
 
@@ -348,7 +348,7 @@ class LocalSubject(Subject):
         except StudentError:
             raise
         except module_classes.WrongWeights as error:
-            raise WrongKind(f"`{name}` cannot take the weights of this exercise: {error}") from None
+            raise WrongKind(f"`{name}` cannot load the weights of this exercise: {error}") from None
         except BaseException as error:
             raise _failure(name, error) from None
 
@@ -378,7 +378,7 @@ class LocalSubject(Subject):
         if callable(found):
             return found
         if found is not None:
-            raise NotDefined(f"`{name}` should be a function, it is a {type(found).__name__}")
+            raise NotDefined(f"`{name}` should be a function; it is a {type(found).__name__}")
         near = difflib.get_close_matches(
             name, [n for n, v in self._namespace.items() if callable(v) and n[0] != "_"], n=1
         )

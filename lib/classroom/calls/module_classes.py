@@ -62,7 +62,7 @@ def _require_names(parameters: Mapping[str, Any], weights: Mapping[str, Any]) ->
     extra = [name for name in parameters if name not in weights]
     if extra:
         raise WrongWeights(
-            f"it has a parameter {_listed(extra)} that is not agreed on; the parameters are to be "
+            f"it has a parameter {_listed(extra)} that should not be there; the parameters must be "
             f"{_listed(weights) if weights else 'none at all'}"
         )
 

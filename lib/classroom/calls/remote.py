@@ -223,7 +223,7 @@ class RemoteSubject(Subject):
                 case ["lent" | "lent gradients" as kind, int(identity), *request]:
                     channel.send(self._lend_to(kind, identity, request, channel), deadline)
                 case _:
-                    raise ProtocolError("it sent something else than an answer")
+                    raise ProtocolError("it sent something other than an answer")
 
     def _lend_to(self, kind: str, identity: int, request: list[Any], channel: Channel) -> list[Any]:
         started = time.process_time()

@@ -135,7 +135,8 @@ class Subject(Protocol):
     def together(self, one_module: bool = False) -> Iterator[None]:
         """Let the calls of a block share one process, which saves a fork for each.
 
-        For calls that explain a failure, and for what is asked of a function after another call.
+        For calls that explain a failure, for what is asked of a function after another call, and
+        for many calls whose points count only with those of a check of which each call is alone.
         Any other one that decides about points finds nothing of another.
 
         Args:

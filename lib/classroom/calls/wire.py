@@ -101,7 +101,7 @@ def unpack(message: bytes, resolve: Callable[[Handle], Any] = lambda handle: han
 
 
 def _too_large() -> CannotCross:
-    return CannotCross(f"a value may hold at most {MAX_BYTES:,} bytes, this one holds more")
+    return CannotCross(f"a value may hold at most {MAX_BYTES:,} bytes; this one holds more")
 
 
 @dataclass
@@ -123,7 +123,7 @@ class _Encoder:
             return value
         if type(value) is int:
             if value.bit_length() > MAX_INTEGER_BITS:
-                raise CannotCross("a whole number must fit into 64 bits")
+                raise CannotCross("an integer must fit into 64 bits")
             return value
         if isinstance(value, float):
             # A subclass such as numpy's float64 is encoded as its number.
@@ -168,7 +168,7 @@ class _Encoder:
                 )
             if plain.dim() > MAX_DIMENSIONS:
                 raise CannotCross(
-                    f"a tensor may have at most {MAX_DIMENSIONS} dimensions, this one has "
+                    f"a tensor may have at most {MAX_DIMENSIONS} dimensions; this one has "
                     f"{plain.dim()}"
                 )
             # Count before copying: an expanded tensor takes little memory until then.
@@ -206,7 +206,7 @@ class _Decoder:
             if isinstance(description, list):
                 raise ValueError("a bare list")
             if isinstance(description, int) and description.bit_length() > MAX_INTEGER_BITS:
-                raise ValueError("a whole number beyond 64 bits")
+                raise ValueError("an integer beyond 64 bits")
             return description
         if "tensor" in description:
             dtype, shape = DTYPES[description["tensor"]], description["shape"]
@@ -220,12 +220,12 @@ class _Decoder:
 
     def _key(self, key: Any) -> str:
         if type(key) is not str:
-            raise ValueError("a key that is no string")
+            raise ValueError("a key that is not a string")
         return key
 
     def _tensor(self, dtype: torch.dtype, shape: list[int], is_meta: bool) -> Tensor:
         if not all(type(size) is int and size >= 0 for size in shape):
-            raise ValueError("a shape that is no list of sizes")
+            raise ValueError("a shape that is not a list of sizes")
         if len(shape) > MAX_DIMENSIONS:
             raise ValueError(f"a tensor of {len(shape)} dimensions")
         num_bytes = dtype.itemsize

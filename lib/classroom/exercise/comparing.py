@@ -115,16 +115,16 @@ def wrong_form(
     """
     labels = list(returns)
     if len(labels) > 1 and not (isinstance(seen, (tuple, list)) and len(seen) == len(labels)):
-        return f"`{name}` should return ({', '.join(labels)}), it returned {describe(seen)}"
+        return f"`{name}` should return ({', '.join(labels)}); it returned {describe(seen)}"
     if order := _another_order(seen, expected):
         returned = ", ".join(labels[i] for i in order)
-        return f"`{name}` should return ({', '.join(labels)}), and returns them as ({returned})"
+        return f"`{name}` should return ({', '.join(labels)}), but returns them as ({returned})"
     for label, s, e in zip(labels, seen, expected, strict=True):
         if isinstance(e, Tensor):
             if isinstance(s, (int, float)) and e.dim() == 0:
                 continue
             if not isinstance(s, Tensor):
-                return f"{label} should be a tensor, it is {describe(s)}"
+                return f"{label} should be a tensor; it is {describe(s)}"
             if s.shape != e.shape:
                 axes = f" = ({', '.join(returns[label].split())})" if returns[label] else ""
                 said = f"{label} has shape {tuple(s.shape)}, expected {tuple(e.shape)}{axes}"
@@ -134,7 +134,7 @@ def wrong_form(
             if _family(s.dtype) != _family(e.dtype):
                 return f"{label} has dtype {s.dtype}, expected {e.dtype}{_kinds_apart(s, e)}"
         elif not isinstance(s, (int, float)) and not (isinstance(s, Tensor) and s.numel() == 1):
-            return f"{label} should be a number, it is {describe(s)}"
+            return f"{label} should be a number; it is {describe(s)}"
     return None
 
 
@@ -159,13 +159,13 @@ def _reduced(seen: Tensor, expected: Tensor) -> str:
     if seen.numel() == expected.numel() and seen.dim() != expected.dim():
         is_same = close(seen.flatten(), expected.flatten())
         is_stretched = seen.squeeze().shape != expected.squeeze().shape
-        return ": the numbers are correct, in another shape" if is_same and is_stretched else ""
+        return ": the numbers are correct, but in another shape" if is_same and is_stretched else ""
     for axis in range(expected.dim()):
         made = {
             "summed": expected.sum(axis),
             "averaged": expected.mean(axis),
-            "cut to its first entry": expected.select(axis, 0),
-            "cut to its last entry": expected.select(axis, -1),
+            "reduced to the first entry": expected.select(axis, 0),
+            "reduced to the last entry": expected.select(axis, -1),
         }
         for said, wrong in made.items():
             if seen.shape == wrong.shape and close(seen, wrong):
@@ -185,7 +185,7 @@ def _shapes_apart(seen: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
             )
         return ": an axis of size 1 is missing (keepdim=True, or unsqueeze)"
     if sorted(seen.shape) == sorted(expected.shape):
-        return ": the axes stand in another order"
+        return ": the axes are in another order"
     names = axes if len(axes) == expected.dim() else [str(n) for n in range(expected.dim())]
     if not seen.dim():
         return f": one number, but expected one for each {' and '.join(names)}"
@@ -207,7 +207,7 @@ def _kinds_apart(seen: Tensor, expected: Tensor) -> str:
     if expected.dtype is torch.bool:
         return ": True and False are asked for, not numbers"
     if not expected.dtype.is_floating_point and seen.dtype.is_floating_point:
-        return ": whole numbers are asked for, such as indices or counts"
+        return ": integers are asked for, such as indices or counts"
     return ""
 
 
@@ -256,7 +256,7 @@ def differs(
     distance = (seen - expected).abs().nan_to_num(float("inf")).where(off, -1.0)
     where = _index(distance, int(distance.argmax()))
     shown, wanted = _distinguished(seen[where], expected[where])
-    said = f"{label}: wrong in {_count(off)}; furthest at {list(where)}: "
+    said = f"{label}: wrong in {_count(off)}; furthest off at {list(where)}: "
     said += f"seen {shown}, expected {wanted}"
     relation = (
         (is_mask and _flags_apart(seen, expected))
@@ -284,7 +284,7 @@ def loses_precision(label: str, seen: Any, args: Sequence[Any]) -> str | None:
     narrowest = min(dtypes, key=lambda dtype: dtype.itemsize)
     if seen.dtype.itemsize >= narrowest.itemsize:
         return None
-    return f"{label} has dtype {seen.dtype}, and the inputs have {narrowest}: keep it"
+    return f"{label} has dtype {seen.dtype}, but the inputs have {narrowest}: keep their dtype"
 
 
 def _relation(
@@ -297,7 +297,7 @@ def _relation(
     factor = seen.flatten()[largest] / expected.flatten()[largest]
     shift = (seen - expected).mean()
     mended = {
-        "every sign is the wrong one": -seen,
+        "every sign is wrong": -seen,
         f"every entry is {number(factor)} times what is expected{_in_sizes(factor, sizes)}": (
             seen / factor
         ),
@@ -334,15 +334,15 @@ _UNDONE: dict[str, Callable[[Tensor], Tensor]] = {
 
 _MADE: dict[str, Callable[[Tensor], Tensor]] = {
     "the softmax along the last axis": lambda right: right.softmax(-1),
-    "the softmax along the axis before the last": lambda right: (
+    "the softmax along the second-to-last axis": lambda right: (
         right.softmax(-2) if right.dim() > 1 else right
     ),
     "the logarithm of the softmax": lambda right: right.log_softmax(-1),
-    "the positive part (all below 0 is cut off)": torch.relu,
+    "the positive part (negative numbers set to 0)": torch.relu,
     "the absolute value": torch.abs,
     "the nearest integer": torch.round,
     "the running sum along the last axis": lambda right: right.cumsum(-1),
-    "the part scaled to length 1 along the last axis": lambda right: (
+    "the normalised version (length 1 along the last axis)": lambda right: (
         right / right.norm(dim=-1, keepdim=True)
     ),
 }
@@ -353,7 +353,7 @@ def _relation_of_one(seen: Tensor, expected: Tensor, sizes: Mapping[str, int] | 
     if not bool(seen.isfinite() & expected.isfinite()) or not seen or not expected:
         return ""
     if close(-seen, expected):
-        return "; the sign is the wrong one"
+        return "; the sign is wrong"
     factor = seen / expected
     for said, bits in (
         ("it is counted in bits", 1 / math.log(2)),
@@ -387,7 +387,7 @@ def _in_sizes(factor: Tensor, sizes: Mapping[str, int] | None) -> str:
             powers[f"the square root of {name}"] = size**0.5
             powers[f"1 / the square root of {name}"] = size**-0.5
     alike = [said for said, p in powers.items() if close(factor, torch.tensor(p).double())]
-    return f" ({', or '.join(alike)} is as much)" if alike else ""
+    return f" (which is {', or '.join(alike)})" if alike else ""
 
 
 def _rows(seen: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
@@ -441,7 +441,7 @@ def _by_row(seen: Tensor, expected: Tensor) -> str:
             return f"; it is correct up to a factor for each line along axis {axis}"
         shift = (seen - expected).mean(axis, keepdim=True)
         if close(seen - shift, expected):
-            return f"; it is correct up to a summand for each line along axis {axis}"
+            return f"; it is correct up to a constant added to each line along axis {axis}"
     return ""
 
 
@@ -452,7 +452,7 @@ def _nearly(seen: Tensor, expected: Tensor) -> str:
     off = (seen - expected).abs()
     if bool(off.isfinite().all() & (off <= _NEARLY * expected.abs().amax()).all()):
         return (
-            "; nearly right: is a small number added that should not be (an epsilon), something "
+            "; nearly correct: is a small number added that should not be (an epsilon), something "
             "rounded, computed in float32, or approximated?"
         )
     return ""
@@ -495,7 +495,7 @@ def _as_a_whole(seen: Tensor, expected: Tensor) -> str:
     if len(seen.unique()) == 1:
         return f"; every entry is {number(seen.flatten()[0])}"
     if close(seen.flatten().sort().values, expected.flatten().sort().values):
-        return "; the numbers are the right ones, and stand in other places"
+        return "; the numbers are correct, but in the wrong positions"
     zeros = (seen == 0) & (expected != 0)
     if bool(zeros.any()):
         above = torch.ones_like(zeros).triu(1) if seen.dim() > 1 else ~zeros
@@ -512,7 +512,7 @@ def _as_a_whole(seen: Tensor, expected: Tensor) -> str:
         return f"; {_count(forgotten)} should be exactly 0, and are not"
     order = seen.flatten().argsort()
     if len(order) > 2 * _FEW and bool(expected.flatten()[order].diff().ge(0).all()):
-        return "; the order of all entries is right, their sizes are not"
+        return "; the entries are in the correct order of size, but their values are wrong"
     return ""
 
 
@@ -523,7 +523,7 @@ def _flags_apart(seen: Tensor, expected: Tensor) -> str:
     if seen.dim() > 1 and seen.shape[-1] == seen.shape[-2] and bool((seen.mT == expected).all()):
         return "; with its last two axes exchanged, it is correct"
     many, few = int((seen > expected).sum()), int((seen < expected).sum())
-    places = f"{many} times True instead of False, {few} times False instead of True"
+    places = f"{many} entries are True instead of False, {few} are False instead of True"
     return f"; {places}"
 
 
@@ -554,7 +554,7 @@ def _lost_sum(seen: Tensor) -> str:
         return ""
     for axis in range(seen.dim() - 1):
         if _sums_to_one(seen, axis):
-            return f"; it sums to 1 along axis {axis}, and should along the last one"
+            return f"; it sums to 1 along axis {axis}, but should along the last one"
     sums = seen.sum(-1).flatten()
     furthest = sums[(sums - 1).abs().argmax()]
     return f"; along the last axis it should sum to 1, and sums to {number(furthest)}"

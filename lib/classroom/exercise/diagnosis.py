@@ -13,7 +13,13 @@ from classroom.calls.subject import Crashed, StudentError, Subject
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.comparing import describe, number, same
-from classroom.exercise.prepared import RecordedSubject, has_sketch, is_recording, known
+from classroom.exercise.prepared import (
+    WRONG_FORM,
+    RecordedSubject,
+    has_sketch,
+    is_recording,
+    known,
+)
 
 Inputs = Callable[[Case], tuple[Any, ...]]
 Judge = Callable[..., str | None]
@@ -25,7 +31,6 @@ _TOGETHER = 6
 # Of the largest number: what differs by less is hardly seen among numbers of four digits.
 _VISIBLE = 0.01
 _LONG_NAME = 20
-WRONG_FORM = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def attempt(

@@ -23,7 +23,6 @@ from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.comparing import describe, differs, loses_precision, wrong_form
 from classroom.exercise.diagnosis import (
-    WRONG_FORM,
     Crash,
     Inputs,
     Judge,
@@ -36,6 +35,7 @@ from classroom.exercise.diagnosis import (
     smallest_example,
 )
 from classroom.exercise.prepared import (
+    WRONG_FORM,
     BrokenCheck,
     Oracle,
     RecordedSubject,
@@ -53,6 +53,7 @@ CALLS = "calls"
 _LUCK = 1e-3
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
+_MOST_TOGETHER = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,7 +402,7 @@ class Call:
         if not flowing:
             return None
         cut = (
-            f"`{self.name}` returns the right numbers, but the gradient is cut: {{}} (look for "
+            f"`{self.name}` returns the correct numbers, but the gradient is cut: {{}} (look for "
             ".detach(), .item(), .data, torch.tensor(...), torch.no_grad() or NumPy on the way)"
         )
         try:
@@ -427,13 +428,15 @@ class Call:
 def wrong_after_another(subject: Subject, calls: Sequence[Call]) -> tuple[str, str] | None:
     """Call a function with the inputs of one check, then in the same process with those of another.
 
-    There is a process for each check: its inputs come first, and again before those of each other.
+    There is a process for each call: its inputs come first, and again before those of each other.
+    Of many calls some are made, since the time grows with the square of their number.
 
     Returns:
         If a call is wrong, the seed of the later of the two checks, the earliest such, and how.
 
     """
     found = []
+    calls = calls[:: math.ceil(len(calls) / _MOST_TOGETHER)]
     for place, first in enumerate(calls):
         with subject.together(one_module=True):
             for other, call in enumerate(calls):
@@ -449,13 +452,13 @@ def wrong_after_another(subject: Subject, calls: Sequence[Call]) -> tuple[str, s
     later, problem = min(found, key=lambda each: each[0])
     return calls[later].seed, (
         f"`{calls[0].name}` is correct in its first call, but wrong after another one with "
-        f"other inputs: it keeps something from one call to the next. Then, {problem}"
+        f"other inputs: it keeps state between calls. In that call: {problem}"
     )
 
 
 _NAN_GRADIENT = (
     ": 0 times infinity, from a number that overflows or is divided by 0 and is then replaced or "
-    "not chosen (torch.where, masked_fill, nan_to_num). Change what goes into the computation"
+    "not chosen (torch.where, masked_fill, nan_to_num). Change the number before it is used"
 )
 
 _IN_PLACE = (
@@ -631,12 +634,12 @@ def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) 
             sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
             raise CheckFailed(
                 f"`{call.name}` is correct for some sizes, but not for {sizes}. Does it rely on "
-                f"one of them, or keep something from an earlier call? There, {problem}"
+                f"one of them, or keep state from an earlier call? With these sizes: {problem}"
             )
         if problem := call.problem(subject):
             raise CheckFailed(
                 f"`{call.name}` is correct in its first call, but wrong after a call with inputs "
-                f"of other sizes: it keeps something from one call to the next. Then, {problem}"
+                f"of other sizes: it keeps state between calls. In that call: {problem}"
             )
 
 
@@ -713,7 +716,7 @@ def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) ->
     except Crashed as error:
         if error.kind == "AssertionError":
             if error.text:
-                return f"It said: {error.text}"
+                return f"Its message: {error.text}"
             # The line is more informative than an assertion without a message.
             return f"It stopped{error.where or ' at an assertion without a message'}"
         raise CheckFailed(f"{error}. A test reports an error with `assert`") from error

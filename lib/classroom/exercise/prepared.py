@@ -55,8 +55,8 @@ _PLAIN = (bool, int, float, str, type(None))
 _TIMES_COMPUTED = 2  # the second time shows that the answer depends on the arguments alone
 
 Place = tuple[int, str]
-WRONG = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-CALL_FAILED = (StudentError, *WRONG)
+WRONG_FORM = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+CALL_FAILED = (StudentError, *WRONG_FORM)
 Asked = tuple[Any, ...]
 Lent = Mapping[int, Callable[..., Any]]
 

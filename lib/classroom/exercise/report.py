@@ -53,7 +53,7 @@ class CheckResult:
 
 def next_step(title: str, core: int | None = None) -> str:
     """Say which exercise comes next, and if it is beyond the core, that the core is done."""
-    done = f"the core is done: all {core} points; what follows goes deeper, " if core else ""
+    done = f"the core is done (all {core} points), and what follows goes deeper; " if core else ""
     return f"{done}next is {title}"
 
 

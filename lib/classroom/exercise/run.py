@@ -23,8 +23,8 @@ from classroom.course import PUBLISHED_SEED, SEED_VARIABLE, folder_for
 from classroom.exercise import prepared
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
-from classroom.exercise.diagnosis import WRONG_FORM
 from classroom.exercise.expect import CALLS, Call, CheckFailed, Exercise, wrong_after_another
+from classroom.exercise.prepared import WRONG_FORM, BrokenCheck
 from classroom.exercise.report import CheckResult, Report
 
 MAX_MESSAGE_LENGTH = 5000
@@ -75,7 +75,10 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
                 problem = _of_no_form(problem, found.exercise)
             problems[test] = problem
         with _silenced():
-            _fail_what_passed(found, subject, memory, problems, f"{seed}/{name}/")
+            try:
+                _fail_what_passed(found, subject, memory, problems, f"{seed}/{name}/")
+            except BrokenCheck as error:
+                problems[test] = problems[test] or error
     results = []
     for test, value in found.checks.items():
         first = next((p for t in (test, *found.only_with[test]) if (p := problems[t])), None)

@@ -13,8 +13,8 @@ from torch import Tensor
 from classroom.calls.subject import StudentError, Subject
 from classroom.exercise.cases import Case
 from classroom.exercise.comparing import close, same
-from classroom.exercise.diagnosis import WRONG_FORM, Inputs, Judge, in_places, names_of
-from classroom.exercise.prepared import MANY, BrokenCheck, Oracle, Place, influences
+from classroom.exercise.diagnosis import Inputs, Judge, in_places, names_of
+from classroom.exercise.prepared import MANY, WRONG_FORM, BrokenCheck, Oracle, Place, influences
 
 Given = tuple[Any, ...]
 
@@ -97,7 +97,7 @@ class Wrong:
             return ""  # that nothing is returned has been said
         if not same(first, again):
             return "; called again with the same inputs, it returns something else"
-        return "; called with other numbers, it returned the same" if same(first, other) else ""
+        return "; with other numbers, it returned the same result" if same(first, other) else ""
 
     def _influence(self, of_parts: bool) -> str:
         """Say on what the result depends and should not, or should and does not.
@@ -130,7 +130,7 @@ class Wrong:
             return f"; it does not depend on {said}: {asked} used?"
         for place, so in should.items():
             if does.get(place) and not so and not is_discrete:
-                return f"; it changes with {self._words(place)}, and should not"
+                return f"; it changes with {self._words(place)}, but should not"
         return ""
 
     def _words(self, place: Place) -> str:
@@ -164,7 +164,7 @@ class Wrong:
                 for alike, _, drawn in _replacements(draw)
             ):
                 said = said.format(*self._labels)
-                return f"; called with {said}, it returns what is right here: how is that used?"
+                return f"; called with {said}, it gives the correct result: how is that used?"
         return ""
 
 
@@ -269,7 +269,7 @@ def _orders(size: int) -> tuple[Mapping[str, list[int]], ...]:
     numbers = range(size)
     return (
         {"in reverse order": [*reversed(numbers)]},
-        {f"moved on by {by}": [(n - by) % size for n in numbers] for by in numbers[1:]},
+        {f"shifted by {by}": [(n - by) % size for n in numbers] for by in numbers[1:]},
         {
             f"with {i} and {j} exchanged": [{i: j, j: i}.get(n, n) for n in numbers]
             for i, j in itertools.combinations(numbers if size <= MANY else (), 2)

@@ -150,7 +150,7 @@ class Cluster:
             return Verdict.from_json(answer["verdict"]), answer["notebook"]
         if self._client.status != "running" or future.status == "cancelled":
             raise ConnectionError(
-                f"the scheduler at {self._address} is gone: run the command again, it goes on"
+                f"the scheduler at {self._address} is gone: run the command again to continue"
             )
         return grader_failed(settings, student, "workers of the cluster were ended at it")
 

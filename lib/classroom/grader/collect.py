@@ -314,7 +314,7 @@ def _of_file(path: Path, name: str) -> _Entry:
     if stat.S_ISLNK(status.st_mode):
         problem = "it is a link"
     elif not stat.S_ISREG(status.st_mode):
-        problem = "it is no ordinary file"
+        problem = "it is not a regular file"
     return _Entry(name, read, datetime.fromtimestamp(int(status.st_mtime), UTC), problem)
 
 
@@ -328,7 +328,7 @@ def _of_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
     if kind == stat.S_IFLNK:
         problem = "it is a link"
     elif kind not in (0, stat.S_IFREG):
-        problem = "it is no ordinary file"
+        problem = "it is not a regular file"
     elif info.flag_bits & _IS_ENCRYPTED:
         problem = "it is encrypted"
     elif info.compress_type not in _METHODS:

@@ -506,7 +506,7 @@ def _unlocked() -> Iterator[None]:
         if "locked" not in str(error):
             raise
         raise BlockingIOError(
-            "another program keeps the gradebook locked: close it and run this again, it goes on"
+            "another program keeps the gradebook locked: close it and run this again to continue"
         ) from None
 
 

@@ -41,7 +41,7 @@ def begin(assignment: str, archive: str) -> None:
     work.prepare(course)
     os.chdir(course / work.WORK / assignment)
     print(
-        "The course is installed. Keep your work: File, Save a copy in Drive. What you have "
-        f'written so far becomes a library by  !classroom mine --root "{course}"',
+        "The course is installed. To keep your work, choose File, Save a copy in Drive. To make "
+        f'what you have written so far a library:  !classroom mine --root "{course}"',
         file=sys.stderr,
     )

@@ -262,7 +262,7 @@ def build(
     notebooks, package = notebooks_of(root), root / PACKAGE
     if not notebooks.is_dir():
         raise FileNotFoundError(
-            f"there is no folder {notebooks}: say with --root where the course is"
+            f"there is no folder {notebooks}: specify with --root where the course is"
         )
     if package.exists() and not (package / _RECORD).is_file():
         raise ValueError(
@@ -427,7 +427,7 @@ def _read(notebook: Path) -> _Source:
         except (SyntaxError, ValueError) as error:
             where = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
             said = error.msg if isinstance(error, SyntaxError) else _first_line(error)
-            source.unreadable[grade_id] = f"its cell is not Python{where}: {said}"
+            source.unreadable[grade_id] = f"its cell is not valid Python{where}: {said}"
     return source
 
 
@@ -764,7 +764,7 @@ def _try_in_models(package: Path, names: Iterable[str], seconds: float) -> _Foun
     except subprocess.TimeoutExpired:
         why = f"a model with your pieces did not answer within {limit:.0f} s"
     except (IndexError, ValueError):
-        *_, why = ["it ended without a word", *answer.stderr.strip().splitlines()]
+        *_, why = ["it ended without a message", *answer.stderr.strip().splitlines()]
     return _Found(refused=dict.fromkeys(names, why))
 
 

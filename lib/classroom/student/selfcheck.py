@@ -83,13 +83,13 @@ def check(name: str) -> Score:
 
 
 _OLD = (
-    "The last cell that defines `{name}` did not run to its end: what was checked is the "
-    "definition before it."
+    "The last cell that defines `{name}` did not run to the end: the definition before it "
+    "was checked."
 )
 
 _TUPLE = (
     "`{name}` has `assert (condition, message)`, which never fails: the parentheses make a tuple, "
-    "and a tuple is true. Write `assert condition, message`."
+    "which always counts as true. Write `assert condition, message`."
 )
 
 
@@ -99,9 +99,11 @@ def _show(report: Report, remarks: list[str], heard: str) -> None:
     text, shown = "\n".join([*remarks, report.to_text()]), report.to_html()
     shown = "".join(f"<p><b>{html.escape(remark)}</b></p>" for remark in remarks) + shown
     if heard:
-        text += f"\n\nYour code said, in the first call that did:\n{heard}"
+        text += f"\n\nYour code printed, in the first call that printed anything:\n{heard}"
         said = html.escape(heard)
-        shown += f"<p>Your code said, in the first call that did:</p><pre>{said}</pre>"
+        shown += (
+            f"<p>Your code printed, in the first call that printed anything:</p><pre>{said}</pre>"
+        )
     if not InteractiveShell.initialized():
         print(text)
         return

@@ -34,7 +34,7 @@ def prepare(root: Path) -> tuple[list[Path], list[Path]]:
     released = assignments(root / "exercises")
     if not released:
         raise FileNotFoundError(
-            f"there are no exercises in {root.resolve()}: say with --root where the course is"
+            f"there are no exercises in {root.resolve()}: specify with --root where the course is"
         )
     record = root / WORK / _RECORD
     before = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}

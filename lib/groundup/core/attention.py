@@ -1,8 +1,8 @@
 """Attention: every query takes a weighted average of the values.
 
 Scores measure how well a query matches each key, a softmax over the keys turns them into
-weights, and the weights average the values. Nothing here has parameters. Axes before the last
-two are batch axes; only the fused backend treats the last of them as heads.
+weights, and the output is the weighted average of the values. Nothing here has parameters. Axes
+before the last two are batch axes; only the fused backend treats the last of these as heads.
 """
 
 import math
@@ -21,7 +21,7 @@ def dot_scores(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Score each query against each key by their dot product.
 
-    Long vectors score high: this measures agreement times length, not direction alone.
+    The score depends on the norms of both vectors, not on the angle between them alone.
 
     Source:
         Luong et al. 2015, Effective Approaches to Attention-based Neural Machine Translation,
@@ -39,16 +39,16 @@ def attention_weights(
     score_bias: Float[Tensor, "..."] | None = None,
     is_causal: bool = False,
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """Give the weight of each key for each query.
+    """Return the weight of each key for each query.
 
-    Separate from the average of the values, so that it can be plotted and tested alone.
+    Separate from the average of the values, so that the weights can be plotted and tested.
 
     Args:
         query: What each position looks for.
         key: What each position offers to be matched by.
         mask: True where attention is allowed; broadcasts to `(*batch, q_len, k_len)`.
         scale: Multiplies the scores; by default one over the square root of `d_head`, which
-            gives scores of variance 1 for independent entries of variance 1.
+            gives scores of variance 1 for independent entries of mean 0 and variance 1.
         score_bias: Added to the scaled scores, such as `alibi_bias`; broadcasts like `mask`.
         is_causal: Whether keys later than the query are hidden too. The queries are taken to be
             the last `q_len` of the `k_len` positions, as in `causal_mask`.
@@ -86,7 +86,7 @@ def scaled_dot_product_attention(
     dropout: float = 0.0,
     is_causal: bool = False,
 ) -> Float[Tensor, "*batch q_len d_value"]:
-    """Give each query the average of the values, weighted by how well their keys match it.
+    """Return for each query the average of the values, weighted by how well keys match it.
 
     Args:
         query: What each position looks for.
@@ -95,7 +95,7 @@ def scaled_dot_product_attention(
         value: What each position contributes when it is attended to.
         mask: True where attention is allowed; broadcasts to `(*batch, q_len, k_len)`.
         scale: Multiplies the scores; by default one over the square root of `d_head`.
-        backend: `explicit` builds the weights and can be read; `fused` calls torch's kernel,
+        backend: `explicit` computes the weights, step by step; `fused` calls torch's kernel,
             which gives the same numbers without storing a `q_len` by `k_len` matrix.
         score_bias: Added to the scaled scores, such as `alibi_bias`; broadcasts like `mask`.
         dropout: Probability that a weight is dropped, for training. The others are scaled up,
@@ -136,7 +136,7 @@ def _fused_attention(
     dropout: float,
     is_causal: bool,
 ) -> Float[Tensor, "*batch q_len d_value"]:
-    """Give the same numbers with torch's kernel."""
+    """Compute the same numbers with torch's kernel."""
     # The kernel takes one of three: is_causal (which aligns the first query with the first key, so
     # it serves only where the scores are square), a boolean mask, or numbers to add.
     q_len, k_len = query.shape[-2], key.shape[-2]

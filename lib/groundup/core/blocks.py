@@ -2,8 +2,8 @@
 
 Pre-norm normalises the input of a sub-layer, `x + f(norm(x))`, and leaves the stream alone.
 Post-norm normalises the stream after each residual connection, `norm(x + f(x))`. Dropout acts on
-the output of a sub-layer, before it is added; apart from it, attention may drop some of its
-weights.
+the output of a sub-layer, before it is added; in addition, attention weights may be dropped in
+training.
 
 Source:
     Vaswani et al. 2017, Attention Is All You Need, sections 3.1 and 5.4 (post-norm, dropout),
@@ -35,7 +35,7 @@ class Block(nn.Module):
         d_ff: Width inside the feed-forward network.
         activation: The nonlinearity of the feed-forward network, as in `new_feed_forward`.
         norm: `layer` or `rms`.
-        norm_eps: Added to a variance or mean square before it divides.
+        norm_eps: Added to a variance or mean square before dividing by its root.
         norm_order: `pre` or `post`.
         bias: Whether linear layers have a bias.
         dropout: Probability that a feature of a sub-layer's output is dropped in training.
@@ -78,7 +78,7 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
         positions: Int[Tensor, "*batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Add what attention finds, then what the feed-forward network makes of it."""
+        """Add the output of attention, then that of the feed-forward network."""
         if self.norm_order == "pre":
             h = self.attention_norm(x)
             x = x + self.dropout(self.attention(h, mask=mask, cache=cache, positions=positions))
@@ -97,7 +97,7 @@ class DecoderBlock(Block):
         d_model: Width of a token.
         num_heads: Number of query heads.
         d_ff: Width inside the feed-forward network.
-        **choices: As in `Block`; both attentions have the same, but for positions and causality.
+        **choices: As in `Block`; positions, causality and backend are for self-attention only.
 
     Raises:
         ValueError: As in `Block`.
@@ -121,7 +121,7 @@ class DecoderBlock(Block):
         cross_cache: LayerCache | None = None,
         positions: Int[Tensor, "*batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Add what is found in the target so far, then in the source, then feed forward."""
+        """Add the outputs of self-attention, cross-attention and the feed-forward network."""
         if self.norm_order == "pre":
             h = self.attention_norm(x)
             x = x + self.dropout(self.attention(h, mask=mask, cache=cache, positions=positions))

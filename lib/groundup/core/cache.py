@@ -1,8 +1,8 @@
-"""Keys and values of the tokens so far, so that the next token need not compute them again.
+"""Keys and values of earlier tokens, stored so that they need not be computed again.
 
 No gradient flows through what is stored: a cache is for inference. The cache here grows with the
-sequence. `generation.caches` has two more that attention takes as well, one that forgets and one
-whose shapes never change.
+sequence. `generation.caches` has two alternatives: one keeps only the newest tokens, and the
+other has shapes that never change.
 """
 
 import torch
@@ -21,11 +21,11 @@ class LayerCache:
     Args:
         batch_size: Number of sequences.
         num_kv_heads: Number of key and value heads.
-        max_len: Most tokens that fit.
+        max_len: Capacity in tokens.
         d_head: Width of one head.
         window: Number of newest tokens that each token attends to; None for all.
-        device: Where the memory is allocated.
-        dtype: What the numbers are stored as.
+        device: Where the buffers are allocated.
+        dtype: Data type of the buffers.
 
     """
 
@@ -67,9 +67,9 @@ class LayerCache:
         return 2 * self._keys.numel() * self._keys.element_size()
 
     def allowed(self, new: int) -> Bool[Tensor, "{new} k_len"] | None:
-        """Give the mask of the next `new` tokens, before they are appended.
+        """Return the mask of the next `new` tokens, before they are appended.
 
-        None allows the whole past. That later tokens are hidden is the attention's affair.
+        None allows the whole past. Attention itself hides later tokens.
         """
         k_len = self.length + new
         if self.window is None or k_len <= self.window:
@@ -101,19 +101,19 @@ class LayerCache:
 
 
 class KeyValueCache:
-    """The caches of a whole model. Made by the model's `new_cache`, passed to each call.
+    """The caches of a whole model, made by its `new_cache` and passed to each call.
 
     Args:
         config: Of the model.
         batch_size: Number of sequences.
-        max_len: Most tokens that fit; by default as many as the model allows.
+        max_len: Capacity in tokens; by default as many as the model allows.
         kind: How a layer of self-attention stores its keys and values. Cross-attention always
             uses a `LayerCache`, which the first call fills from the encoder's output.
-        device: Where the memory is allocated.
-        dtype: What the numbers are stored as.
+        device: Where the buffers are allocated.
+        dtype: Data type of the buffers.
 
     Raises:
-        ValueError: If `max_len` is more than the model's own.
+        ValueError: If `max_len` is below 1 or above the model's own.
 
     """
 
@@ -151,12 +151,12 @@ class KeyValueCache:
         return sum(layer.num_bytes for layer in (*self.layers, *self.cross))
 
     def allowed(self, new: int) -> Bool[Tensor, "..."] | None:
-        """Give the mask of the next `new` tokens, in every layer; see `LayerCache.allowed`."""
+        """Return the mask of the next `new` tokens, in every layer; see `LayerCache.allowed`."""
         return self.layers[0].allowed(new)
 
 
 def require_batch_size(key: Tensor, stored: Tensor) -> None:
-    """Refuse another batch than the cache was made for, which might broadcast."""
+    """Refuse a batch size other than the cache's, which might broadcast."""
     rule = "a cache serves the batch size it was made for"
     sizes = {"batch_size": key.shape[0], "cache.batch_size": stored.shape[0]}
     require(key.shape[0] == stored.shape[0], rule, **sizes)

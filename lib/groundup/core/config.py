@@ -1,4 +1,4 @@
-"""What a model is made of: its sizes and choices, checked when they are put together."""
+"""The sizes and choices that describe a model, checked when a configuration is created."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -21,7 +21,7 @@ class _Config:
     d_model: int
     """Width of a token."""
     num_layers: int
-    """Number of blocks that predict; an encoder is counted apart."""
+    """Number of blocks; in an encoder-decoder, those of the decoder."""
     num_heads: int
     """Number of query heads."""
     num_kv_heads: int | None = None
@@ -41,7 +41,7 @@ class _Config:
     norm: Norm = "layer"
     """How a token's features are normalised."""
     norm_eps: float = 1e-5
-    """Added to a variance or mean square before it divides, also in qk_norm."""
+    """Added to a variance or mean square before dividing by its root, also in qk_norm."""
     norm_order: Literal["pre", "post"]
     """Whether a sub-layer's input is normalised, or the residual sum after it."""
     qk_norm: bool = False
@@ -55,9 +55,9 @@ class _Config:
     attention_dropout: float = 0.0
     """Probability that an attention weight is dropped in training."""
     tie_embeddings: bool
-    """Whether the embedding matrix also predicts tokens."""
+    """Whether the embedding matrix is also the unembedding matrix."""
     zero_init_outputs: bool = False
-    """Whether what each sub-layer adds starts at zero rather than small."""
+    """Whether the output of each sub-layer starts at zero rather than small."""
 
     def __post_init__(self):
         for field in fields(self):
@@ -83,12 +83,12 @@ class _Config:
 
     @property
     def d_head(self) -> int:
-        """Width of one head, whether it was chosen or follows d_model."""
+        """Width of one head: head_width, or else d_model / num_heads."""
         return self.d_model // self.num_heads if self.head_width is None else self.head_width
 
     @property
     def kv_heads(self) -> int:
-        """Number of key and value heads, whether it was chosen or follows num_heads."""
+        """Number of key and value heads: num_kv_heads, or else num_heads."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
 
@@ -125,7 +125,7 @@ class EncoderDecoderConfig(_Config):
     source_max_len: int
     """Longest sequence that is read, in tokens."""
     num_encoder_layers: int
-    """Number of blocks that read."""
+    """Number of blocks of the encoder."""
     tie_source_embeddings: bool = False
     """Whether source and target use one vocabulary and one embedding matrix."""
 
@@ -137,11 +137,11 @@ class EncoderDecoderConfig(_Config):
 
 
 AnyConfig = DecoderOnlyConfig | EncoderOnlyConfig | EncoderDecoderConfig
-"""What describes a model, whichever of the three it is."""
+"""The configuration of any of the three models."""
 
 
 def require(holds: bool, rule: str, **values: Any) -> None:
-    """Refuse what breaks a rule, in one sentence with the values that break it.
+    """Raise an error that states a rule and the values that break it, unless it holds.
 
     Raises:
         ValueError: If `holds` is False.
@@ -165,6 +165,6 @@ def require_multiple(**values: int) -> None:
 
 
 def require_dropout(**values: float) -> None:
-    """Refuse to drop less than nothing, or everything."""
+    """Refuse a dropout rate below 0, or of 1 or more."""
     for name, value in values.items():
         require(0 <= value < 1, f"{name} must be at least 0 and below 1", **{name: value})

@@ -1,4 +1,4 @@
-"""The way in: token ids become vectors that say what a token means and at which position."""
+"""The input layer: from token ids to vectors that represent a token and its position."""
 
 import math
 
@@ -11,9 +11,9 @@ from groundup.core.positions import LearnedPositions, SinusoidalPositions
 
 
 class InputEmbedding(nn.Module):
-    """Token embedding plus position embedding. Rotary attention and ALiBi need no second part.
+    """Token embedding plus position embedding. Rotary attention and ALiBi need only the first.
 
-    Beside sinusoids, whose features have size 1, token vectors are scaled up by the root of
+    Beside sinusoids, whose features reach 1, token vectors are scaled up by the root of
     `d_model`, so that neither part drowns the other.
 
     Source:
@@ -36,7 +36,7 @@ class InputEmbedding(nn.Module):
         tokens: Int[Tensor, "batch length"],
         positions: Int[Tensor, "*batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Turn token ids into vectors.
+        """Convert token ids to vectors.
 
         Args:
             tokens: Token ids.

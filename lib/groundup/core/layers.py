@@ -1,4 +1,4 @@
-"""What works on each token alone: normalisation and the feed-forward network."""
+"""Layers that act on each token separately: the norms and the feed-forward network."""
 
 import torch
 import torch.nn.functional as F
@@ -16,13 +16,13 @@ def layer_norm(
 ) -> Float[Tensor, "*batch d_model"]:
     """Bring each token's features to mean 0 and variance 1, then scale and shift them.
 
-    Statistics are taken over `d_model` alone: never over tokens, where the future would leak,
+    Statistics are taken over `d_model` alone: never over tokens, which would leak the future,
     and never over the batch.
 
     Args:
         x: Tokens.
         gain: Multiplies each feature.
-        bias: Is added to each feature.
+        bias: Added to each feature.
         eps: Added to the variance, under the root, so that a constant token stays finite.
 
     Source:
@@ -58,7 +58,7 @@ class LayerNorm(nn.Module):
     """`layer_norm` with a learned gain and bias, by torch's kernel.
 
     The kernel reads a token once where the formula reads it five times, and sums in float32
-    when the features are in half precision, whose squares overflow from 256 on.
+    when the features are in half precision: in float16, squares overflow from 256 on.
 
     Args:
         d_model: Width of a token.
@@ -166,7 +166,7 @@ class FeedForward(nn.Module):
     """Expand each token to `d_ff` features, apply a nonlinearity, and project back to `d_model`.
 
     Norms aside, this is the one nonlinearity that acts on a token's own features; without it the
-    two linear layers would be one.
+    two linear layers would collapse into one.
 
     Args:
         d_model: Width of a token.
@@ -202,8 +202,8 @@ class FeedForward(nn.Module):
 class GatedFeedForward(nn.Module):
     """A feed-forward network with a gate: one projection decides how much of another passes.
 
-    Three matrices where `FeedForward` has two: at two thirds of its `d_ff` it has as many
-    parameters.
+    It has three matrices where `FeedForward` has two, and as many parameters if its `d_ff` is
+    two thirds as large.
 
     Args:
         d_model: Width of a token.

@@ -1,7 +1,7 @@
-"""Who may attend to whom: boolean tensors, True where attention is allowed.
+"""Which tokens may attend to which: boolean tensors, True where attention is allowed.
 
-Where a mask may be given, None allows everything. That a decoder never sees the future is a
-property of its attention layers (`is_causal`), which need no tensor for it.
+Where a mask is optional, None allows everything. The attention layers of a decoder hide the
+future themselves (`is_causal`): no mask has to be passed for that.
 """
 
 import math
@@ -78,9 +78,9 @@ def sliding_window_mask(
 ) -> Bool[Tensor, "q_len k_len"]:
     """Let each position attend to the newest `window` positions, itself included.
 
-    The cost of a long sequence then grows with its length and not with the square, and a cache
-    need not keep more than `window` keys. Information from further back still arrives, one
-    window per layer. The queries are the last of the keys, as in `causal_mask`.
+    A kernel that skips masked keys then takes time linear in the length, and a cache need not
+    keep more than `window` keys. Information from further back still arrives, one window per
+    layer. The queries are at the last positions of the keys, as in `causal_mask`.
 
     Args:
         q_len: Number of queries, in tokens.
@@ -89,7 +89,7 @@ def sliding_window_mask(
         device: Where the mask is made.
 
     Returns:
-        True at `(i, j)` where key `j` is among the `window` keys that end with query `i`.
+        True at `(i, j)` where key `j` is among the last `window` keys up to query `i`.
 
     Raises:
         ValueError: If `window` is below 1, or if there are more queries than keys.
@@ -108,12 +108,12 @@ def sliding_window_mask(
 def padding_mask(
     lengths: Int[Tensor, " batch"], length: int, side: Literal["right", "left"] = "right"
 ) -> Bool[Tensor, "batch 1 1 {length}"]:
-    """Hide the padding of each sequence, as a key, from every query.
+    """Hide the keys of padding tokens from every query.
 
     Args:
         lengths: Number of real tokens in each sequence.
         length: Number of tokens that every sequence is padded to.
-        side: Where the padding is: after the real tokens (`right`), as when training, or
+        side: Where the padding is: after the real tokens (`right`), as in training, or
             before them (`left`), so that all sequences of a batch can be continued at the end.
 
     Returns:
@@ -137,8 +137,8 @@ def prefix_mask(
 ) -> Bool[Tensor, "batch 1 {length} {length}"]:
     """Let the first tokens of each sequence see one another both ways; the rest is causal.
 
-    What is given, such as a prompt, need not be read as if it were being generated: one model
-    then encodes it and continues it.
+    A given prefix, such as a prompt, need not be processed causally: one model then encodes
+    and continues it.
 
     Args:
         prefix_lengths: Number of tokens that are given, in each sequence.
@@ -162,7 +162,7 @@ def document_mask(
 ) -> Bool[Tensor, "batch 1 length length"]:
     """Keep documents that were packed into one sequence from seeing one another.
 
-    It says nothing about order: a decoder combines it with `causal_mask` by `&`.
+    It says nothing about order: combine it with `causal_mask` by `&`, or use `is_causal`.
 
     Args:
         documents: For each token the number of the document it belongs to.
@@ -198,15 +198,15 @@ def additive_mask(
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """Write a mask as numbers to add to the scores: 0 where allowed, minus infinity elsewhere.
 
-    Adding takes less time than the two selections of `masked_softmax`, and libraries without
-    boolean masks, or with the opposite meaning of True, understand it. But a row of nothing but
-    minus infinity has no largest score to subtract, so a plain softmax gives NaN, and so does
-    its gradient. `masked_softmax` gives such a row zeros.
+    Adding takes less time than the two selections of `masked_softmax`, and works in libraries
+    without boolean masks, or with the opposite meaning of True. But a row of nothing but minus
+    infinity has no finite maximum to subtract, so a plain softmax and its gradient are NaN.
+    `masked_softmax` gives such a row zeros.
 
     Args:
         mask: True where attention is allowed.
-        dtype: Type of the scores. Infinity exists in each; a large number such as -1e9 does
-            not exist in float16.
+        dtype: Type of the scores. Each has an infinity, but a large number such as -1e9 does
+            not fit into float16.
 
     """
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -math.inf)

@@ -1,8 +1,8 @@
 """Whole models: tokens in, logits out.
 
 A decoder gives one row of logits per position, for the token after it; an encoder gives one per
-token or one per sequence. Logits are left as they are: the loss and the sampler each take the
-softmax that suits them.
+token or one per sequence. Logits are not normalised: the loss and the sampler each apply their
+own softmax.
 """
 
 import math
@@ -41,7 +41,7 @@ class _Autoregressive(nn.Module):
 
 
 class DecoderOnly(_Autoregressive):
-    """Predicts each next token from the tokens up to it.
+    """Predicts each token from the tokens before it.
 
     Args:
         config: Sizes and choices.
@@ -70,15 +70,15 @@ class DecoderOnly(_Autoregressive):
         cache: KeyValueCache | None = None,
         positions: Int[Tensor, "*batch length"] | None = None,
     ) -> Float[Tensor, "batch length vocab"]:
-        """Give the logits of the token after each position.
+        """Return the logits of the token after each position.
 
         Args:
             tokens: Token ids; with a cache, only those since the last call.
             mask: True where attention is allowed, as in `MultiHeadAttention`. Later tokens are
                 hidden in any case, in training and in evaluation.
-            cache: From `new_cache`; stores these tokens for the next call.
-            positions: Index of each token, where they are not simply counted: in a batch that
-                is padded on the left.
+            cache: From `new_cache`; stores keys and values of these tokens for the next call.
+            positions: Index of each token; by default counted on from the cached tokens. Needed
+                in a batch that is padded on the left.
 
         Raises:
             ValueError: If the sequence grows longer than `max_len`. A static cache does not check.
@@ -160,7 +160,7 @@ class EncoderOnly(nn.Module):
         tokens: Int[Tensor, "batch length"],
         mask: Bool[Tensor, "batch 1 1 length"] | None = None,
     ) -> Float[Tensor, "batch length outputs"] | Float[Tensor, "batch outputs"]:
-        """Give the logits of the answers, one row per token or one per sequence.
+        """Return the logits of the answers, one row per token or one per sequence.
 
         Args:
             tokens: Token ids.
@@ -220,7 +220,7 @@ class EncoderDecoder(_Autoregressive):
         source_mask: Bool[Tensor, "..."] | None = None,
         target_mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch tgt_len vocab"]:
-        """Give the logits of the token after each target position.
+        """Return the logits of the token after each target position.
 
         Args:
             source: Token ids to read.
@@ -256,15 +256,15 @@ class EncoderDecoder(_Autoregressive):
         target_mask: Bool[Tensor, "..."] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "batch tgt_len vocab"]:
-        """Give the logits of the token after each target position, from a source read before.
+        """Return the logits of the token after each target position, given an encoded source.
 
         Args:
             target: Token ids; with a cache, only those since the last call.
             memory: What `encode` returned. With a cache, only the first call reads it: the keys
-                and values that cross-attention makes of it are stored.
+                and values that cross-attention computes from it are stored.
             source_mask: As in `forward`.
             target_mask: As in `forward`.
-            cache: From `new_cache`; stores these tokens for the next call.
+            cache: From `new_cache`; stores keys and values of these tokens for the next call.
 
         """
         positions = _positions_within(target, "max_len", self.config.max_len, cache)
@@ -285,9 +285,9 @@ AnyModel = DecoderOnly | EncoderOnly | EncoderDecoder
 def initialise(
     model: nn.Module, config: AnyConfig, generator: torch.Generator | None, *stacks: nn.ModuleList
 ) -> None:
-    """Draw the weights so that no layer starts with too large a norm.
+    """Draw the initial weights, on a scale that suits the model's width and depth.
 
-    Linear layers and embeddings are normal with variance `2 / (5 d_model)`: a standard deviation
+    Weights and embeddings are normal with variance `2 / (5 d_model)`: a standard deviation
     of 0.023 at the width of GPT-2 small, whose code has 0.02, and token vectors of variance 2/5
     beside the sinusoids' 1/2 once they are scaled up. In a pre-norm stack each residual
     connection adds variance to the stream, so the weights of a layer that writes to it are scaled

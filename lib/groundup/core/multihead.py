@@ -1,4 +1,4 @@
-"""Several attentions side by side, each in its own small space, joined by one linear layer."""
+"""Several attention heads side by side, each in a small space, joined by a linear layer."""
 
 from typing import Literal
 
@@ -33,14 +33,14 @@ def repeat_kv_heads(
     """Copy each key or value head for every query head that uses it.
 
     This is what grouped-query attention means: query head `i` uses key head
-    `i * kv_heads // num_heads`. The fused backend reaches the same numbers without the copies.
+    `i * kv_heads // num_heads`. The fused backend gives the same numbers without the copies.
 
     Args:
         x: Keys or values, head by head.
         num_heads: Number of query heads; a multiple of the heads of `x`.
 
     Raises:
-        ValueError: If the heads do not divide.
+        ValueError: If `num_heads` is not such a multiple.
 
     Source:
         Ainslie et al. 2023, GQA, section 2.2, https://arxiv.org/abs/2305.13245
@@ -56,7 +56,7 @@ class MultiHeadAttention(nn.Module):
 
     Self-attention takes keys and values from the tokens themselves; with a `context`,
     cross-attention takes them from another sequence. With fewer key and value heads than query
-    heads, neighbouring query heads use the same one (grouped-query attention; with a single one,
+    heads, neighbouring query heads share one (grouped-query attention; with a single one,
     multi-query attention), which shrinks the cache in proportion.
 
     Args:
@@ -64,20 +64,20 @@ class MultiHeadAttention(nn.Module):
         num_heads: Number of query heads.
         num_kv_heads: Number of key and value heads, a divisor of `num_heads`; by default
             `num_heads`.
-        d_head: Width of one head; by default `d_model / num_heads`, which must be whole.
+        d_head: Width of one head; by default `d_model / num_heads`, if that is whole.
         bias: Whether the four linear layers have a bias.
-        rotary: Rotates queries and keys by their position; of the width of a head.
+        rotary: Rotates queries and keys by their position; as wide as a head.
         alibi: Whether scores fall with distance, in each head at its own rate.
         qk_norm: Whether queries and keys are normalised, so that no score explodes.
-        norm_eps: Added to the mean square before it divides, in `qk_norm`.
+        norm_eps: Added to the mean square before dividing by its root, in `qk_norm`.
         backend: `explicit` or `fused`, as in `scaled_dot_product_attention`; an attribute that
-            may be changed at any time, because it changes how and not what.
+            may be changed at any time, because the result stays the same.
         attention_dropout: Probability that a weight is dropped in training.
         is_causal: Whether later tokens are hidden from each token, whatever the mask allows.
 
     Raises:
-        ValueError: If the heads do not divide as stated, if `rotary` is made for other heads, or if
-            `attention_dropout` is below 0 or not below 1.
+        ValueError: If the numbers of heads do not divide as stated, if `rotary` is made for other
+            heads, or if `attention_dropout` is below 0 or not below 1.
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.2.2,
@@ -180,7 +180,7 @@ class MultiHeadAttention(nn.Module):
             x: The tokens that make queries.
             context: The tokens that keys and values come from; by default `x` itself.
             mask: True where attention is allowed, of shape `(q_len, k_len)` or broadcasting
-                to `(batch, heads, q_len, k_len)`; `k_len` counts what is in the cache.
+                to `(batch, heads, q_len, k_len)`; `k_len` includes the cached tokens.
             cache: Keys and values of earlier calls. Self-attention adds its own;
                 cross-attention fills an empty cache from `context` and reads a filled one.
             positions: Index of each token of `x`, used by rotary attention alone, which needs
@@ -208,7 +208,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         positions: Int[Tensor, "*batch q_len"] | None = None,
     ) -> Float[Tensor, "batch heads q_len k_len"]:
-        """Give the weights of each head, before any dropout; arguments as in `forward`."""
+        """Return the weights of each head, before any dropout; arguments as in `forward`."""
         _require_valid_mask(mask)
         query, key, _, score_bias = self._project(x, context, None, positions)
         key = repeat_kv_heads(key, self.num_heads)

@@ -1,6 +1,6 @@
-"""How a token knows its position.
+"""How a model represents positions.
 
-Attention alone sees a set. Tables added to embeddings, rotations of queries and keys, or a bias
+Attention by itself sees a set. Tables added to embeddings, rotations of queries and keys, or a bias
 on the scores give the set an order.
 """
 
@@ -17,7 +17,7 @@ from groundup.core.config import require
 def sinusoidal_table(
     length: int, d_model: int, base: float = 10_000.0
 ) -> Float[Tensor, "{length} {d_model}"]:
-    """Give each position the readings of `d_model / 2` clocks, from fast to slow.
+    """Return the readings of `d_model / 2` clocks at each position, from fast to slow.
 
     Feature `2i` holds the sine and `2i + 1` the cosine of `position / base^(2i / d_model)`.
     Moving on by k tokens rotates every clock by a fixed angle, whatever the position.
@@ -46,7 +46,7 @@ def sinusoidal_table(
 def pair_frequencies(
     width: int, base: float = 10_000.0, device: torch.device | str | None = None
 ) -> Float[Tensor, " pairs"]:
-    """Give how fast each pair of features turns: pair `i` by `base^(-2i / width)`.
+    """Return how fast each pair of features rotates: pair `i` by `base^(-2i / width)`.
 
     Args:
         width: Number of features; even.
@@ -97,7 +97,7 @@ class LearnedPositions(nn.Module):
 
 
 def _rows(table: Tensor, positions: Tensor) -> Tensor:
-    """Look up rows, and refuse positions that have none; on a CPU only, a GPU would wait."""
+    """Look up rows, and refuse positions that have none; on a CPU only: a GPU would wait."""
     try:
         return F.embedding(positions, table)
     except IndexError:
@@ -119,8 +119,8 @@ def rotary_cos_sin(
     Args:
         positions: Index of each token; any real number.
         frequencies: Radians per token of each pair, such as `pair_frequencies`.
-        dtype: What the results are rounded to, once, from float64. Half precision would blur
-            them.
+        dtype: What the results are rounded to, once, from float64. Half precision would be too
+            coarse.
 
     Returns:
         Cosine and sine of each angle, side by side.
@@ -146,7 +146,7 @@ def rotate_pairs(
         cos_sin: Cosines and sines of the angles, in float32 or float64.
 
     Returns:
-        `x` rotated, in its own dtype. Every vector keeps its length.
+        `x` rotated, in its own dtype. Vectors keep their norms, unless `cos_sin` is scaled.
 
     """
     if not torch.compiler.is_compiling() and _is_made_of_pairs(x):
@@ -174,8 +174,8 @@ def rotate(
 ) -> Float[Tensor, "*batch length d_head"]:
     """Rotate each pair of neighbouring features by an angle that grows with position.
 
-    The dot product of two rotated vectors depends on the distance between their positions, not
-    on the positions themselves.
+    The dot product of two rotated vectors depends on the difference of their positions, not on
+    the positions themselves.
 
     Args:
         x: Queries or keys of one or more heads.
@@ -208,8 +208,8 @@ class Rotary(nn.Module):
         max_len: Number of positions, counted from 0.
         d_head: Width of a head; even.
         base: Sets the slowest rotation: every wavelength is below `2 * pi * base` tokens.
-        frequencies: Radians per token of each pair; by default those that `base` gives to `d_head`.
-        scale: Multiplies what is rotated; scores of queries and keys grow by its square.
+        frequencies: Radians per token of each pair; by default those that `base` gives.
+        scale: Multiplies rotated queries and keys, and so their scores by its square.
 
     Raises:
         ValueError: If `d_head` is odd.
@@ -264,11 +264,11 @@ class Rotary(nn.Module):
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, "{num_heads}"]:
-    """Give how fast the scores of each head fall with distance.
+    """Return how fast the scores of each head fall with distance.
 
-    For a power of two, head `h` of `n`, counted from 1, has slope `2^(-8h / n)`. For another
-    number the power of two below gives the first slopes, and every other slope of the power of
-    two above gives the rest, as in the authors' code.
+    For a power of two, head `h` of `n`, counted from 1, has slope `2^(-8h / n)`. For other
+    numbers, the next lower power of two gives the first slopes, and every other slope of the
+    next higher one gives the rest, as in the authors' code.
 
     Args:
         num_heads: Number of heads.
@@ -300,8 +300,8 @@ def alibi_bias(
 ) -> Float[Tensor, "{num_heads} q_len k_len"]:
     """Lower each score by the distance between query and key, times the slope of the head.
 
-    Positions then need nothing else: no table and no rotation. The distance counts both ways,
-    so that the bias also serves an encoder; a decoder's attention hides the keys ahead.
+    No table and no rotation is then needed. The distance counts both ways, so that the bias also
+    serves an encoder; a decoder's attention hides the keys ahead.
 
     Args:
         num_heads: Number of heads.

@@ -60,7 +60,7 @@ class Dates:
         self.forms = list(self.style_of)
 
     def write(self, day: datetime.date, form: tuple[str, str]) -> Pair:
-        """Write a day in one of the `forms`, a locale and a CLDR pattern."""
+        """Write a day in one of the `forms`, each a locale and a CLDR pattern."""
         locale, pattern = form
         return Pair(format_date(day, pattern, locale), day.isoformat())
 

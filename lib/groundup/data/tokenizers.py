@@ -1,8 +1,8 @@
 """Tokenizers convert text to token ids and back. Nothing here depends on a model.
 
 There are three vocabularies: the characters of one text, the 256 bytes of any text, and the byte
-sequences that are most frequent in a text (byte-pair encoding). A fourth tokenizer does what the
-`tokenizer.json` of a published model says.
+sequences that are most frequent in a text (byte-pair encoding). A fourth tokenizer reads
+its vocabulary and rules from the `tokenizer.json` of a published model.
 """
 
 import codecs
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 PAD, BOS, EOS, UNKNOWN, MASK = "<pad>", "<bos>", "<eos>", "<unknown>", "<mask>"
-"""Padding, begin of sequence, end of sequence, unknown character, masked token."""
+"""Padding, beginning of sequence, end of sequence, unknown character, masked token."""
 
 
 @runtime_checkable
@@ -45,7 +45,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids; special tokens become nothing, except `UNKNOWN`, which becomes U+FFFD.
+        """Decode ids; special tokens are omitted, except `UNKNOWN`, which becomes U+FFFD.
 
         Raises:
             ValueError: If an id is outside the vocabulary.
@@ -102,7 +102,7 @@ class CharacterTokenizer:
 
     @classmethod
     def fit(cls, text: Iterable[str], special_tokens: Sequence[str] = ()) -> "CharacterTokenizer":
-        """Make a tokenizer of the characters of a text, sorted so that ids do not depend on order.
+        """Make a tokenizer of the characters of a text, sorted so that ids depend on the set alone.
 
         Args:
             text: A string, or several.
@@ -152,7 +152,7 @@ class CharacterTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids.
 
-        `PAD`, `BOS`, `EOS` and `MASK` become nothing, `UNKNOWN` the replacement character
+        `PAD`, `BOS`, `EOS` and `MASK` are omitted; `UNKNOWN` becomes the replacement character
         U+FFFD.
 
         Raises:
@@ -230,7 +230,7 @@ class _ByteLevelTokenizer(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids.
 
-        Special tokens become nothing. Ids that `encode` did not produce, such as those a model
+        Special tokens are omitted. Ids that `encode` did not produce, such as those a model
         generates, may not form whole characters; invalid UTF-8 becomes the replacement
         character U+FFFD.
 
@@ -267,7 +267,7 @@ class _ByteLevelTokenizer(ABC):
 
 
 class ByteTokenizer(_ByteLevelTokenizer):
-    """One token per byte of UTF-8. A byte's id is its value; special tokens follow from 256.
+    """One token per byte of UTF-8. A byte's id is its value; special tokens have the ids from 256.
 
     It can encode any text in any script, and needs no training. English takes one byte per
     character, most other scripts two or three.
@@ -467,8 +467,8 @@ class BytePairTokenizer(_ByteLevelTokenizer):
 class PublishedTokenizer:
     """The tokenizer that a published model was trained with, as its `tokenizer.json` describes it.
 
-    Made of the file alone, by the `tokenizers` library: how text is split, which tokens there are
-    and which of them are special differ from model to model.
+    Built by the `tokenizers` library from the file alone: how text is split, which tokens there
+    are and which of them are special differ from model to model.
 
     Args:
         description: Contents of `tokenizer.json`.
@@ -499,7 +499,7 @@ class PublishedTokenizer:
 
     @property
     def prompt_start(self) -> list[int]:
-        """Ids that the model expects before a text, such as a begin of sequence; often none."""
+        """Ids that the model expects before a text, such as a start token; often none."""
         return self._model.encode("", add_special_tokens=True).ids
 
     def id_of(self, token: str) -> int:
@@ -527,7 +527,7 @@ class PublishedTokenizer:
         return self._model.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids; special tokens become nothing.
+        """Decode ids; special tokens are omitted.
 
         Raises:
             ValueError: If an id is outside the vocabulary.

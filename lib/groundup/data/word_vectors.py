@@ -69,8 +69,8 @@ def read_word_vectors(
     """Read vectors in the text format of GloVe, word2vec and fastText.
 
     Each line is a word and its numbers, separated by spaces. The file is read line by line, so it
-    may be larger than memory. Vectors of other words than `words` are not kept, and their numbers
-    are only counted. A first line of two integers, as word2vec writes it, gives the number of
+    may be larger than memory. Vectors of words not in `words` are not kept; their numbers are
+    only counted. A first line of two integers, as word2vec writes it, gives the number of
     words and the width of their vectors.
 
     Args:
@@ -133,7 +133,7 @@ def replace_embedding(
     embedding: nn.Embedding,
     name: Literal["embedding", "source_embedding"] = "embedding",
 ) -> None:
-    """Replace a model's token embedding, such as by pretrained word vectors.
+    """Replace a model's token embedding, for example by pretrained word vectors.
 
     Args:
         model: Changed in place.

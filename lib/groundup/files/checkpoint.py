@@ -7,8 +7,8 @@ run, finds either the old file or the new one, complete.
 `model.safetensors` is for inference. `training.safetensors` is for resuming: weights, optimizer
 state, random state and step belong together, so they share a file.
 
-Models of other makers, such as GPT-2 and Llama, are read and written in the format of Hugging
-Face's `transformers`; `conversion` maps the names.
+Published models, such as GPT-2 and Llama, are read and written in the format of Hugging Face's
+`transformers`; `conversion` converts names and layouts.
 """
 
 import json
@@ -147,7 +147,7 @@ def from_published(folder: str | Path) -> Checkpoint:
     The weights become float32, whatever they are in the files.
 
     Args:
-        folder: As a model is downloaded: `config.json`, the weights, `tokenizer.json`, and often
+        folder: A downloaded model: `config.json`, the weights, `tokenizer.json`, and often
             `generation_config.json`.
 
     Returns:

@@ -1,8 +1,8 @@
 """Converts models between our layout and Hugging Face's: GPT-2, Llama and Llama's family.
 
-The family is Mistral, Qwen2, Qwen3 and Gemma, and models that go by the name of Llama in their
+The family is Mistral, Qwen2, Qwen3 and Gemma, and models that call themselves Llama in their
 `config.json`, such as TinyLlama and SmolLM2. Names, axes and the order of features differ; the
-numbers are the same, but for a Gemma's. `counterparts` lists which tensors correspond. This module
+numbers are the same, except in a Gemma. `counterparts` lists which tensors correspond. This module
 works on dictionaries: `checkpoint` reads and writes the files.
 
 Source:
@@ -158,9 +158,9 @@ def gemma_as_llama(
 ) -> dict[str, Tensor]:
     """Rewrite the tensors of a Gemma so that a Llama computes the same.
 
-    A Gemma scales up token vectors by the root of `d_model`, but not the table that is tied to
-    them and predicts tokens, and it stores each gain minus 1. Here both tables are scaled up, and
-    the gain before the second one is scaled down.
+    A Gemma scales up token vectors by the root of `d_model`, but not the unembedding matrix that
+    is tied to them, and it stores each gain minus 1. Here both matrices are scaled up, and the
+    gain before the second one is scaled down.
 
     Args:
         tensors: By their names.

@@ -1,8 +1,8 @@
-"""Reads and writes how published models stretch rotary positions, for texts longer than trained.
+"""Reads and writes how published models scale rotary positions, for texts longer than in training.
 
-A model that has learned rotary positions on short texts reads longer ones if some of its pairs turn
-more slowly. Hugging Face's `config.json` names a recipe, `rope_type`, and its numbers; our
-configuration holds what comes of it: the frequency of each pair, and a factor for what is rotated.
+A model trained with rotary positions on short texts can process longer ones if some of its pairs
+rotate more slowly. Hugging Face's `config.json` names a recipe, `rope_type`, and its numbers; our
+configuration holds the result: the frequency of each pair, and a factor for queries and keys.
 
 Source:
     Their recipes,
@@ -36,12 +36,12 @@ _NEEDED = {"llama3": "factor low_freq_factor high_freq_factor"} | {
 
 
 def from_hugging_face_rotary(fields: Mapping[str, Any], d_head: int) -> dict[str, Any]:
-    """Convert their rotary positions to the fields of our configuration that say the same.
+    """Convert their rotary positions to the equivalent fields of our configuration.
 
     `linear` divides all frequencies by a factor, `llama3` and `yarn` only those of slow pairs,
     and `longrope` each by its own; YaRN also sharpens attention. `dynamic` changes nothing up to
-    `max_position_embeddings`, and our models end there. YaRN's models end at the length that they
-    were trained on, times the factor, if that is more.
+    `max_position_embeddings`, and our models end there. For YaRN, `max_len` is the length
+    in training times the factor, if that is more.
 
     Args:
         fields: Contents of their `config.json`. Versions before 5 have `rope_theta` and
@@ -100,7 +100,7 @@ def from_hugging_face_rotary(fields: Mapping[str, Any], d_head: int) -> dict[str
 def to_hugging_face_rotary(config: DecoderOnlyConfig) -> dict[str, Any]:
     """Convert our rotary positions to theirs: the inverse of `from_hugging_face_rotary`.
 
-    The recipe is `default`, or `longrope`, which has a factor for each pair and so can say any
+    The recipe is `default`, or `longrope`, which has a factor for each pair and so can express any
     frequencies; the recipe that they came from is not kept.
 
     """

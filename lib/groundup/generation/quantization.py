@@ -1,4 +1,4 @@
-"""Quantisation of weights to int8: a quarter of the memory of float32, and of its traffic.
+"""Quantisation of weights to int8: a quarter of float32's memory and memory traffic.
 
 Generating one token at a time reads every weight per token and computes little with each, so
 speed is bound by memory bandwidth, and smaller weights are faster.

@@ -1,7 +1,7 @@
 """Checks that need no reference output: change the input in a known way and see what else changes.
 
-Which logits should a language model give after "the cat"? There is no correct number, but it must
-not change when later words do. Such a law can be tested on any model: most checks here take a
+Which logits should a language model give after "the cat"? No numbers are correct as such, but they
+must not change when later words do. Such a law can be tested on any model: most checks here take a
 callable that turns token ids `(batch, length)` into one row of logits per token.
 
 Pass a whole `torch.nn.Module`, or pass the one that the callable uses as `module`: it is then

@@ -5,8 +5,8 @@
     with patched_path(model, (1, 2), (2, 0), "key"):  # for the keys of head 2.0 alone
         logits = model(tokens)
 
-What is sent instead is a function of what the part gives in this run: zeros, the same at other
-positions, or whatever the part gave in another run. Layers and heads are counted from 0.
+A function of the part's output in this run gives the replacement: zeros, the output at another
+position, or one recorded in another run. Layers and heads are counted from 0.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,11 +22,11 @@ from groundup.core.models import DecoderOnly
 from groundup.looking.probes import _attention_of, _blocks, _evaluating
 
 Change = Callable[[Tensor], Tensor]
-"""A function of what a part gives, which returns what is sent instead."""
+"""A function from a part's output to what replaces it."""
 Head = tuple[int, int]
-"""A layer, and the number of a head in it."""
+"""Index of a layer, and of a head in it."""
 Input = Literal["query", "key", "value"]
-"""What a head makes from the stream."""
+"""What a head computes from the stream."""
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def patched_output(part: nn.Module, change: Change) -> Iterator[None]:
 def patched_head(model: DecoderOnly, head: Head, change: Change) -> Iterator[None]:
     """Replace what a head adds to the residual stream, for all that read it, in a `with` block.
 
-    With `torch.zeros_like` for a change it is ablated, as by `without_heads`.
+    With `torch.zeros_like` as `change`, the head is ablated, as by `without_heads`.
 
     Raises:
         ValueError: If there is no such head.
@@ -90,7 +90,7 @@ def patched_path(
 ) -> Iterator[None]:
     """Replace what one head sends to one input of a later head, in a `with` block.
 
-    The receiver makes its query, its key or its value from a stream in which the sender's output
+    The receiver computes its query, its key or its value from a stream in which the sender's output
     is replaced. The stream itself is not changed: what other parts make of the sender's output
     reaches the receiver as before.
 
@@ -98,9 +98,9 @@ def patched_path(
         model: Its blocks are pre-norm. In training mode, dropout would scale what is sent.
         sender: The head whose output is replaced. Of two senders to the same input, only the one
             entered last counts.
-        receiver: A head of a later layer. If it shares its keys and values with other heads, so
-            does the change.
-        into: Which input is changed. Several may be, one in each `with`.
+        receiver: A head of a later layer. If it shares its keys and values with other heads,
+            their input changes too.
+        into: Which input is changed. To change several, use one `with` for each.
         change: By default the path is cut.
 
     Raises:

@@ -6,8 +6,8 @@
         ablated = attention_maps(model, tokens)
 
 Probes use hooks that exist only during a call, so the model needs no code for them. They run it in
-evaluation mode and without gradients, and leave it unchanged. `without_heads` alone affects
-whatever runs inside its block, in any mode.
+evaluation mode and without gradients, and leave it unchanged. Only `without_heads` affects
+everything that runs inside its `with` block, in any mode.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -121,7 +121,7 @@ def logit_lens(
 
 @contextmanager
 def without_heads(model: DecoderOnly, heads: Iterable[tuple[int, int]]) -> Iterator[None]:
-    """Ablate heads: inside the block of `with`, they add nothing to the residual stream.
+    """Ablate heads: inside the `with` block, they add nothing to the residual stream.
 
     What gets worse shows what they were for, unless another head does the same: of two redundant
     heads either can be removed without effect, but not both. Zeros are also an input that later

@@ -34,11 +34,11 @@ class Throughput:
     flops_per_second: float
     """Operations that the model needs, per second."""
     mfu: float | None
-    """Those as a fraction of the device's peak in bfloat16; None if the peak is unknown."""
+    """This rate as a fraction of the device's peak in bfloat16; None if the peak is unknown."""
     bytes_per_second: float | None
     """Bytes that generation must read, per second; None for training."""
     bandwidth_fraction: float | None
-    """Those as a fraction of the device's memory bandwidth; None if that is unknown."""
+    """This rate as a fraction of the device's memory bandwidth; None if that is unknown."""
     round_seconds: tuple[float, ...]
     """Time of one update, or of all generated tokens, in each round."""
 
@@ -79,7 +79,7 @@ def measure_training(
     rounds: int = 5,
     seconds: float = 5.0,
 ) -> Throughput:
-    """Measure how fast a model trains on a batch that is repeated.
+    """Measure how fast a model trains, on one batch again and again.
 
     Args:
         model: One of ours, compiled or not. Its weights are updated: pass a copy if that matters.

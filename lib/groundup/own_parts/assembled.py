@@ -1,4 +1,4 @@
-"""The models that generate, computed with a student's own parts.
+"""The generative models, computed with a student's own parts.
 
     DecoderOnly = assemble(Parts(layer_norm=my_layer_norm))
     model = DecoderOnly(config)
@@ -8,7 +8,7 @@ the same weights and replace each other. Everything that is not a part is the li
 layers, embedding tables, dropout, the cache, initial weights, and the forward pass itself, which is
 `functional.decoder_only`.
 
-`refusals` tests parts, `count_calls` counts which of them run.
+`refusals` tests parts; `count_calls` counts which of them run.
 """
 
 import sys
@@ -199,7 +199,7 @@ def count_calls(library: ModuleType) -> Counter[str]:
             functions and classes that it defines.
 
     Returns:
-        The numbers of calls by name, which grow; the same object for the same library.
+        The numbers of calls so far, by name; the same object for the same library.
 
     """
     if hasattr(library, "CALLS"):
@@ -239,7 +239,7 @@ def _counted(name: str, thing: Any, calls: Counter[str]) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's message."""
     return [*str(error).strip().splitlines(), ""][0]
 
 

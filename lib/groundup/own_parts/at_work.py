@@ -1,4 +1,4 @@
-"""A student's library at work: which pieces run in which model, what it writes, and a picture.
+"""A student's library at work: which pieces run in which model, what it generates, and a figure.
 
 `python -m groundup.own_parts.at_work FOLDER` tests the parts of a package in models, and counts
 which of its pieces run where.
@@ -39,17 +39,17 @@ _CHANGES = {
     "learned": {"positions": "learned", "activation": "gelu_tanh"},
     "alibi": {"positions": "alibi"},
 }
-"""By model, what makes it another one than `groundup train --library` trains by default."""
+"""By model, how it differs from the one that `groundup train --library` trains by default."""
 _DATES = ("3. Mai 2031", "19 Eylül 1961", "25 January 1904", "14. veljače 1914.")
 
 
 class Sample(NamedTuple):
-    """What a model wrote by a library's pieces, and by ours: same weights, same random numbers."""
+    """What a model generated with a library's pieces and with ours: same weights, same draws."""
 
     theirs: str
     ours: str
     nats: tuple[float, float]
-    """Loss of each on what it wrote, in nats per token."""
+    """Loss of each on its own output, in nats per token."""
 
     @property
     def verdict(self) -> str:
@@ -105,7 +105,7 @@ def write_both(
     prompts: Sequence[str],
     length: int = 400,
 ) -> Sample:
-    """Let a library's pieces and ours write from the same weights.
+    """Generate with a library's pieces and with ours, from the same weights.
 
     Args:
         model: A decoder-only model, which continues the first prompt, or an encoder-decoder, which
@@ -130,7 +130,7 @@ def _written(
     prompts: Sequence[str],
     length: int,
 ) -> tuple[str, float]:
-    """Return what a model writes, and its loss on that."""
+    """Return what a model generates, and its loss on that."""
     device = next(model.parameters()).device
     loss = getattr(library, "shifted_loss", parts.shifted_loss)
     if isinstance(model, EncoderDecoder):
@@ -174,16 +174,16 @@ def prompts_for(task: Task) -> list[str]:
 
 
 def where_pieces_run(library: ModuleType) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Train and use a model of each kind for a moment, and count calls.
+    """Train and use a model of each kind briefly, and count calls.
 
     The models: `text`, which `groundup train --library` trains by default; the same with `learned`
-    positions and with `alibi`; the course's `llama` and `dates`, with the weights that it ships.
+    positions and with `alibi`; the course's trained models `llama` and `dates`.
 
     Args:
         library: From `load_library`.
 
     Returns:
-        The models in which a piece was called, by piece; and by model, what it wrote.
+        For each piece the models in which it was called, and for each model its output.
 
     """
     calls, runs, said = count_calls(library), {}, {}
@@ -214,7 +214,7 @@ def _models() -> Iterator[tuple[str, Task, AnyModel]]:
 
 
 def _learn(library: ModuleType, task: Task, model: AnyModel) -> None:
-    """Make three updates of a model by a library's pieces."""
+    """Make three updates of a model with a library's pieces."""
     schedule = "cosine" if isinstance(task, TextTask) else "inverse_root"
     config = TrainingConfig(steps=3, learning_rate=1e-3, warmup_steps=1, schedule=schedule)
     model = rebuilt(model, library)
@@ -226,7 +226,7 @@ def _learn(library: ModuleType, task: Task, model: AnyModel) -> None:
 
 
 def borrowed(library: ModuleType) -> list[str]:
-    """Say in a line per piece why ours computes in its place."""
+    """Say in a line per piece why ours is used instead."""
     reasons = getattr(library, "BORROWED", {}) | getattr(library, "REFUSED", {})
     return [textwrap.shorten(f"{name} is ours: {why}", 110) for name, why in reasons.items()]
 
@@ -248,12 +248,12 @@ _MINE, _OURS, _INK, _MUTED = "#0b6fb8", "#c2570c", "#222832", "#68717c"
 
 
 def draw(library: ModuleType, losses: Sequence[tuple[int, float]], sample: Sample) -> Any:
-    """Draw who wrote each piece, how the loss fell, and what the model wrote.
+    """Plot who wrote each piece, how the loss fell, and what the model generated.
 
     Args:
         library: From `load_library`, after `count_calls`.
         losses: Steps, each with the loss in nats per token.
-        sample: What it wrote.
+        sample: From `write_both`.
 
     Returns:
         A figure of matplotlib.

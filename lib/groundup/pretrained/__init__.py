@@ -12,19 +12,19 @@ and, in the next layer, an induction head.
 `llama` was trained on the same source and has the parts of Llama: RMSNorm, a gated feed-forward
 network, grouped-query attention, rotary position embeddings, no biases. Unlike Llama's, its
 unembedding is tied. It was trained on five times as many tokens, predicts better, and has the same
-two kinds of head. After 5,000 updates it had hardly begun to copy; after these 12,000 it does.
+two kinds of head. After 5,000 updates it had hardly begun to copy; after all 12,000 it does.
 
 `manual` generates text in the style of the Python language reference: headings, rules and examples
 of a language that does not exist. Its training text is small and was seen five times, and the model
 needs a third fewer bits for it than for held-out text. Settings were chosen by the held-out loss,
 which is therefore slightly optimistic.
 
-`dates` translates dates as people of 24 locales write them into ISO form, character by character.
-It is an encoder-decoder with two layers each, and one tokenizer for each side.
+`dates` translates dates, as people write them in 24 locales, into ISO form, character by character.
+Its encoder and its decoder have two layers each, and a tokenizer each.
 
 Each model is a folder here with `config.json` and `model.safetensors`, as `groundup train` wrote
-them, so `groundup evaluate` and `groundup generate` can read it too, and with `record.json`, which
-`python -m groundup.pretrained` adds. Reading them runs no code.
+them, so `groundup evaluate` and `groundup generate` can read it too. `record.json` was added by
+`python -m groundup.pretrained`. Reading these files runs no code.
 """
 
 import hashlib

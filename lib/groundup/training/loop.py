@@ -1,8 +1,8 @@
 """The training loop: loss, learning-rate schedules, optimizer, update step and evaluation.
 
-Nothing is printed or saved here: `train` yields records, and the caller decides. With several
-workers (see `distributed`), `train` makes the updates that a single process would make on whole
-batches; `evaluate` measures only the batches that it is given.
+Nothing is printed or saved here: `train` yields records, which the caller may print or save. With
+several workers (see `distributed`), `train` makes the updates that a single process would make on
+whole batches; `evaluate` measures only the batches that it is given.
 
 Dropout draws from torch's global random state, because torch's kernels take no generator. To
 reproduce a run, call `torch.manual_seed` first; to resume one, restore the state.

@@ -1,6 +1,6 @@
 """Muon, written out, and several optimizers combined into one.
 
-Handles parameters and gradients; `loop.optimizers_for` assigns a model's parameters to optimizers.
+`loop.optimizers_for` decides which of a model's parameters each optimizer updates.
 """
 
 from collections.abc import Iterable

@@ -52,7 +52,7 @@ class TextTask:
 
     Raises:
         ValueError: If the data cannot be read or is too short, or `vocab_size` is given for
-            another kind than `bpe`.
+            a kind other than `bpe`.
 
     """
 

@@ -1,1 +1,1 @@
-"""Alternatives to the core: the same results computed differently, and other scores."""
+"""Alternatives to the core: pure functions, and other kinds of attention, positions and layers."""

@@ -150,26 +150,26 @@ class Parts:
     """Takes `(query, key, value)` with fewer heads of keys and values; returns averages."""
     cached_attention: Callable[..., tuple[Tensor, Any]] | None = None
     """Takes `(query, key, value, cache)` of new tokens, before rotation; returns averages and a
-    cache of its own kind. If None, an `OwnLayerCache` is a plain `LayerCache`."""
+    cache of its own kind. If None, an `OwnLayerCache` acts as a plain `LayerCache`."""
     MultiHeadAttention: type[nn.Module] | nn.Module | None = None
-    """Takes `(d_model, num_heads)`; if None, attention is made of the parts above."""
+    """Takes `(d_model, num_heads)`; if None, attention is built from the parts above."""
     CrossAttention: type[nn.Module] | nn.Module | None = None
-    """Takes `(d_model, num_heads)`; if None, cross-attention is made of the parts above."""
+    """Takes `(d_model, num_heads)`; if None, cross-attention is built from the parts above."""
     layer_norm: Callable[..., Tensor] = layers.layer_norm
     """Takes `(x, gain, bias, eps)`."""
     rms_norm: Callable[..., Tensor] = layers.rms_norm
     """Takes `(x, gain, eps)`."""
     feed_forward: Callable[..., Tensor] | None = feed_forward
-    """Takes `(x, w_up, b_up, w_down, b_down, activation)`; if None, it is made of an activation."""
+    """Takes `(x, w_up, b_up, w_down, b_down, activation)`; if None, built from an activation."""
     swiglu: Callable[..., Tensor] | None = swiglu
-    """Takes `(x, w_gate, w_up, w_down)`; if None, it is made of an activation."""
+    """Takes `(x, w_gate, w_up, w_down)`; if None, built from an activation."""
     gelu: Callable[..., Tensor] = ACTIVATIONS["gelu"]
     """Takes `(x)`, as the next two do."""
     gelu_tanh: Callable[..., Tensor] = ACTIVATIONS["gelu_tanh"]
     silu: Callable[..., Tensor] = ACTIVATIONS["swiglu"]
     TransformerBlock: type[nn.Module] | nn.Module | None = None
     """Takes `(d_model, num_heads, d_ff, norm)`. Used if the activation is GELU; if None, blocks are
-    made of the parts above."""
+    built from the parts above."""
     sinusoidal_positions: Callable[..., Tensor] = sinusoidal_table
     """Takes `(length, d_model)`; returns a table of rows to add to tokens."""
     learned_positions: Callable[..., Tensor] = learned_positions
@@ -203,10 +203,10 @@ class Parts:
         return replace(self, **own) if own else self
 
     def of_layer(self, index: int) -> "Parts":
-        """Return the parts of a layer, so that three layers use whole layers and what is in them.
+        """Return the parts of a layer, so that three layers use large parts and small ones.
 
-        The first of three is whole, the second has attention of small parts, the third a
-        feed-forward network of small parts.
+        The first is a whole block, the second computes attention from small parts, the third
+        the feed-forward network.
         """
         if index % 3 == 1:
             return replace(self, TransformerBlock=None, MultiHeadAttention=None)
@@ -277,7 +277,7 @@ def decoder_only(
         config: Sizes and choices.
         mask: True where attention is allowed, on top of the causal mask; broadcasts to
             `(*batch, heads, length, length)`.
-        parts: The functions that compute it.
+        parts: The functions that compute the model.
         cache: As in `models.DecoderOnly`, whose `new_cache` makes it.
         positions: Index of each token; by default counted on from the cached tokens.
         training: Whether to apply dropout, which draws from torch's global random state.
@@ -470,10 +470,10 @@ def dropout(
 ) -> Float[Tensor, "*shape"]:
     """Set each number to 0 with probability `rate`, and scale the others up: the mean stays.
 
-    Unlike torch's, it draws from a generator: in the same state, that drops the same numbers. Each
-    call moves it on. `torch.func.vmap` has to be told how to draw: with
-    `randomness="different"` each example drops its own numbers, those that it drops in a batch;
-    with "same", all examples drop the same. By default, it raises an error.
+    Unlike torch's, it draws from a generator, which drops the same numbers whenever it is in the
+    same state; each call advances it. `torch.func.vmap` must be told how to draw: with
+    `randomness="different"` each example drops its own numbers, the same as in a batch; with
+    "same", all examples drop the same ones. By default, `vmap` raises an error.
 
     Args:
         x: Any numbers.

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: what is cached is a short vector, from which all heads are made."""
+"""Multi-head latent attention: one short cached vector per token gives all keys and values."""
 
 import math
 
@@ -19,11 +19,11 @@ class LatentCache(LayerCache):
 
     Args:
         batch_size: Number of sequences.
-        max_len: Most tokens that fit.
+        max_len: Capacity in tokens.
         d_latent: Width of a latent.
         d_rotary: Width of the rotated key; 0 for none.
-        device: Where the memory is allocated.
-        dtype: What the numbers are stored as.
+        device: Where the buffers are allocated.
+        dtype: Data type of the buffers.
 
     """
 
@@ -48,8 +48,8 @@ class LatentCache(LayerCache):
 class LatentAttention(nn.Module):
     """Self-attention whose keys and values are linear functions of one short latent per token.
 
-    Each head has its own keys and values, as in multi-head attention, but only the latent is
-    cached. Keys that depend on the position cannot be made from it by one fixed matrix, so
+    Each head has its own keys and values, as in multi-head attention, but the latent is cached in
+    their place. Keys that depend on the position cannot be made from it by one fixed matrix, so
     positions have their own part of the score: a rotated part of each query, and a rotated key
     that all heads share.
 
@@ -58,11 +58,11 @@ class LatentAttention(nn.Module):
         num_heads: Number of heads.
         d_head: Width of a head's keys (without their rotated part) and values.
         d_latent: Width of the latent.
-        rotary: Rotates the part of the scores that knows positions, and is as wide as that part;
-            None for none.
+        rotary: Rotates the queries and the key of the part of the scores that depends on position,
+            and is as wide as they are; None for none.
         is_causal: Whether later tokens are hidden from each token, whatever the mask allows.
         absorb: Whether scores and averages are computed on the latents themselves. An attribute
-            that may be changed at any time, because it changes how and not what.
+            that may be changed at any time, because the result stays the same.
 
     Source:
         DeepSeek-AI 2024, DeepSeek-V2, sections 2.1.2 and 2.1.3, https://arxiv.org/abs/2405.04434.
@@ -108,7 +108,7 @@ class LatentAttention(nn.Module):
         Args:
             x: The tokens.
             mask: True where attention is allowed; broadcasts to `(batch, heads, q_len, k_len)`,
-                where `k_len` counts what is in the cache.
+                where `k_len` includes the cached tokens.
             cache: From `new_cache`: latents of earlier calls, to which these are added.
             positions: Index of each token, needed by rotary attention with a cache; without
                 one they are counted from 0 by default.
@@ -138,7 +138,7 @@ class LatentAttention(nn.Module):
     def _project(
         self, x: Tensor, cache: LatentCache | None, positions: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Make queries, head by head, and latents and rotated keys, those in the cache included."""
+        """Make queries, head by head, and latents and rotated keys, including cached ones."""
         query = split_heads(self.query(x), self.num_heads)
         latent = self.latent(x).unsqueeze(1)  # (batch, 1, q_len, d_latent), as one head
         if self.rotary is None or self.rotated_key is None:

@@ -23,7 +23,7 @@ from groundup.core.attention import dot_scores
 from groundup.core.config import require
 
 Decay = float | Float[Tensor, "..."]
-"""What a token's weight is multiplied by for each token that follows it: above 0, and 1 for no
+"""Factor of a token's weight for each token that follows it: above 0, and 1 for no
 decay. A tensor broadcasts to the batch axes: one of shape `(heads,)` gives each head its own."""
 
 
@@ -68,7 +68,7 @@ def recurrent_linear_attention(
     decay: Decay = 1.0,
     state: Float[Tensor, "*batch d_head d_value"] | None = None,
 ) -> tuple[Float[Tensor, "*batch length d_value"], Float[Tensor, "*batch d_head d_value"]]:
-    """Add each token to a state and read it: what a token costs does not depend on the length.
+    """Add each token to a state and read it: the cost per token does not depend on the length.
 
     Args:
         query: What each token looks for.

@@ -1,4 +1,4 @@
-"""Many feed-forward networks, of which each token uses a few: parameters without operations."""
+"""Many feed-forward networks, of which each token uses a few: more parameters, not operations."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ class MixtureOfExperts(nn.Module):
     A linear router scores the experts, and a softmax makes probabilities of the scores. An
     expert's output is multiplied by its probability, without which no gradient would reach the
     router. The probabilities of the chosen are not rescaled to sum to 1: with `top_k` of 1 they
-    would all be 1. Takes the place of a block's feed-forward network.
+    would all be 1. The layer replaces a block's feed-forward network.
 
     Args:
         d_model: Width of a token.
@@ -58,7 +58,7 @@ class MixtureOfExperts(nn.Module):
     def route(
         self, x: Float[Tensor, "*batch d_model"]
     ) -> tuple[Float[Tensor, "*batch num_experts"], Bool[Tensor, "*batch num_experts"]]:
-        """Give each token's probabilities of all experts, and which of them it uses."""
+        """Return each token's probabilities of all experts, and which of them it uses."""
         probabilities = self.router(x).softmax(dim=-1)
         best = probabilities.topk(self.top_k, dim=-1).indices
         chosen = torch.zeros_like(probabilities, dtype=torch.bool).scatter(-1, best, True)
@@ -82,8 +82,8 @@ def balance_loss(
     """Measure how unevenly a router uses its experts: 1 if it uses all of them equally.
 
     The number of experts times the sum, over experts, of the fraction of choices that it got and
-    its average probability. Only the probabilities have a gradient: it lowers those of experts
-    that get more than their part. Where a few choices are certain and many are close, the two
+    its average probability. Only the probabilities have a gradient: training lowers those of
+    experts that are chosen too often. Where a few choices are certain and many are close, the two
     factors can be out of step and the loss below 1.
 
     Args:

@@ -1,4 +1,4 @@
-"""Rotary positions elsewhere: for points in space, and for texts longer than those of training."""
+"""Rotary positions for points in space, and for texts longer than those in training."""
 
 import math
 
@@ -61,16 +61,16 @@ def by_parts(
 ) -> Float[Tensor, " pairs"]:
     """Slow the pairs that made few turns in training, for texts `factor` times as long.
 
-    A pair that made many turns has met all of its angles, and it tells neighbours apart: it stays
-    as it is. A longer text would show new angles of one that made few turns: slowed by the factor,
-    it meets the old ones alone. Those in between get a mixture.
+    A pair that made many turns has been through all of its angles, and it distinguishes
+    neighbours: it is not slowed. One that made few turns would meet new angles in a longer text;
+    slowed by the factor, it meets only the old ones. Those in between are slowed in part.
 
     Args:
         frequencies: Radians per token of each pair, as trained.
         factor: How many times as long the new texts are.
-        trained_len: Longest text of the training, in tokens.
-        few_turns: Turns within `trained_len` up to which the whole factor applies.
-        many_turns: Turns from which on none applies.
+        trained_len: Length of the longest text in training, in tokens.
+        few_turns: Turns within `trained_len` up to which a pair is slowed by the whole factor.
+        many_turns: Turns from which a pair is not slowed.
 
     Returns:
         Radians per token of each pair.
@@ -97,17 +97,17 @@ def yarn_frequencies(
 ) -> Float[Tensor, " pairs"]:
     """Slow the pairs that made few turns as YaRN's authors' code does.
 
-    Their paper mixes in proportion to the turns, as `by_parts`; their code in proportion to the
-    number of the pair, from the one that makes `many_turns` to the one that makes `few_turns`.
+    Their paper interpolates by the number of turns, as `by_parts` does; their code by the index of
+    the pair, from the one that makes `many_turns` to the one that makes `few_turns`.
 
     Args:
         d_head: Width of a head.
-        base: Of the frequencies as trained.
+        base: Base of the frequencies in training.
         factor: As in `by_parts`.
         trained_len: As in `by_parts`.
         few_turns: As in `by_parts`.
         many_turns: As in `by_parts`.
-        truncate: Whether both numbers of pairs are rounded outwards, to whole ones.
+        truncate: Whether both indices are rounded outwards, to integers.
 
     Returns:
         Radians per token of each pair.

@@ -1,7 +1,7 @@
 """Alternatives to the dot product for scoring how well a query matches a key.
 
-Each returns scores for `masked_softmax`. Nothing else in the library uses them: they show what the
-dot product is to be compared with.
+Each returns scores for `masked_softmax`. Nothing else in the library uses them: they are here for
+comparison with the dot product.
 """
 
 from jaxtyping import Float

@@ -187,7 +187,7 @@ def test_a_nearly_right_name_is_pointed_out():
 
 def test_something_that_is_no_function_is_said_to_be_what_it_is():
     said = message(NotDefined, student("attention = torch.ones(2)"), "attention")
-    assert said == "`attention` should be a function, it is a Tensor"
+    assert said == "`attention` should be a function; it is a Tensor"
 
 
 @pytest.mark.parametrize(
@@ -243,14 +243,14 @@ def test_a_blank_s_last_line_that_was_left_beside_an_answer_is_pointed_out(body)
         ("return torch.nn.Linear(5, 3)(x)", "float64"),
         ("out = torch.zeros(2, 5)\n    out[[0, 1]] = x\n    return out", "float64"),
         ("x.requires_grad_()\n    x[0] = 1\n    return x", "in place"),
-        ("return torch.tensor(x.requires_grad_().numpy())", "stay with torch"),
-        ("import numpy as np\n    return torch.relu(np.ones(5))", "stay with torch"),
+        ("return torch.tensor(x.requires_grad_().numpy())", "use torch"),
+        ("import numpy as np\n    return torch.relu(np.ones(5))", "use torch"),
         ("return x - x.max(dim=-1)", ".values or .indices"),
-        ("return x + (x, x)", "by [0]"),
-        ("y = None\n    return y[0]", "lacks its return"),
-        ("return x @ x", "needs as many columns"),
-        ("return x + x.mT", "lined up from the right"),
-        ("return x.view(3, 3)", "lined up from the right"),
+        ("return x + (x, x)", "with [0]"),
+        ("y = None\n    return y[0]", "without a return"),
+        ("return x @ x", "must have as many columns"),
+        ("return x + x.mT", "aligned from the right"),
+        ("return x.view(3, 3)", "aligned from the right"),
         ("return x if x > 0 else -x", "torch.where"),
         ("return x.item()", "reduce it first"),
         ("return x.mT.view(10)", "reshape or flatten"),
@@ -373,7 +373,7 @@ def test_a_wrong_call_says_what_python_says():
         ("object()", "object cannot be passed: use a torch.Tensor or a number"),
         ("x.numpy()", "numpy.ndarray cannot be passed"),
         ("x.to_sparse()", "layout torch.sparse_coo cannot be read"),
-        ("10**5000", "a whole number must fit into 64 bits"),
+        ("10**5000", "an integer must fit into 64 bits"),
         ("x.expand(10**10, 2)", "at most 67,108,864 bytes"),
         ("f", "function cannot be passed"),
         ("Handle(0, 'checks')", "a handle that no check has lent"),

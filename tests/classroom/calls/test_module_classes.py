@@ -78,7 +78,7 @@ def test_a_buffer_is_the_module_s_own_affair():
 def test_a_missing_parameter_is_named_and_so_are_those_there_are():
     source = SCALE_AND_MAP.replace("self.gain", "self.gains")
     assert message(WrongKind, student(source), SETTINGS, weights(), X, 1) == (
-        "`Map` cannot take the weights of this exercise: it has no parameter `gain`; its "
+        "`Map` cannot load the weights of this exercise: it has no parameter `gain`; its "
         "parameters are `gains`, `map.weight`"
     )
 
@@ -86,8 +86,8 @@ def test_a_missing_parameter_is_named_and_so_are_those_there_are():
 def test_a_parameter_that_is_not_agreed_on_is_named():
     source = SCALE_AND_MAP.replace("bias=False", "bias=True")
     said = message(WrongKind, student(source), SETTINGS, weights(), X, 1)
-    assert "it has a parameter `map.bias` that is not agreed on" in said
-    assert "the parameters are to be `map.weight`, `gain`" in said
+    assert "it has a parameter `map.bias` that should not be there" in said
+    assert "the parameters must be `map.weight`, `gain`" in said
 
 
 def test_a_parameter_of_another_shape_is_told_with_both_shapes():

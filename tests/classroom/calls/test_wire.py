@@ -232,8 +232,8 @@ class Wrapper(torch.Tensor):
         (lambda: [2, (3, nn.Linear(2, 3))], "Linear cannot be passed"),
         (lambda: {2: 3}, "the keys of a dictionary must be strings"),
         (lambda: {"a": {None: 3}}, "the keys of a dictionary must be strings"),
-        (lambda: 2**63, "a whole number must fit into 64 bits"),
-        (lambda: 10**5000, "a whole number must fit into 64 bits"),
+        (lambda: 2**63, "an integer must fit into 64 bits"),
+        (lambda: 10**5000, "an integer must fit into 64 bits"),
         (lambda: torch.ones(2, dtype=torch.complex64), "a tensor of dtype complex64"),
         (lambda: torch.ones(2, 3).to_sparse(), "layout torch.sparse_coo cannot be read"),
         (lambda: torch.ones(2**23, device="meta").double().repeat(2), "a value may hold at most"),
@@ -285,7 +285,7 @@ def test_size_has_an_end_before_it_is_filled(monkeypatch):
         doubled,
         "猫" * (2**20 // 5),  # six characters each when it is written
     ):
-        with pytest.raises(CannotCross, match="at most 1,048,576 bytes, this one holds more"):
+        with pytest.raises(CannotCross, match="at most 1,048,576 bytes; this one holds more"):
             pack(huge)
 
 
@@ -384,7 +384,7 @@ def test_a_handle_that_nobody_gave_is_refused():
 
 
 def test_a_tensor_of_very_many_dimensions_does_not_cross_either_way():
-    with pytest.raises(CannotCross, match="at most 16 dimensions, this one has 65"):
+    with pytest.raises(CannotCross, match="at most 16 dimensions; this one has 65"):
         pack(torch.ones([1] * 65))
     header = json.dumps({"tensor": "uint8", "shape": [1] * 65}).encode()
     with pytest.raises(CannotCross, match="a tensor of 65 dimensions"):

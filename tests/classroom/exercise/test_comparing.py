@@ -25,7 +25,7 @@ def test_the_furthest_place_is_shown():
     seen = expected.clone()
     seen[1, 2, 4], seen[0, 1, 3] = -0.75, 0.5
     assert differs("output", seen, expected) == (
-        "output: wrong in 2 of 30 entries; furthest at [1, 2, 4]: seen -0.75, expected 0"
+        "output: wrong in 2 of 30 entries; furthest off at [1, 2, 4]: seen -0.75, expected 0"
         "; along axis 1, only the entries at 0 are correct"
     )
 
@@ -49,7 +49,7 @@ def test_nan_is_told_as_nan():
 
 def test_numbers_that_look_alike_get_more_digits():
     told = differs("scale", 0.12345001, 0.12345602)
-    assert told.startswith("scale is 0.12345001, expected 0.12345602; nearly right")
+    assert told.startswith("scale is 0.12345001, expected 0.12345602; nearly correct")
     assert "seen 1.00001, expected 1" in differs("output", f64(1.00001, 2), f64(1, 2))
 
 
@@ -60,15 +60,15 @@ def test_where_both_are_infinite_nothing_is_wrong():
     assert differs("scores", expected.clone(), expected) is None
     seen = f64(-inf, 1, inf, math.nan, 2.5)
     assert differs("scores", seen, expected) == (
-        "scores: wrong in 1 of 5 entries; furthest at [4]: seen 2.5, expected 2"
+        "scores: wrong in 1 of 5 entries; furthest off at [4]: seen 2.5, expected 2"
     )
 
 
 def test_infinity_is_further_than_any_number():
     told = differs("scores", f64(1e300, 3, -math.inf), f64(0, 3, 5))
-    assert told.endswith("furthest at [2]: seen -inf, expected 5")
+    assert told.endswith("furthest off at [2]: seen -inf, expected 5")
     told = differs("scores", f64(0, 3, 5), f64(0, 4, math.nan))
-    assert told.endswith("wrong in 2 of 3 entries; furthest at [2]: seen 5, expected nan")
+    assert told.endswith("wrong in 2 of 3 entries; furthest off at [2]: seen 5, expected nan")
 
 
 # Laws
@@ -83,7 +83,7 @@ def test_equal_numbers_do_not_differ(dtype):
 
 def test_a_result_that_loses_the_precision_of_its_inputs_is_told():
     wide, narrow = f64(1, 2, 3), torch.tensor([1.0, 2.0, 3.0])
-    said = "output has dtype torch.float32, and the inputs have torch.float64: keep it"
+    said = "output has dtype torch.float32, but the inputs have torch.float64: keep their dtype"
     assert loses_precision("output", narrow, [wide, narrow.long(), 2]) == said
     for seen, args in [
         (wide, [wide]),
@@ -101,13 +101,13 @@ WEIGHTS = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.25, 0.35, 0.4]], dt
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (-WEIGHTS, "every sign is the wrong one"),
+        (-WEIGHTS, "every sign is wrong"),
         (WEIGHTS / 4, "every entry is 0.25 times what is expected"),
         (WEIGHTS + 3, "every entry is 3 more than what is expected"),
         (WEIGHTS.flip(0), "in reverse order along axis 0, it is correct"),
         (WEIGHTS.flip(1), "in reverse order along axis 1, it is correct"),
         (WEIGHTS.mT, "with its last two axes exchanged, it is correct"),
-        (WEIGHTS.roll(1, 0).mT, "it sums to 1 along axis 0, and should along the last one"),
+        (WEIGHTS.roll(1, 0).mT, "it sums to 1 along axis 0, but should along the last one"),
         (WEIGHTS.square() / 2, "along the last axis it should sum to 1, and sums to 0.1725"),
         (WEIGHTS.square(), "it is the square of what is expected"),
         (WEIGHTS.sqrt(), "it is the square root of what is expected"),
@@ -199,14 +199,14 @@ def test_results_of_the_right_form_pass():
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (torch.zeros(2), "`f` should return (output, scale), it returned a tensor of shape (2,)"),
-        ([torch.zeros(2, 3)], "`f` should return (output, scale), it returned a list of 1"),
-        (None, "`f` should return (output, scale), it returned None (is there a return?)"),
-        (([1], 2), "output should be a tensor, it is a list of 1"),
-        ((2.0, 2), "output should be a tensor, it is float 2.0"),
+        (torch.zeros(2), "`f` should return (output, scale); it returned a tensor of shape (2,)"),
+        ([torch.zeros(2, 3)], "`f` should return (output, scale); it returned a list of 1"),
+        (None, "`f` should return (output, scale); it returned None (is there a return?)"),
+        (([1], 2), "output should be a tensor; it is a list of 1"),
+        ((2.0, 2), "output should be a tensor; it is float 2.0"),
         (
             (torch.zeros(3, 2), 2),
-            "output has shape (3, 2), expected (2, 3) = (batch, width): the axes stand in another "
+            "output has shape (3, 2), expected (2, 3) = (batch, width): the axes are in another "
             "order",
         ),
         (
@@ -215,10 +215,10 @@ def test_results_of_the_right_form_pass():
         ),
         (
             (torch.zeros(2, 3), torch.zeros(2)),
-            "scale should be a number, it is a tensor of shape (2,)",
+            "scale should be a number; it is a tensor of shape (2,)",
         ),
-        ((torch.zeros(2, 3), "2"), "scale should be a number, it is str '2'"),
-        ((torch.zeros(2, 3), None), "scale should be a number, it is None (is there a return?)"),
+        ((torch.zeros(2, 3), "2"), "scale should be a number; it is str '2'"),
+        ((torch.zeros(2, 3), None), "scale should be a number; it is None (is there a return?)"),
     ],
 )
 def test_a_wrong_form_is_told_by_name(seen, said):
@@ -250,7 +250,7 @@ def test_a_mask_of_numbers_is_no_mask():
             (2, 1, 5),
             "an axis of size 1 is left over (is keepdim=True, or None in an index, needed?)",
         ),
-        ((5, 2), "the axes stand in another order"),
+        ((5, 2), "the axes are in another order"),
         ((2,), "there is no axis for width (was it summed or averaged away, or indexed?)"),
         ((5,), "there is no axis for batch (was it summed or averaged away, or indexed?)"),
         ((), "one number, but expected one for each batch and width"),
@@ -272,7 +272,7 @@ def test_right_results_in_another_order_are_told_apart():
     output, weights = f64(1, 2, 3), f64(0.5, 0.5, 0)
     returns = {"output": "width", "weights": "width"}
     assert form((weights, output), [output, weights], returns) == (
-        "`f` should return (output, weights), and returns them as (weights, output)"
+        "`f` should return (output, weights), but returns them as (weights, output)"
     )
     assert form((output, output), [output, output], returns) is None
 
@@ -280,21 +280,21 @@ def test_right_results_in_another_order_are_told_apart():
 def test_a_factor_that_is_a_size_is_told_as_one():
     expected = f64(0.1, 0.7, 3, -2)
     for factor, said in {
-        4: "d_head is as much",
-        0.5: "1 / the square root of d_head is as much",
-        1 / 7: "1 / batch is as much",
+        4: "which is d_head",
+        0.5: "which is 1 / the square root of d_head",
+        1 / 7: "which is 1 / batch",
     }.items():
         for seen, right in ((factor * expected, expected), (factor * 0.3, 0.3)):
             told = differs("output", seen, right, sizes={"d_head": 4, "batch": 7})
             assert told.endswith(f"({said})")
-    assert "as much" not in differs("output", 5 * expected, expected, sizes={"batch": 7})
+    assert "which is" not in differs("output", 5 * expected, expected, sizes={"batch": 7})
     told = differs("output", expected / 2, expected, sizes={"d_head": 4, "batch": 2})
-    assert told.endswith("(1 / the square root of d_head, or 1 / batch is as much)")
+    assert told.endswith("(which is 1 / the square root of d_head, or 1 / batch)")
 
 
 def test_a_single_number_says_what_it_is_to_the_right_one():
     for seen, said in {
-        -0.3: "the sign is the wrong one",
+        -0.3: "the sign is wrong",
         0.3 / math.log(2): "it is counted in bits",
         0.09: "it is the square of what is expected",
         0.7: "it is 1 minus what is expected",
@@ -329,7 +329,7 @@ def test_a_single_number_that_is_a_simple_part_of_the_right_one_says_so():
     assert differs("ratio", 2.79, 0.93).endswith("; it is 3 times what is expected")
     assert ";" not in differs("count", 2, 6)
     told = differs("count", 5472, 16416, given={"num_heads": 3, "d_head": 7})
-    assert told.endswith("; 0.3333 times as much (1 / num_heads is as much)")
+    assert told.endswith("; 0.3333 times as much (which is 1 / num_heads)")
 
 
 def test_rows_with_a_factor_of_their_own_are_recognised():
@@ -337,7 +337,7 @@ def test_rows_with_a_factor_of_their_own_are_recognised():
     told = differs("output", expected * f64(2, 3, 5, 7)[:, None], expected)
     assert told.endswith("it is correct up to a factor for each line along axis 1")
     told = differs("output", expected + f64(2, 3, 5, 7)[:, None], expected)
-    assert told.endswith("it is correct up to a summand for each line along axis 1")
+    assert told.endswith("it is correct up to a constant added to each line along axis 1")
 
 
 def test_rows_that_hold_infinity_have_no_summand_of_their_own():
@@ -350,10 +350,10 @@ def test_rows_that_hold_infinity_have_no_summand_of_their_own():
 
 def test_nearly_right_numbers_are_called_so():
     expected = torch.arange(1, 21, dtype=torch.float64).sin()
-    assert "nearly right" in differs("output", expected + 1e-4 * expected.cos(), expected)
-    assert "nearly right" not in differs("output", expected + 0.1 * expected.cos(), expected)
+    assert "nearly correct" in differs("output", expected + 1e-4 * expected.cos(), expected)
+    assert "nearly correct" not in differs("output", expected + 0.1 * expected.cos(), expected)
     hidden = torch.cat((expected, f64(-math.inf)))
-    assert "nearly right" not in differs("output", torch.cat((expected, f64(3))), hidden)
+    assert "nearly correct" not in differs("output", torch.cat((expected, f64(3))), hidden)
 
 
 def test_a_wrong_count_is_not_called_nearly_right_however_large_it_is():
@@ -361,7 +361,7 @@ def test_a_wrong_count_is_not_called_nearly_right_however_large_it_is():
     counts = torch.arange(11, 31, dtype=torch.float64).square()
     told = differs("sizes", counts + (counts > 400), counts)
     assert told is not None
-    assert "nearly right" not in told
+    assert "nearly correct" not in told
 
 
 def test_a_wrong_mask_says_how_it_is_wrong():
@@ -371,7 +371,7 @@ def test_a_wrong_mask_says_how_it_is_wrong():
         "with its last two axes exchanged, it is correct"
     )
     told = differs("mask", torch.ones(4, 4, dtype=torch.bool).tril(1), mask)
-    assert told.endswith("; 3 times True instead of False, 0 times False instead of True")
+    assert told.endswith("; 3 entries are True instead of False, 0 are False instead of True")
 
 
 RIGHT = torch.arange(1, 21, dtype=torch.float64).reshape(4, 5).sin() * 3
@@ -381,20 +381,20 @@ RIGHT = torch.arange(1, 21, dtype=torch.float64).reshape(4, 5).sin() * 3
     ("seen", "said"),
     [
         (RIGHT.softmax(-1), "it is the softmax along the last axis of what is expected"),
-        (RIGHT.relu(), "it is the positive part (all below 0 is cut off) of what is expected"),
+        (RIGHT.relu(), "it is the positive part (negative numbers set to 0) of what is expected"),
         (RIGHT.abs(), "it is the absolute value of what is expected"),
         (RIGHT.cumsum(-1), "it is the running sum along the last axis of what is expected"),
         (RIGHT * 0 + 2, "every entry is 2"),
         (
             RIGHT.flatten().roll(7).reshape(4, 5).flip(1),
-            "the numbers are the right ones, and stand in other places",
+            "the numbers are correct, but in the wrong positions",
         ),
         (
             (RIGHT + 0.5).tril(),
             "10 of 20 entries are exactly 0 above the diagonal, and should not be: masked, cut "
             "off, or never written?",
         ),
-        (RIGHT**3, "the order of all entries is right, their sizes are not"),
+        (RIGHT**3, "the entries are in the correct order of size, but their values are wrong"),
         (RIGHT.sin() / (RIGHT - RIGHT[0, 0]), "1 of 20 entries are infinite, and should not be"),
     ],
 )
@@ -433,10 +433,10 @@ def test_an_input_that_is_one_too_many_or_missing_is_named(seen, said):
     [
         (RIGHT.sum(0), "the numbers are correct, but summed along axis 0"),
         (RIGHT.mean(1), "the numbers are correct, but averaged along axis 1"),
-        (RIGHT[0], "the numbers are correct, but cut to its first entry along axis 0"),
-        (RIGHT[:, -1], "the numbers are correct, but cut to its last entry along axis 1"),
+        (RIGHT[0], "the numbers are correct, but reduced to the first entry along axis 0"),
+        (RIGHT[:, -1], "the numbers are correct, but reduced to the last entry along axis 1"),
         (RIGHT.mean(), "the numbers are correct, but averaged over everything"),
-        (RIGHT.flatten(), "the numbers are correct, in another shape"),
+        (RIGHT.flatten(), "the numbers are correct, but in another shape"),
     ],
 )
 def test_right_numbers_in_a_wrong_shape_say_what_was_done_to_them(seen, said):
@@ -480,6 +480,6 @@ def test_a_tolerance_forgives_precision_and_nothing_else():
 def test_what_is_off_by_less_than_the_tolerance_is_not_counted():
     assert differs("output", f64(2.01, 3, 5), f64(2, 3, 5), tolerance=0.03) is None
     assert differs("output", f64(2.01, 3, 6), f64(2, 3, 5), tolerance=0.03).startswith(
-        "output: wrong in 1 of 3 entries; furthest at [2]"
+        "output: wrong in 1 of 3 entries; furthest off at [2]"
     )
     assert "NaN in 1 of 3" in differs("output", f64(2, 3, math.nan), f64(2, 3, 5), tolerance=9.0)

@@ -134,7 +134,7 @@ def test_some_nan_among_numbers_can_be_recognised():
 def test_nothing_returned_tells_nothing():
     known = mistake("NoReturn", "def f(q, k): q @ k.T")
     failed = failure(known.namespace["f"], [known])
-    assert failed.problem == "scores should be a tensor, it is None (is there a return?)"
+    assert failed.problem == "scores should be a tensor; it is None (is there a return?)"
     assert names(failed) == []
 
 

@@ -99,7 +99,7 @@ def both(x, y, weights):
         ),
         (
             lambda x, y, w: (x - 2 * y).sin() * w["gain"] + w["bias"],
-            "it changes with `bias`, and should not",
+            "it changes with `bias`, but should not",
         ),
     ],
 )
@@ -150,12 +150,12 @@ def test_a_function_that_counts_on_a_size_is_found():
 
 def test_a_result_that_is_the_same_for_all_inputs_or_another_for_the_same_says_so():
     stuck = failed(expect_agrees, lambda x, n: (torch.ones(5), n / 2), inputs, oracle, PAIR)
-    assert "; called with other numbers, it returned the same" not in stuck.problem  # n differs
+    assert "; with other numbers, it returned the same result" not in stuck.problem  # n differs
     total = {"total": "rows"}
     args = lambda case: inputs(case)[:1]  # noqa: E731
     right = lambda x: x.sum(dim=1)  # noqa: E731
     stuck = failed(expect_agrees, lambda x: torch.ones(5).double(), args, right, total)
-    assert stuck.problem.endswith("; called with other numbers, it returned the same")
+    assert stuck.problem.endswith("; with other numbers, it returned the same result")
     loose = failed(expect_agrees, lambda x: torch.rand(5).double(), args, right, total)
     assert loose.problem.endswith("; called again with the same inputs, it returns something else")
 
@@ -333,7 +333,7 @@ def test_gradients_of_nan_do_not_pass():
     assert failure.problem.startswith(
         "the gradient with respect to query holds NaN in 15 of 15 entries"
     )
-    assert "Change what goes into the computation" in failure.problem
+    assert "Change the number before it is used" in failure.problem
 
 
 def test_a_blank_has_no_gradients():
@@ -546,7 +546,7 @@ def test_a_false_alarm_earns_nothing_and_is_quoted():
         with pytest.raises(CheckFailed) as raised:
             judged(never_content, bug)
         assert raised.value.problem == (
-            "your test rejects a correct implementation (the mean). It said: I expected two"
+            "your test rejects a correct implementation (the mean). Its message: I expected two"
         )
 
 
@@ -742,7 +742,7 @@ def stack(x, w, gain, bias, first, rate, rates):
     ("wrong", "said"),
     [
         (lambda x, w, *rest: stack(x, w.flip(0), *rest), "`w` in reverse order along axis 0"),
-        (lambda x, w, *rest: stack(x, w.roll(1, 0), *rest), "`w` moved on by 2 along axis 0"),
+        (lambda x, w, *rest: stack(x, w.roll(1, 0), *rest), "`w` shifted by 2 along axis 0"),
         (lambda x, w, *rest: stack(x, w[[1, 0, 2]], *rest), "`w` with 0 and 1 exchanged along"),
         (lambda x, w, g, b, *rest: stack(x, w, b, g, *rest), "`gain` and `bias` exchanged"),
         (lambda *a: stack(*a[:5], 1 - a[5], a[6]), "1 - `rate`"),
@@ -755,7 +755,7 @@ def stack(x, w, gain, bias, first, rate, rates):
 def test_what_would_make_a_wrong_result_right_is_said(wrong, said):
     failure = failed(expect_agrees, wrong, stacked, stack, {"output": "rows width"})
     assert f"; called with {said}" in failure.problem
-    assert failure.problem.endswith(", it returns what is right here: how is that used?")
+    assert failure.problem.endswith(", it gives the correct result: how is that used?")
 
 
 def test_a_number_that_is_counted_from_another_end_is_named():
@@ -767,7 +767,7 @@ def test_a_number_that_is_counted_from_another_end_is_named():
 
     failure = failed(expect_agrees, lambda x, n: x[-1 - n].sin(), inputs, chosen, {"row": "width"})
     number = inputs(Case("seed"))[1]
-    assert f"; called with {5 - number} for `n` = {number}, it returns" in failure.problem
+    assert f"; called with {5 - number} for `n` = {number}, it gives" in failure.problem
 
 
 def test_parts_of_an_input_that_are_not_used_are_named():

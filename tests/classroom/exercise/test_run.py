@@ -9,6 +9,7 @@ import torch
 
 from classroom.calls.local import LocalSubject
 from classroom.course import PUBLISHED_SEED
+from classroom.exercise import run
 from classroom.exercise.cases import Case
 from classroom.exercise.run import in_words, list_checks, load_checks, run_checks
 
@@ -154,6 +155,18 @@ def test_an_input_changed_in_place_costs_the_smallest_check_of_what_is_right(ass
     ]
 
 
+def test_a_check_that_breaks_after_all_have_passed_costs_itself_alone(
+    assignment, student, monkeypatch
+):
+    def breaks(*_):
+        raise run.BrokenCheck("its oracle has no gradients")
+
+    monkeypatch.setattr(run, "wrong_after_another", breaks)
+    report = run_checks(assignment, "centre", student(RIGHT))
+    assert len(report.messages) == 1 and report.earned in (1, 2)
+    assert report.messages[0].startswith("This check itself broke (BrokenCheck: its oracle has")
+
+
 class Keeping:
     """Multiplies by the number of its first call."""
 
@@ -255,7 +268,7 @@ def test_it(self, subject, case):
 @pytest.mark.parametrize(
     ("about", "more", "said"),
     [
-        ("", "", ["`f` returns the right numbers, but the gradient is cut: none flows back"]),
+        ("", "", ["`f` returns the correct numbers, but the gradient is cut: none flows back"]),
         ('may_cut=("f",)', "", []),
         ("by_hand=True", "", []),
         ("", 'expect_gradients(subject, case, "f", inputs, lambda x: x * x, ["x"])', ["cut off"]),

@@ -169,7 +169,7 @@ def test_what_is_no_notebook_to_be_taken_is_told_and_stops_nothing(take, archive
             "its student's name cannot be that of a folder",
         ),
         "eve/averages.ipynb": ("refused", "it is a link"),
-        "pipe/averages.ipynb": ("refused", "it is no ordinary file"),
+        "pipe/averages.ipynb": ("refused", "it is not a regular file"),
         "bo/all.zip": ("refused", "it is an archive itself: unpack it"),
         "bo/report.pdf": ("left out", "it is no notebook"),
     }
@@ -268,7 +268,7 @@ def test_links_and_pipes_in_a_folder_are_not_followed(take, tmp_path, submitted)
         "ada/averages.ipynb": ("taken", ""),
         "bo.ipynb": ("refused", "it is a link"),
         "cy": ("refused", "it is a link"),
-        "eve.ipynb": ("refused", "it is no ordinary file"),
+        "eve.ipynb": ("refused", "it is not a regular file"),
     }
     (submitted / "zoe").symlink_to(tmp_path)
     (source / "zoe.ipynb").write_text("{}")

@@ -482,10 +482,10 @@ def nothing(folder):
         (many_brackets, "numbers.ipynb holds too much to be a notebook"),
         (many_commas, "numbers.ipynb holds too much to be a notebook"),
         (sparse, "numbers.ipynb is larger than 32 MB: clear its outputs and save it again"),
-        (pipe, "numbers.ipynb is no ordinary file"),
+        (pipe, "numbers.ipynb is not a regular file"),
         (link, "numbers.ipynb is a link: hand in the file itself"),
         (dangling, "numbers.ipynb is a link: hand in the file itself"),
-        (a_folder, "numbers.ipynb is no ordinary file"),
+        (a_folder, "numbers.ipynb is not a regular file"),
         (many_files, "the folder holds more than 1000 files"),
     ],
 )
@@ -635,6 +635,6 @@ def test_a_wanted_file_that_is_a_link_a_pipe_or_too_large_is_not_read(
     assert [file.data for file in files] == [b""] * 3
     assert [file.problem for file in files] == [
         "model.safetensors is a link: hand in the file itself",
-        "model.safetensors is no ordinary file",
+        "model.safetensors is not a regular file",
         "model.safetensors is larger than 32 MB",
     ]

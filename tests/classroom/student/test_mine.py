@@ -137,7 +137,9 @@ def test_a_course_from_blank_to_solved_to_mistaken_is_what_the_library_says(
     borrowed = {o.exercise: o.why for o in built.outcomes if not o.is_yours}
     assert borrowed.keys() == {"causal_mask", "MultiHeadAttention", "layer_norm", "apply_rotary"}
     assert borrowed["causal_mask"] == "its code or its checks did not end within 20 s"
-    assert borrowed["MultiHeadAttention"] == "its cell is not Python in line 1: invalid syntax"
+    assert (
+        borrowed["MultiHeadAttention"] == "its cell is not valid Python in line 1: invalid syntax"
+    )
     assert " points: " in borrowed["layer_norm"]
     assert borrowed["apply_rotary"] == (
         "positions.ipynb has no cell `apply_rotary`: it may come from another release"

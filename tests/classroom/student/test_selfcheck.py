@@ -36,7 +36,9 @@ def test_what_the_code_prints_is_shown_below_the_report(assignment, monkeypatch,
     printing = "def centre(x):\n    print('rows:', len(x))\n    return x"
     run_cell(printing + "\ncheck('centre')", {"check": check})
     out = capsys.readouterr().out
-    assert re.search(r"Your code said, in the first call that did:\nrows: \d+\n", out)
+    assert re.search(
+        r"Your code printed, in the first call that printed anything:\nrows: \d+\n", out
+    )
 
 
 def test_a_function_that_a_later_cell_failed_to_define_anew_is_named(
@@ -47,7 +49,7 @@ def test_a_function_that_a_later_cell_failed_to_define_anew_is_named(
     linecache.cache["<cell>"] = (len(UNMOVED), None, UNMOVED.splitlines(True), "<cell>")
     namespace = {"check": check, "In": ["", UNMOVED]}
     exec(compile(UNMOVED, "<cell>", "exec"), namespace)
-    said = "The last cell that defines `centre` did not run to its end"
+    said = "The last cell that defines `centre` did not run to the end"
     for later, is_old in [("check('centre')", False), ("def centre(x) return x - 1", True)]:
         namespace["In"].append(later)
         run_cell("check('centre')", namespace)
@@ -83,8 +85,8 @@ def test_that_the_core_is_done_is_said_while_deeper_exercises_are_left(assignmen
     monkeypatch.chdir(assignment)
     namespace = run_cell(RIGHT + "score = check('centre')", {"check": check})
     assert namespace["score"]._repr_html_() == (
-        "3 of 5 points of this notebook so far; the core is done: all 3 points; "
-        "what follows goes deeper, next is 7.2 Twice"
+        "3 of 5 points of this notebook so far; the core is done (all 3 points), and "
+        "what follows goes deeper; next is 7.2 Twice"
     )
 
 

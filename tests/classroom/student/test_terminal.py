@@ -117,7 +117,7 @@ def test_what_comes_next_says_when_the_core_is_done():
     for num_core, said in [
         (None, "; next is TWO"),
         (2, "; next is TWO"),
-        (1, "; the core is done: all 2 points; what follows goes deeper, next is TWO"),
+        (1, "; the core is done (all 2 points), and what follows goes deeper; next is TWO"),
     ]:
         assert NotebookReport(reports, (), num_core).next_step == said
     assert NotebookReport(reports[:1], (), 1).next_step == ""
