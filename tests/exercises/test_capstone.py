@@ -81,7 +81,7 @@ def test_a_size_is_refused_before_anything_of_that_size_is_made(capstone, fields
         (b"[]", "config.json must contain named fields"),
         (b'{"a": NaN}', "config.json must be JSON in UTF-8: NaN is not a number"),
         (b'{"a": 1' + b"0" * 5000 + b"}", "config.json must be JSON in UTF-8"),
-        (b" " * 2**19, "config.json may have 262,144 bytes, it has 524,288"),
+        (b" " * 2**19, "config.json may have 262,144 bytes; it has 524,288"),
         (b'{"model": "EncoderOnly"}', "must be that of a DecoderOnly model"),
         (b'{"model": "DecoderOnly", "config": 3}', "config.json needs the field config"),
         (None, "`config.json` is not beside the notebook"),
@@ -108,7 +108,7 @@ def header(text):
             header(b'{"a": {"dtype": "F32", "shape": [1000000000], "data_offsets": [0, 4]}}1234'),
             "model.safetensors is not a complete safetensors file",
         ),
-        (bytes(32 * 2**20), "model.safetensors may have 4,194,304 bytes, it has 33,554,432"),
+        (bytes(32 * 2**20), "model.safetensors may have 4,194,304 bytes; it has 33,554,432"),
         (None, "`model.safetensors` is not beside the notebook"),
     ],
 )
@@ -149,7 +149,7 @@ def test_weights_of_the_course_are_known_again_when_their_neurons_change_places(
     ("tokenizer", "says"),
     [
         (None, "config.json needs a tokenizer called text"),
-        ({"kind": "published"}, "must be of a kind that `groundup train` makes, it is published"),
+        ({"kind": "published"}, "must be of a kind that `groundup train` makes; it is published"),
         ({"kind": "byte", "special_tokens": 7}, "cannot read the held-out text"),
         ({"kind": "byte", "special_tokens": []}, "the tokenizer has 256 tokens, the model 512"),
         ({"kind": "character", "characters": "e", "special_tokens": []}, "cannot read the held"),
