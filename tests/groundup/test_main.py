@@ -654,7 +654,7 @@ def test_a_character_outside_the_vocabulary_is_refused(refusal, words, dates):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (["--temperature", 0], "temperature must be positive"),
+        (["--temperature", -1], "temperature must not be negative"),
         (["--top-k", 0], "k must be at least 1"),
         (["--top-p", 2], "p must be above 0 and at most 1"),
     ],

@@ -34,17 +34,15 @@ def temperature(
 ) -> Float[Tensor, "*batch vocab"]:
     """Sharpen (below 1) or flatten (above 1) a distribution, without changing the ranking.
 
-    As the temperature goes to 0 this becomes `greedy`; to infinity, the uniform distribution.
+    At 0 the most probable token alone is kept; towards infinity, the distribution gets uniform.
 
     Raises:
-        ValueError: If the temperature is not positive.
+        ValueError: If the temperature is negative or not a number.
 
     """
-    if not temperature > 0:
-        raise ValueError(
-            f"temperature must be positive (use greedy for 0), got temperature={temperature}"
-        )
-    return logits / temperature
+    if not temperature >= 0:
+        raise ValueError(f"temperature must not be negative, got temperature={temperature}")
+    return logits / temperature if temperature else top_k(logits, 1)
 
 
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:

@@ -131,12 +131,18 @@ def test_heat_spreads_and_cold_sharpens(logits):
     assert (entropy(temperature(logits, 0.5)) < entropy(logits)).all()
 
 
+def test_a_temperature_of_zero_keeps_the_most_probable_token_alone(logits):
+    kept = temperature(logits, 0.0).isfinite()
+    assert torch.equal(kept.sum(dim=-1), torch.ones(logits.shape[:-1], dtype=torch.long))
+    assert torch.equal(kept.long().argmax(dim=-1), greedy(logits))
+
+
 # Refusals
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
-def test_a_temperature_that_is_not_positive_is_refused(logits, value):
-    with pytest.raises(ValueError, match=f"temperature must be positive .*temperature={value}"):
+@pytest.mark.parametrize("value", [-1.0, math.nan])
+def test_a_temperature_below_zero_is_refused(logits, value):
+    with pytest.raises(ValueError, match=f"temperature must not be negative.*temperature={value}"):
         temperature(logits, value)
 
 

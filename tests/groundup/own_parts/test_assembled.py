@@ -273,8 +273,8 @@ def test_the_commands_compute_by_a_library_and_give_the_same(library, tmp_path, 
     assert texts[0] == texts[1]
     calls = sys.modules["somebodys"].calls
     assert calls[0] != 5 and calls.count(5) == 7, "norms by the library, and each token's choice"
-    assert main([*write, "--temperature", "0"]) == 2
-    assert "temperature must be positive" in capfd.readouterr().err
+    assert main([*write, "--temperature", "-1"]) == 2
+    assert "temperature must not be negative" in capfd.readouterr().err
     config = json.loads((tmp_path / "two" / "config.json").read_text())
     assert config["model"] == "DecoderOnly"
     assert config["notes"]["library"] == "somebodys"
