@@ -35,6 +35,7 @@ IMPORTED = (
     "torch",
     "torch._dynamo",  # what the first update of an optimizer imports
 )
+INSTEAD = "WARM_KERNELS_IMPORT"  # a book without torch need not wait for it
 LAUNCHER = "ipykernel_launcher"
 INLINE = "module://matplotlib_inline.backend_inline"
 NAME = "warm"
@@ -149,7 +150,7 @@ def serve(door: socket.socket) -> None:
     """Import everything, then fork a kernel for each request, until nobody is there to ask."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who has ended is gone; nobody waits for them
     os.environ["JPY_PARENT_PID"] = str(os.getpid())  # kernels read it when they are imported
-    for name in IMPORTED:
+    for name in os.environ.get(INSTEAD, " ".join(IMPORTED)).split():
         with contextlib.suppress(ImportError):  # a page that needs it will say so
             importlib.import_module(name)
     gc.collect()

@@ -75,7 +75,11 @@ class SmallBook:
         return subprocess.run(
             [sys.executable, "-m", "sphinx", "-W", "--keep-going", "pages", "out"],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": f"{EXTENSIONS}{os.pathsep}{BOOK}"},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{EXTENSIONS}{os.pathsep}{BOOK}",
+                "WARM_KERNELS_IMPORT": "ipykernel.kernelapp ipykernel.ipkernel",
+            },
             capture_output=True,
             text=True,
         )
