@@ -31,6 +31,7 @@ _TOGETHER = 6
 # Of the largest number: what differs by less is hardly seen among numbers of four digits.
 _VISIBLE = 0.01
 _LONG_NAME = 20
+_LONGEST = 1500  # characters of a case
 
 
 def attempt(
@@ -249,11 +250,12 @@ def smallest_example(
             results |= {"expected": oracle(*args)} if oracle is not None else {}
         except Exception:  # no time is left, or other sizes are needed
             break
-        if not shown or not _looks_right(*results.values()):
+        is_short = _count(args) + _count(results) <= _LONGEST // 3  # "0, " is the least
+        if is_short and (not shown or not _looks_right(*results.values())):
             given = zip(names_of(judge, oracle, len(args)), args, strict=True)
             rows = [*_with_settings_together(given), *((n, _show(v)) for n, v in results.items())]
             lines = _aligned(rows)
-            if sum(map(len, lines)) <= 1500 and max(map(len, lines)) < 1000:
+            if sum(map(len, lines)) <= _LONGEST and max(map(len, lines)) < 1000:
                 shown = "\n".join(["A small case to try it on:", *lines])
         if not _looks_right(*results.values()) and not is_recording():
             break
@@ -331,6 +333,15 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     except ValueError:  # a builtin of torch without a signature
         return []
     return [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+
+
+def _count(value: Any) -> int:
+    """Count the numbers of which a value consists."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        return sum(map(_count, value))
+    return value.numel() if isinstance(value, Tensor) else 1
 
 
 def _show(value: Any) -> str:
