@@ -189,7 +189,7 @@ class TestStableSoftmax:
         expect_agrees(subject, case, "logsumexp", forbidden_inputs, logsumexp_oracle, ROW_TOTALS)
 
     @points(1)
-    def test_gradients_flow_back_and_inputs_are_not_modified(self, subject, case):
+    def test_inputs_are_not_modified_and_gradients_flow_back_to_them(self, subject, case):
         functions = {
             "stable_softmax": softmax_oracle,
             "log_softmax": log_softmax_oracle,

@@ -295,7 +295,7 @@ class TestScaledDotProductAttention:
         )
 
     @points(1)
-    def test_gradients_flow_back_and_inputs_are_not_modified(self, subject, case):
+    def test_inputs_are_not_modified_and_gradients_flow_back_to_them(self, subject, case):
         expect_gradients(
             subject,
             case,

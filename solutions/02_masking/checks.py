@@ -787,7 +787,7 @@ class TestCheckPaddingInvariance:
         self.judge(subject, case, "the mask lets the first padded position through")
 
     @points(1)
-    def test_one_mask_shared_by_the_whole_batch_is_caught(self, subject, case):
+    def test_one_mask_for_the_whole_batch_is_caught(self, subject, case):
         self.judge(subject, case, "all sequences are masked like the longest in the batch")
 
     @points(1)

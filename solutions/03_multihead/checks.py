@@ -604,15 +604,15 @@ class TestCountAttention:
         expect_agrees(subject, case, "count_attention", inputs, count_oracle, returns)
 
     @points(1)
-    def test_the_flops_of_the_projections_match_torch(self, subject, case):
+    def test_the_operation_count_of_the_projections_matches_torch(self, subject, case):
         self.compare(subject, case, "maps")
 
     @points(2)
-    def test_the_flops_of_the_attention_products_match_torch(self, subject, case):
+    def test_the_operation_count_of_the_products_matches_torch(self, subject, case):
         self.compare(subject, case, "products")
 
     @points(1)
-    def test_at_break_even_projections_and_products_take_equal_flops(self, subject, case):
+    def test_at_break_even_projections_and_products_cost_the_same(self, subject, case):
         @oracle
         def right(d_model, num_heads, num_kv_heads):
             # Projections grow with the length, products with its square: length 1 gives the ratio.

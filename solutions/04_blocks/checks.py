@@ -92,7 +92,7 @@ class TestLayerNorm:
         expect_agrees(subject, case, "layer_norm", inputs, norm_oracle, TOKENS, **ROUNDED)
 
     @points(1)
-    def test_gradients_flow_back_and_inputs_are_not_modified(self, subject, case):
+    def test_inputs_are_not_modified_and_gradients_flow_back_to_them(self, subject, case):
         expect_gradients(
             subject, case, "layer_norm", norm_inputs, norm_oracle, wrt=["x", "gain", "bias"]
         )
@@ -983,11 +983,11 @@ def expect_same_logits(subject, case, layer):
 )
 class TestSwappedSublayer:
     @points(3)
-    def test_the_residual_stream_equals_that_of_the_trained_model(self, subject, case):
+    def test_the_residual_stream_of_the_trained_model_is_the_same(self, subject, case):
         expect_agrees(subject, case, "swapped_sublayer", swap_inputs, swap_oracle, TOKENS)
 
     @points(3)
-    def test_swapped_into_any_layer_it_gives_the_same_logits(self, subject, case):
+    def test_in_any_layer_the_logits_of_the_trained_model_are_the_same(self, subject, case):
         for layer in range(len(reader()[0].blocks)):
             expect_same_logits(subject, case, layer)
 
