@@ -990,10 +990,10 @@ class TestOneBlockThreeMasks:
         self.compare_masks(subject, case, "causal")
 
     @points(2)
-    def test_the_prefix_mask_allows_the_prefix_and_earlier_tokens(self, subject, case):
+    def test_the_prefix_is_bidirectional_and_the_rest_is_causal(self, subject, case):
         self.compare_masks(subject, case, "prefix")
 
-    @points(1, only_with="test_the_prefix_mask_allows_the_prefix_and_earlier_tokens")
+    @points(1, only_with="test_the_prefix_is_bidirectional_and_the_rest_is_causal")
     def test_extreme_prefix_lengths_give_the_other_two_masks(self, subject, case):
         def inputs(case):
             length = case.integer(4, 29)
@@ -1315,7 +1315,7 @@ class TestSwappedCrossAttention:
             expect_agrees(subject, case, "swapped_cross_attention", inputs, swap_oracle, FOUND)
 
     @points(3)
-    def test_the_logits_of_the_trained_model_are_the_same(self, subject, case):
+    def test_in_any_layer_the_logits_of_the_trained_model_are_the_same(self, subject, case):
         for layer in range(len(translator()[0].blocks)):
             expect_same_logits(subject, case, layer)
 
