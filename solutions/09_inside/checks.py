@@ -651,7 +651,9 @@ LARGEST = {
 SMALLEST = {"max_len": 8}
 PASSAGE = 3000
 """Characters of the held-out part that students measure on, from its beginning."""
-PASSAGES, PASSAGE_LENGTH = 8, 1500
+PASSAGES, PASSAGE_LENGTH = 8, 4000
+"""Passages of 1500 characters let the draw decide about a mark: the bits of one model, in terms of
+the 5-gram's, had a standard deviation of 0.018 over the draws; with 4000 it is 0.002."""
 MARKS = (1.0, 0.99, 0.98)
 """Shares of the 5-gram's bits. On the whole held-out part the first command of the notebook came
 to 0.965 of them, one with byte pairs to 0.953; on passages, which begin without context, models
