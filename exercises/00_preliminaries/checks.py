@@ -65,7 +65,7 @@ def integers(case, high, *shape):
 )
 class TestMeanOfRows:
     @points(1)
-    def test_each_row_has_its_mean(self, subject, case):
+    def test_each_entry_is_the_mean_of_its_row(self, subject, case):
         def inputs(case):
             return (case.normal(case.size("rows", 3), case.size("columns", 5)),)
 
@@ -150,32 +150,32 @@ ROW_TOTALS = {"totals": "rows"}
 )
 class TestStableSoftmax:
     @points(2)
-    def test_weights_sum_to_one_along_the_dimension_asked_for(self, subject, case):
+    def test_weights_are_a_softmax_along_the_given_dimension(self, subject, case):
         for dim in (0, 1, -1):
             expect_agrees(
                 subject, case, "stable_softmax", block_along(dim), softmax_oracle, WEIGHTS
             )
 
-    @points(1, only_with="test_weights_sum_to_one_along_the_dimension_asked_for")
-    def test_scores_around_1000_and_minus_1000_give_no_nan(self, subject, case):
+    @points(1, only_with="test_weights_are_a_softmax_along_the_given_dimension")
+    def test_scores_in_the_thousands_give_no_nan(self, subject, case):
         for inputs in (far_inputs, spread_inputs):
             expect_agrees(subject, case, "stable_softmax", inputs, softmax_oracle, ROW_WEIGHTS)
 
     @points(1)
-    def test_the_log_softmax_keeps_what_the_softmax_rounds_to_zero(self, subject, case):
+    def test_log_softmax_is_accurate_even_where_softmax_underflows(self, subject, case):
         returns = {"log_weights": "batch rows columns"}
         expect_agrees(subject, case, "log_softmax", block_along(1), log_softmax_oracle, returns)
         expect_agrees(subject, case, "log_softmax", spread_inputs, log_softmax_oracle, ROW_LOGS)
 
     @points(1)
-    def test_the_logarithm_of_the_sum_is_right_for_scores_of_any_size(self, subject, case):
+    def test_logsumexp_is_correct_for_scores_of_any_size(self, subject, case):
         returns = {"totals": "batch columns"}
         expect_agrees(subject, case, "logsumexp", block_along(1), logsumexp_oracle, returns)
         expect_agrees(subject, case, "logsumexp", far_inputs, logsumexp_oracle, ROW_TOTALS)
         expect_agrees(subject, case, "logsumexp", one_column, logsumexp_oracle, returns)
 
     @points(2)
-    def test_a_row_of_minus_infinity_gives_no_weight_to_anything(self, subject, case):
+    def test_rows_of_only_minus_infinity_give_zero_weights_and_no_nan(self, subject, case):
         expect_agrees(
             subject, case, "stable_softmax", forbidden_inputs, softmax_oracle, ROW_WEIGHTS
         )
@@ -183,7 +183,7 @@ class TestStableSoftmax:
         expect_agrees(subject, case, "logsumexp", forbidden_inputs, logsumexp_oracle, ROW_TOTALS)
 
     @points(1)
-    def test_gradients_flow_back_and_the_scores_stay_as_they_were(self, subject, case):
+    def test_inputs_are_not_modified_and_gradients_flow_back_to_them(self, subject, case):
         functions = {
             "stable_softmax": softmax_oracle,
             "log_softmax": log_softmax_oracle,
@@ -243,39 +243,37 @@ LOSS = {"loss": ""}
 )
 class TestCrossEntropy:
     @points(2)
-    def test_the_loss_is_the_mean_surprisal_at_the_targets(self, subject, case):
+    def test_the_loss_is_the_mean_surprisal_of_the_targets(self, subject, case):
         expect_agrees(subject, case, "cross_entropy", loss_inputs, loss_oracle, LOSS)
 
     @points(2)
-    def test_ignored_targets_neither_add_nor_divide(self, subject, case):
+    def test_ignored_targets_are_excluded_from_the_sum_and_the_count(self, subject, case):
         expect_agrees(subject, case, "cross_entropy", padded_inputs, loss_oracle, LOSS)
         inputs = with_an_empty_sequence
         expect_agrees(subject, case, "cross_entropy", inputs, loss_oracle, LOSS)
 
     @points(1)
-    def test_a_token_can_be_the_one_to_ignore(self, subject, case):
+    def test_the_ignore_index_may_be_a_token_id(self, subject, case):
         def inputs(case):
             return loss_inputs(case, lambda sequence, length: sequence, ignore_index=1)
 
         expect_agrees(subject, case, "cross_entropy", inputs, loss_oracle, LOSS)
 
     @points(1)
-    def test_being_sure_and_wrong_costs_what_it_costs(self, subject, case):
+    def test_a_confident_wrong_prediction_costs_its_full_loss(self, subject, case):
         def inputs(case):
             return loss_inputs(case, std=200.0)
 
         expect_agrees(subject, case, "cross_entropy", inputs, loss_oracle, LOSS)
 
     @points(1)
-    def test_every_sequence_is_divided_by_its_own_number_of_targets(self, subject, case):
+    def test_each_sequence_loss_is_averaged_over_its_own_targets(self, subject, case):
         returns = {"losses": "batch"}
         inputs = with_an_empty_sequence
         expect_agrees(subject, case, "sequence_losses", inputs, sequence_oracle, returns)
 
     @points(1)
-    def test_without_a_target_the_loss_is_zero_and_with_targets_it_can_be_learned_from(
-        self, subject, case
-    ):
+    def test_without_targets_the_loss_is_zero_and_gradients_are_correct(self, subject, case):
         def inputs(case):
             return loss_inputs(case, lambda sequence, length: length)
 
@@ -325,7 +323,7 @@ def scores_oracle(query, key):
 )
 class TestSplitHeads:
     @points(2)
-    def test_every_head_gets_a_piece_of_every_token(self, subject, case):
+    def test_each_head_gets_its_slice_of_the_features_of_every_token(self, subject, case):
         def inputs(case):
             batch, length = case.size("batch", 2), case.size("length", 5)
             num_heads, d_head = case.size("num_heads", 3), case.size("d_head", 4)
@@ -335,7 +333,7 @@ class TestSplitHeads:
         expect_agrees(subject, case, "split_heads", inputs, split_oracle, returns)
 
     @points(2)
-    def test_the_pieces_of_a_token_come_back_side_by_side(self, subject, case):
+    def test_the_heads_of_each_token_are_concatenated(self, subject, case):
         def inputs(case):
             batch, num_heads = case.size("batch", 2), case.size("num_heads", 3)
             return (case.normal(batch, num_heads, case.size("length", 5), case.size("d_head", 4)),)
@@ -344,7 +342,7 @@ class TestSplitHeads:
         expect_agrees(subject, case, "merge_heads", inputs, merge_oracle, returns)
 
     @points(1)
-    def test_time_comes_first_and_no_token_changes_its_sequence(self, subject, case):
+    def test_length_comes_before_batch_and_no_sequences_are_mixed(self, subject, case):
         def inputs(case):
             batch, length = case.size("batch", 2), case.size("length", 5)
             return (case.normal(batch, length, case.size("d_model", 3)),)
@@ -353,7 +351,7 @@ class TestSplitHeads:
         expect_agrees(subject, case, "time_first", inputs, transposed_oracle, returns)
 
     @points(2)
-    def test_each_head_compares_its_own_queries_with_its_own_keys(self, subject, case):
+    def test_each_head_scores_its_own_queries_against_its_own_keys(self, subject, case):
         def inputs(case):
             batch, heads = case.size("batch", 2), case.size("num_heads", 3)
             d_head = case.size("d_head", 4)
@@ -411,7 +409,7 @@ def held_out_oracle(log_probs, documents):
 )
 class TestBigram:
     @points(3)
-    def test_each_row_says_what_follows_a_token(self, subject, case):
+    def test_each_row_holds_smoothed_log_probabilities_of_the_next_token(self, subject, case):
         expect_agrees(
             subject,
             case,
@@ -422,11 +420,11 @@ class TestBigram:
         )
 
     @points(2)
-    def test_the_loss_is_the_mean_over_all_pairs_in_nats(self, subject, case):
+    def test_the_loss_is_the_mean_over_all_bigrams_in_nats(self, subject, case):
         expect_agrees(subject, case, "bigram_loss", held_out_inputs, held_out_oracle, LOSS)
 
     @points(1)
-    def test_a_model_that_knows_nothing_starts_where_it_must(self, subject, case):
+    def test_an_untrained_model_has_the_expected_initial_loss(self, subject, case):
         def inputs(case):
             return (case.integer(3, 60_000),)
 
@@ -496,34 +494,34 @@ FEATURES = {"y": "rows columns"}
 )
 class TestActivations:
     @points(1)
-    def test_a_sigmoid_can_be_turned_into_tanh(self, subject, case):
+    def test_tanh_by_sigmoid_equals_tanh(self, subject, case):
         expect_agrees(subject, case, "tanh_by_sigmoid", features, tanh_oracle, FEATURES)
 
     @points(1)
-    def test_silu_is_x_let_through_by_its_own_sigmoid(self, subject, case):
+    def test_silu_is_x_gated_by_its_own_sigmoid(self, subject, case):
         expect_agrees(subject, case, "silu", features, silu_oracle, FEATURES)
 
     @points(1)
-    def test_softplus_is_a_rounded_relu(self, subject, case):
+    def test_softplus_is_a_smooth_relu(self, subject, case):
         for inputs in (features, large_features):
             expect_agrees(subject, case, "softplus", inputs, softplus_oracle, FEATURES)
 
     @points(1)
-    def test_gelu_weighs_x_with_the_normal_distribution(self, subject, case):
+    def test_gelu_is_x_weighted_by_the_normal_distribution_function(self, subject, case):
         expect_agrees(subject, case, "gelu", features, gelu_oracle, FEATURES)
 
     @points(1)
-    def test_its_approximation_is_the_one_by_tanh(self, subject, case):
+    def test_gelu_tanh_is_the_tanh_approximation_of_gelu(self, subject, case):
         expect_agrees(subject, case, "gelu_tanh", features, gelu_tanh_oracle, FEATURES)
 
     @points(1)
-    def test_softplus_survives_1000_and_minus_1000(self, subject, case):
+    def test_softplus_does_not_overflow_at_1000_or_minus_1000(self, subject, case):
         args = subject, case, "softplus", extreme_features, softplus_oracle
         expect_agrees(*args, {"y": "width"})
         expect_gradients(*args, ["x"])
 
     @points(1)
-    def test_so_do_the_others(self, subject, case):
+    def test_the_other_functions_do_not_overflow_at_1000_or_minus_1000(self, subject, case):
         functions = {
             "tanh_by_sigmoid": tanh_oracle,
             "silu": silu_oracle,
@@ -602,7 +600,7 @@ CLASSIFIER = {"weights": "d_in classes", "bias": "classes"}
 )
 class TestGradientStep:
     @points(2)
-    def test_the_weights_of_a_logistic_regression_step_downhill(self, subject, case):
+    def test_logistic_regression_weights_take_one_gradient_step(self, subject, case):
         expect_agrees(
             subject,
             case,
@@ -614,11 +612,11 @@ class TestGradientStep:
         )
 
     @points(1)
-    def test_so_does_its_bias(self, subject, case):
+    def test_the_logistic_regression_bias_takes_one_gradient_step(self, subject, case):
         expect_agrees(subject, case, "gradient_step", logistic_inputs, logistic_oracle, LOGISTIC)
 
     @points(2)
-    def test_the_weights_of_a_softmax_classifier_step_downhill(self, subject, case):
+    def test_softmax_classifier_weights_take_one_gradient_step(self, subject, case):
         for inputs in (classifier_inputs, without_the_last_class):
             expect_agrees(
                 subject,
@@ -631,13 +629,19 @@ class TestGradientStep:
             )
 
     @points(1)
-    def test_so_do_its_biases(self, subject, case):
+    def test_softmax_classifier_biases_take_one_gradient_step(self, subject, case):
         expect_agrees(
             subject, case, "classifier_step", classifier_inputs, classifier_oracle, CLASSIFIER
         )
 
-    @points(1, only_with=("test_so_does_its_bias", "test_so_do_its_biases"))
-    def test_the_old_parameters_stay_as_they_were(self, subject, case):
+    @points(
+        1,
+        only_with=(
+            "test_the_logistic_regression_bias_takes_one_gradient_step",
+            "test_softmax_classifier_biases_take_one_gradient_step",
+        ),
+    )
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "gradient_step", logistic_inputs)
         expect_inputs_unchanged(subject, case, "classifier_step", classifier_inputs)
 
@@ -683,8 +687,8 @@ def dropout_oracle(x, noise, rate, training):
     deeper=True,
 )
 class TestMendedDropout:
-    @points(1, only_with="test_the_noise_decides_feature_by_feature")
-    def test_the_rate_is_the_share_that_is_dropped(self, subject, case):
+    @points(1, only_with="test_the_noise_decides_which_features_are_dropped")
+    def test_the_rate_is_the_fraction_of_features_dropped(self, subject, case):
         def law(output, x, noise, rate, training):
             if output.shape != x.shape:
                 return f"output has shape {tuple(output.shape)}, expected {tuple(x.shape)}"
@@ -698,8 +702,8 @@ class TestMendedDropout:
 
         expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
 
-    @points(1, only_with="test_the_noise_decides_feature_by_feature")
-    def test_the_expected_value_stays_what_it_was(self, subject, case):
+    @points(1, only_with="test_the_noise_decides_which_features_are_dropped")
+    def test_the_expected_value_is_preserved(self, subject, case):
         def law(output, x, noise, rate, training):
             mean = float(output.mean())
             if not abs(mean - 1) < 1e-6:
@@ -709,7 +713,7 @@ class TestMendedDropout:
         expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
 
     @points(1)
-    def test_the_noise_decides_feature_by_feature(self, subject, case):
+    def test_the_noise_decides_which_features_are_dropped(self, subject, case):
         expect_agrees(
             subject,
             case,
@@ -719,12 +723,12 @@ class TestMendedDropout:
             {"output": "length d_model"},
         )
 
-    @points(1, only_with="test_the_noise_decides_feature_by_feature")
-    def test_the_features_of_whoever_called_stay_as_they_were(self, subject, case):
+    @points(1, only_with="test_the_noise_decides_which_features_are_dropped")
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "mended_dropout", dropout_inputs)
 
-    @points(1, only_with="test_the_noise_decides_feature_by_feature")
-    def test_in_evaluation_nothing_happens(self, subject, case):
+    @points(1, only_with="test_the_noise_decides_which_features_are_dropped")
+    def test_in_evaluation_mode_the_output_equals_the_input(self, subject, case):
         def inputs(case):
             return dropout_inputs(case, training=False)
 
@@ -805,15 +809,15 @@ def of_broadcasting_shapes(case):
 )
 class TestCheckSoftmax:
     @points(1)
-    def test_rounding_is_forgiven_and_a_wrong_number_is_not(self, subject, case):
+    def test_agree_accepts_rounding_errors_and_rejects_wrong_numbers(self, subject, case):
         for inputs in (*map(off_by, (5e-6, 1e-4, 0.01, -0.01)), large_and_off):
             self.judge_agreement(subject, case, inputs)
         # In random order, so that answers which ignore the numbers are wrong.
         for inputs in case.shuffled(5 * [off_by(5e-6), off_by(0.01)]):
             self.judge_agreement(subject, case, inputs)
 
-    @points(1, only_with="test_rounding_is_forgiven_and_a_wrong_number_is_not")
-    def test_nan_and_another_shape_never_agree(self, subject, case):
+    @points(1, only_with="test_agree_accepts_rounding_errors_and_rejects_wrong_numbers")
+    def test_agree_rejects_nan_and_different_shapes(self, subject, case):
         self.judge_agreement(subject, case, off_by(float("nan")))
         # At this point the function has returned False for a single NaN.
         others = [mistake for mistake in case.mistakes if mistake.name != "NanAgrees"]
@@ -831,15 +835,15 @@ class TestCheckSoftmax:
         )
 
     @points(1)
-    def test_scores_that_are_cut_off_are_caught(self, subject, case):
+    def test_clamped_scores_are_caught(self, subject, case):
         self.judge(subject, case, "large scores are clamped at 50")
 
     @points(1)
-    def test_a_dimension_that_is_ignored_is_caught(self, subject, case):
+    def test_an_ignored_dim_argument_is_caught(self, subject, case):
         self.judge(subject, case, "dim is ignored: the last axis is always used")
 
     @points(1)
-    def test_another_base_is_caught(self, subject, case):
+    def test_a_softmax_with_a_base_other_than_e_is_caught(self, subject, case):
         self.judge(subject, case, "2 is raised to the scores instead of e")
 
     def judge(self, subject, case, bug):

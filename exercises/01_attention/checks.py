@@ -76,7 +76,7 @@ class TestKernelRegression:
         expect_agrees(subject, case, "kernel_regression", far_inputs, gaussian_oracle, OUTPUT)
 
     @points(1)
-    def test_the_scale_makes_dot_products_agree_when_keys_are_equally_long(self, subject, case):
+    def test_for_keys_of_equal_norm_the_scale_gives_the_same_weights(self, subject, case):
         def inputs(case):
             return (0.5 + float(case.uniform(high=4.0)),)
 
@@ -114,21 +114,21 @@ def some_queries_short(case):
 )
 class TestSoftLookup:
     @points(2)
-    def test_better_matching_keys_weigh_more(self, subject, case):
+    def test_values_are_averaged_with_softmax_weights(self, subject, case):
         def inputs(case):
             return *attention_inputs(case), 0.7
 
         expect_agrees(subject, case, "soft_lookup", inputs, lookup_oracle, OUTPUT)
 
     @points(1)
-    def test_a_hot_lookup_is_nearly_the_plain_mean(self, subject, case):
+    def test_a_high_temperature_gives_nearly_the_plain_mean(self, subject, case):
         def inputs(case):
             return *attention_inputs(case), 30.0
 
         expect_agrees(subject, case, "soft_lookup", inputs, lookup_oracle, OUTPUT)
 
     @points(1)
-    def test_a_cold_lookup_does_not_overflow(self, subject, case):
+    def test_a_low_temperature_does_not_overflow(self, subject, case):
         def inputs(case):
             # The first queries are so short that even the cold softmax stays soft.
             return *some_queries_short(case), 1e-3
@@ -136,7 +136,7 @@ class TestSoftLookup:
         expect_agrees(subject, case, "soft_lookup", inputs, lookup_oracle, OUTPUT)
 
     @points(1)
-    def test_at_temperature_zero_the_best_key_wins(self, subject, case):
+    def test_temperature_zero_returns_the_value_of_the_best_key(self, subject, case):
         def inputs(case):
             return *some_queries_short(case), 0.0
 
@@ -184,7 +184,7 @@ class TestRawScores:
         )
 
     @points(1)
-    def test_one_matrix_holds_all_there_is_to_a_score(self, subject, case):
+    def test_the_mixing_matrix_alone_determines_the_scores(self, subject, case):
         @handed_out
         def right(w_query, w_key):
             ...
@@ -199,7 +199,7 @@ class TestRawScores:
         )
 
     @points(1)
-    def test_asymmetry_is_zero_for_symmetric_scores_and_ignores_their_size(self, subject, case):
+    def test_asymmetry_is_relative_to_the_norm_of_the_scores(self, subject, case):
         def inputs(case):
             length = case.size("length", 5, smallest=2)
             return (3.0 * case.normal(length, length),)
@@ -263,7 +263,7 @@ class TestScaledDotProductAttention:
         )
 
     @points(1)
-    def test_any_number_of_leading_axes_will_do(self, subject, case):
+    def test_any_number_of_leading_axes_works(self, subject, case):
         def inputs(case):
             return tuple(tensor[0, 0] for tensor in head_inputs(case))
 
@@ -285,7 +285,7 @@ class TestScaledDotProductAttention:
         )
 
     @points(1)
-    def test_gradients_flow_back_and_inputs_stay_as_they_were(self, subject, case):
+    def test_inputs_are_not_modified_and_gradients_flow_back_to_them(self, subject, case):
         expect_gradients(
             subject,
             case,
@@ -324,7 +324,7 @@ def entropy_oracle(weights):
 )
 class TestLogitStd:
     @points(1)
-    def test_the_spread_grows_with_the_root_of_the_width(self, subject, case):
+    def test_the_standard_deviation_grows_with_the_root_of_d_head(self, subject, case):
         def inputs(case):
             tenths = case.integer(1, 29)
             return case.integer(2, 200), (
@@ -338,7 +338,7 @@ class TestLogitStd:
         expect_agrees(subject, case, "logit_std", inputs, right, {"standard deviation": ""})
 
     @points(1)
-    def test_the_tails_are_heavier_than_those_of_a_normal(self, subject, case):
+    def test_excess_kurtosis_is_positive_and_depends_on_d_head(self, subject, case):
         def inputs(case):
             return (case.integer(1, 200),)
 
@@ -349,7 +349,7 @@ class TestLogitStd:
         expect_agrees(subject, case, "excess_kurtosis", inputs, right_kurtosis, {"kurtosis": ""})
 
     @points(1)
-    def test_entropy_is_counted_in_nats_row_by_row(self, subject, case):
+    def test_entropy_is_in_nats_and_computed_for_each_row(self, subject, case):
         expect_agrees(
             subject,
             case,
@@ -360,7 +360,7 @@ class TestLogitStd:
         )
 
     @points(1)
-    def test_a_weight_of_zero_adds_nothing(self, subject, case):
+    def test_a_weight_of_zero_adds_nothing_to_the_entropy(self, subject, case):
         def inputs(case):
             weights = weight_rows(case)
             weights[-1] = 0.0
@@ -419,8 +419,8 @@ ROW = {"scores": "k_len", "weights": "k_len", "output": "d_value"}
     deeper=True,
 )
 class TestWorkedRow:
-    @points(2, only_with="test_any_other_row_is_right_too")
-    def test_the_printed_row_is_right_to_four_digits(self, subject, case):
+    @points(2, only_with="test_other_rows_are_computed_correctly")
+    def test_the_printed_row_is_computed_correctly(self, subject, case):
         def inputs(case):
             return tuple(
                 torch.tensor(numbers, dtype=torch.float64)
@@ -430,7 +430,7 @@ class TestWorkedRow:
         expect_agrees(subject, case, "worked_row", inputs, row_oracle, ROW)
 
     @points(1)
-    def test_any_other_row_is_right_too(self, subject, case):
+    def test_other_rows_are_computed_correctly(self, subject, case):
         def inputs(case):
             k_len, d_head, d_value = case.size("k_len", 6), case.size("d_head", 3), 5
             return case.normal(d_head), case.normal(k_len, d_head), case.normal(k_len, d_value)
@@ -438,7 +438,7 @@ class TestWorkedRow:
         expect_agrees(subject, case, "worked_row", inputs, row_oracle, ROW)
 
     @points(2)
-    def test_keys_are_ranked_by_dot_product_and_by_direction(self, subject, case):
+    def test_keys_are_ranked_by_dot_product_and_by_cosine_similarity(self, subject, case):
         def inputs(case):
             k_len, d_head = case.size("k_len", 11, smallest=3), case.size("d_head", 3, smallest=2)
             lengths = case.uniform(k_len, 1, low=0.2, high=3.0)
@@ -479,15 +479,15 @@ class TestCheckConvexHull:
         self.judge_hull(subject, case, "the weights sum to 1, and some are negative")
 
     @points(1)
-    def test_values_that_are_cut_off_are_caught(self, subject, case):
+    def test_clamped_values_are_caught(self, subject, case):
         self.judge_map(subject, case, "negative features of the values are clamped to 0")
 
     @points(1)
-    def test_values_that_are_normalised_are_caught(self, subject, case):
+    def test_normalised_values_are_caught(self, subject, case):
         self.judge_map(subject, case, "every value is rescaled to length 1")
 
     @points(1)
-    def test_a_constant_in_the_output_is_caught(self, subject, case):
+    def test_a_constant_added_to_the_output_is_caught(self, subject, case):
         self.judge_map(subject, case, "a constant is added to the output")
 
     def judge_hull(self, subject, case, bug):
@@ -537,19 +537,19 @@ GRADIENTS = {
 )
 class TestAttentionBackward:
     @points(1)
-    def test_values_receive_their_share_of_the_gradient(self, subject, case):
+    def test_the_gradient_with_respect_to_the_values_is_correct(self, subject, case):
         self.compare(subject, case, "grad_value")
 
     @points(2)
-    def test_the_gradient_by_the_queries_is_right(self, subject, case):
+    def test_the_gradient_with_respect_to_the_queries_is_correct(self, subject, case):
         self.compare(subject, case, "grad_query")
 
     @points(2)
-    def test_the_gradient_by_the_keys_is_right(self, subject, case):
+    def test_the_gradient_with_respect_to_the_keys_is_correct(self, subject, case):
         self.compare(subject, case, "grad_key")
 
     @points(2)
-    def test_the_output_moves_with_the_query_by_a_covariance(self, subject, case):
+    def test_the_jacobian_with_respect_to_the_query_is_correct(self, subject, case):
         def inputs(case):
             return tuple(tensor[0] for tensor in attention_inputs(case))
 
@@ -586,7 +586,7 @@ class TestAttentionBackward:
 )
 class TestMendedAttention:
     @points(2)
-    def test_the_output_is_that_of_scaled_attention(self, subject, case):
+    def test_the_output_equals_scaled_dot_product_attention(self, subject, case):
         expect_agrees(
             subject,
             case,
@@ -597,7 +597,7 @@ class TestMendedAttention:
         )
 
     @points(1)
-    def test_wide_heads_do_not_collapse_onto_one_key(self, subject, case):
+    def test_the_softmax_does_not_saturate_in_wide_heads(self, subject, case):
         def inputs(case):
             q_len, k_len, d_head = case.size("q_len", 3), case.size("k_len", 11), 256
             return (
@@ -652,7 +652,7 @@ def mixing_oracle(weights, tokens, w_value, b_value):
 )
 class TestProjectAfterMixing:
     @points(1)
-    def test_averages_are_projected_as_before(self, subject, case):
+    def test_rows_that_sum_to_one_give_the_original_output(self, subject, case):
         expect_agrees(
             subject,
             case,
@@ -663,7 +663,7 @@ class TestProjectAfterMixing:
         )
 
     @points(2)
-    def test_a_row_that_sums_to_less_gets_less_of_the_bias(self, subject, case):
+    def test_a_row_that_sums_to_less_than_one_gets_less_of_the_bias(self, subject, case):
         def inputs(case):
             weights, *rest = mixing_inputs(case)
             keep = torch.linspace(1.0, 0.0, len(weights), dtype=torch.float64)

@@ -53,7 +53,7 @@ MASK = {"mask": "q_len k_len"}
 )
 class TestCausalMask:
     @points(2)
-    def test_a_query_sees_itself_and_what_came_before(self, subject, case):
+    def test_a_query_attends_to_itself_and_to_earlier_keys(self, subject, case):
         def inputs(case):
             length = case.size("length", case.integer(4, 40))
             return length, length
@@ -61,7 +61,7 @@ class TestCausalMask:
         expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK, draws=3)
 
     @points(2)
-    def test_the_last_query_sees_every_key_when_some_keys_came_first(self, subject, case):
+    def test_with_more_keys_than_queries_the_last_query_attends_to_all(self, subject, case):
         def inputs(case):
             q_len = case.size("q_len", case.integer(2, 13))
             return q_len, q_len + case.size("earlier", case.integer(2, 13))
@@ -69,7 +69,7 @@ class TestCausalMask:
         expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK, draws=3)
 
     @points(1)
-    def test_a_single_new_query_sees_all(self, subject, case):
+    def test_a_single_new_query_attends_to_every_key(self, subject, case):
         def inputs(case):
             return 1, case.size("k_len", case.integer(3, 40))
 
@@ -103,7 +103,7 @@ PADDING = {"mask": "batch 1 1 k_len"}
 )
 class TestPaddingMask:
     @points(2)
-    def test_the_real_tokens_of_each_sequence_are_allowed(self, subject, case):
+    def test_only_the_real_tokens_of_each_sequence_are_allowed(self, subject, case):
         def inputs(case):
             batch, k_len = (
                 case.size("batch", 3),
@@ -116,7 +116,7 @@ class TestPaddingMask:
         expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING)
 
     @points(1)
-    def test_a_batch_may_be_padded_further_than_its_longest_sequence(self, subject, case):
+    def test_a_batch_may_be_padded_beyond_its_longest_sequence(self, subject, case):
         def inputs(case):
             batch, longest = (
                 case.size("batch", 2),
@@ -128,7 +128,7 @@ class TestPaddingMask:
         expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING)
 
     @points(1)
-    def test_a_full_and_an_empty_sequence_are_no_exception(self, subject, case):
+    def test_full_and_empty_sequences_are_masked_correctly(self, subject, case):
         def inputs(case):
             k_len = case.size("k_len", case.integer(6, 29), smallest=2)
             return torch.tensor([k_len, 0, case.integer(1, k_len - 1)]), k_len
@@ -220,7 +220,7 @@ BATCH_MASK = {"mask": "batch 1 length length"}
 )
 class TestCombineMasks:
     @points(1)
-    def test_a_window_hides_what_lies_too_far_back(self, subject, case):
+    def test_a_window_masks_keys_that_are_too_far_back(self, subject, case):
         def inputs(case):
             length = case.size("length", case.integer(7, 19), smallest=3)
             return length, case.size("window", case.integer(2, 6))
@@ -229,13 +229,13 @@ class TestCombineMasks:
         expect_agrees(subject, case, "window_mask", inputs, window_oracle, returns, draws=3)
 
     @points(1)
-    def test_texts_in_one_sequence_do_not_see_one_another(self, subject, case):
+    def test_documents_in_one_sequence_do_not_attend_to_each_other(self, subject, case):
         expect_agrees(
             subject, case, "document_mask", interrupted_documents, document_oracle, BATCH_MASK
         )
 
     @points(2)
-    def test_a_prefix_is_read_both_ways_and_the_rest_is_causal(self, subject, case):
+    def test_the_prefix_is_bidirectional_and_the_rest_is_causal(self, subject, case):
         def inputs(case):
             batch, length = case.size("batch", 3), case.size("length", 7, smallest=3)
             return draw_lengths(case, batch, length - 2, shortest=0), length
@@ -243,7 +243,7 @@ class TestCombineMasks:
         expect_agrees(subject, case, "prefix_mask", inputs, prefix_oracle, BATCH_MASK)
 
     @points(3)
-    def test_what_any_mask_hides_stays_hidden(self, subject, case):
+    def test_a_key_is_allowed_only_if_every_mask_allows_it(self, subject, case):
         try:
             expect_agrees(subject, case, "combine_masks", mask_inputs, all_oracle, BATCH_MASK)
         except CheckFailed as failed:
@@ -310,23 +310,23 @@ WEIGHTS = {"weights": "batch heads q_len k_len"}
 )
 class TestMaskedSoftmax:
     @points(2)
-    def test_the_allowed_keys_share_everything(self, subject, case):
+    def test_weights_are_a_softmax_over_the_allowed_keys(self, subject, case):
         expect_agrees(subject, case, "masked_softmax", softmax_inputs, masked_oracle, WEIGHTS)
 
     @points(1)
-    def test_a_row_without_allowed_keys_gives_zeros(self, subject, case):
+    def test_a_fully_masked_row_gives_zero_weights(self, subject, case):
         expect_agrees(
             subject, case, "masked_softmax", inputs_with_an_empty_row, masked_oracle, WEIGHTS
         )
 
     @points(1)
-    def test_a_hidden_key_is_not_heard_however_loud(self, subject, case):
+    def test_masked_keys_have_no_effect_even_with_huge_scores(self, subject, case):
         expect_agrees(
             subject, case, "masked_softmax", inputs_with_loud_hidden_keys, masked_oracle, WEIGHTS
         )
 
     @points(2)
-    def test_gradients_are_right_and_never_nan(self, subject, case):
+    def test_gradients_are_correct_and_never_nan(self, subject, case):
         def request(case):
             scores, mask = inputs_with_an_empty_row(case)
             cotangent = case.normal(*scores.shape)
@@ -351,11 +351,11 @@ class TestMaskedSoftmax:
         expect_inputs_unchanged(subject, case, "masked_softmax", inputs_with_an_empty_row)
 
     @points(1)
-    def test_float16_is_enough(self, subject, case):
+    def test_float16_scores_give_accurate_float16_weights(self, subject, case):
         self.in_half_precision(subject, case, torch.float16, 5e-3)
 
     @points(1)
-    def test_bfloat16_is_enough(self, subject, case):
+    def test_bfloat16_scores_give_accurate_bfloat16_weights(self, subject, case):
         self.in_half_precision(subject, case, torch.bfloat16, 4e-2)
 
     def in_half_precision(self, subject, case, dtype, tolerance):
@@ -472,28 +472,28 @@ def all_audits(subject, case, who):
 )
 class TestCausalityAudit:
     @points(2)
-    def test_a_causal_model_gives_a_lower_triangle(self, subject, case):
+    def test_a_causal_model_gives_a_lower_triangular_matrix(self, subject, case):
         expect_audit(subject, case, "looks back only")
 
     @points(1)
-    def test_a_mask_that_is_missing_in_evaluation_is_seen(self, subject, case):
+    def test_a_mask_missing_in_evaluation_mode_is_detected(self, subject, case):
         expect_audit(subject, case, "is masked only in training, and is audited in evaluation")
 
     @points(1)
-    def test_one_step_ahead_is_seen(self, subject, case):
+    def test_a_dependence_on_the_next_token_is_detected(self, subject, case):
         expect_audit(subject, case, "sees one token ahead")
 
     @points(1)
-    def test_statistics_over_tokens_are_seen(self, subject, case):
+    def test_normalisation_over_tokens_is_detected(self, subject, case):
         expect_audit(subject, case, "normalises over the tokens")
 
     @points(1)
-    def test_each_output_has_a_row_of_its_own(self, subject, case):
+    def test_each_row_shows_exactly_the_inputs_that_its_output_uses(self, subject, case):
         descriptions = ["sees the newest three tokens", "sees only the previous token"]
         expect_audit(subject, case, *descriptions)
 
     @points(1)
-    def test_a_faint_influence_counts_and_rounding_does_not(self, subject, case):
+    def test_a_weak_dependence_counts_and_rounding_error_does_not(self, subject, case):
         descriptions = [
             "depends only weakly on earlier tokens",
             "looks back only, but its fourteenth digit depends on all tokens",
@@ -501,7 +501,7 @@ class TestCausalityAudit:
         expect_audit(subject, case, *descriptions)
 
     @points(2)
-    def test_an_influence_cannot_hide_among_the_features(self, subject, case):
+    def test_a_dependence_in_any_feature_or_direction_is_detected(self, subject, case):
         expect_audit(
             subject,
             case,
@@ -557,7 +557,7 @@ def difference_oracle(first, second, lengths):
 )
 class TestCheckPaddingInvariance:
     @points(1)
-    def test_results_are_compared_where_tokens_are_real(self, subject, case):
+    def test_results_are_compared_only_at_real_tokens(self, subject, case):
         name, returns = "largest_difference", {"difference": ""}
         try:
             expect_agrees(subject, case, name, with_nan_in_the_padding, difference_oracle, returns)
@@ -569,7 +569,7 @@ class TestCheckPaddingInvariance:
             alike = answering_alike([request], subject, failed.mistakes)
             raise CheckFailed(failed.problem, alike, failed.example) from None
 
-    @points(1, only_with="test_results_are_compared_where_tokens_are_real")
+    @points(1, only_with="test_results_are_compared_only_at_real_tokens")
     def test_nan_at_a_real_token_is_an_infinite_difference(self, subject, case):
         def inputs(case):
             first, second, lengths = difference_inputs(case)
@@ -586,11 +586,11 @@ class TestCheckPaddingInvariance:
         self.judge(subject, case, "padding is attended to like any token")
 
     @points(1)
-    def test_a_mask_of_the_wrong_polarity_is_caught(self, subject, case):
+    def test_an_inverted_mask_is_caught(self, subject, case):
         self.judge(subject, case, "the mask hides the real tokens and shows the padding")
 
     @points(1)
-    def test_a_mask_that_is_one_too_long_is_caught(self, subject, case):
+    def test_a_mask_that_is_one_token_too_long_is_caught(self, subject, case):
         self.judge(subject, case, "the mask lets the first padded position through")
 
     @points(1)
@@ -606,11 +606,11 @@ class TestCheckPaddingInvariance:
         self.judge(subject, case, "positions are counted from the padded end")
 
     @points(1)
-    def test_batch_mates_that_are_heard_are_caught(self, subject, case):
+    def test_a_dependence_on_the_rest_of_the_batch_is_caught(self, subject, case):
         self.judge(subject, case, "a sequence depends on the others in its batch")
 
     @points(1)
-    def test_nan_is_caught(self, subject, case):
+    def test_nan_in_padded_sequences_is_caught(self, subject, case):
         self.judge(subject, case, "sequences with padding give NaN")
 
     def judge(self, subject, case, bug):
@@ -683,15 +683,15 @@ def online_oracle(query, key, value, mask, block_size):
 )
 class TestOnlineSoftmaxAttention:
     @points(2)
-    def test_a_block_is_taken_in_at_the_right_scale(self, subject, case):
+    def test_a_new_block_is_added_at_the_correct_scale(self, subject, case):
         expect_agrees(subject, case, "update", block_inputs, update_oracle, STATE)
 
     @points(1)
-    def test_a_hidden_block_changes_nothing(self, subject, case):
+    def test_a_fully_masked_block_has_no_effect(self, subject, case):
         expect_agrees(subject, case, "update", masked_block_inputs, update_oracle, STATE)
 
     @points(2)
-    def test_blocks_give_what_all_keys_at_once_give(self, subject, case):
+    def test_processing_in_blocks_equals_attention_over_all_keys(self, subject, case):
         expect_agrees(
             subject, case, "online_softmax_attention", online_inputs, online_oracle, AVERAGES
         )
@@ -706,7 +706,7 @@ class TestOnlineSoftmaxAttention:
         expect_agrees(subject, case, "online_softmax_attention", inputs, online_oracle, AVERAGES)
 
     @points(1)
-    def test_hidden_first_blocks_and_empty_rows_give_no_nan(self, subject, case):
+    def test_masked_first_blocks_and_fully_masked_rows_give_no_nan(self, subject, case):
         def inputs(case):
             query, key, value, mask, block_size = online_inputs(case)
             mask[:2, :block_size] = False
@@ -751,12 +751,12 @@ def padded_causal_oracle(query, key, value, lengths):
 )
 class TestMendedMasks:
     @points(2)
-    def test_a_query_sees_real_tokens_up_to_itself(self, subject, case):
+    def test_a_query_attends_only_to_real_tokens_up_to_itself(self, subject, case):
         returns = {"output": "batch length d_value"}
         expect_agrees(subject, case, "mended_masks", padded_inputs, padded_causal_oracle, returns)
 
     @points(1)
-    def test_a_batch_without_padding_is_still_causal(self, subject, case):
+    def test_attention_without_padding_is_still_causal(self, subject, case):
         def inputs(case):
             query, key, value, lengths = padded_inputs(case)
             return query, key, value, torch.full_like(lengths, query.shape[1])
@@ -783,7 +783,7 @@ def column_oracle(query, key, value):
 )
 class TestMendedColumns:
     @points(3)
-    def test_a_column_sees_itself_and_what_stands_to_its_left(self, subject, case):
+    def test_each_column_attends_to_itself_and_to_earlier_columns(self, subject, case):
         def inputs(case):
             length = case.size("length", 5, smallest=2)
             d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
@@ -823,15 +823,15 @@ def mode_inputs(training, cached):
 )
 class TestMendedModes:
     @points(1)
-    def test_in_training_nothing_changes(self, subject, case):
+    def test_attention_is_causal_in_training_mode(self, subject, case):
         self.compare(subject, case, mode_inputs(training=True, cached=False))
 
     @points(2)
-    def test_a_whole_text_is_not_read_ahead_in_evaluation(self, subject, case):
+    def test_attention_is_causal_in_evaluation_mode(self, subject, case):
         self.compare(subject, case, mode_inputs(training=False, cached=False))
 
     @points(1)
-    def test_new_queries_see_the_keys_that_were_kept(self, subject, case):
+    def test_new_queries_attend_to_the_cached_keys(self, subject, case):
         for training in (False, True):
             self.judge_kept(subject, case, training)
 
@@ -881,7 +881,7 @@ def map_oracle(x, w_query, w_key, w_value, mask):
 )
 class TestMendedMaps:
     @points(1)
-    def test_the_first_map_is_that_of_the_first_layer(self, subject, case):
+    def test_the_attention_weights_of_the_first_layer_are_correct(self, subject, case):
         def inputs(case):
             x, w_query, w_key, w_value, mask = map_inputs(case)
             return x, w_query[:1], w_key[:1], w_value[:1], mask
@@ -889,7 +889,7 @@ class TestMendedMaps:
         self.compare(subject, case, inputs)
 
     @points(2)
-    def test_deeper_maps_are_those_that_the_model_uses(self, subject, case):
+    def test_the_attention_weights_of_deeper_layers_are_correct(self, subject, case):
         self.compare(subject, case, map_inputs)
         expect_inputs_unchanged(subject, case, "mended_maps", map_inputs)
 
@@ -953,16 +953,16 @@ def expect_kept(subject, case, device, dtype):
 )
 class TestMendedDevice:
     @points(1)
-    def test_the_numbers_stay_what_they_were(self, subject, case):
+    def test_the_output_values_are_unchanged(self, subject, case):
         returns = {"output": "batch q_len d_value"}
         for fade in (0.5, 0.0):
             inputs = functools.partial(device_inputs, fade=fade)
             expect_agrees(subject, case, "mended_device", inputs, device_oracle, returns)
 
-    @points(2, only_with="test_the_numbers_stay_what_they_were")
+    @points(2, only_with="test_the_output_values_are_unchanged")
     def test_it_runs_on_the_device_of_its_inputs(self, subject, case):
         expect_kept(subject, case, "meta", "float32")
 
-    @points(2, only_with="test_the_numbers_stay_what_they_were")
+    @points(2, only_with="test_the_output_values_are_unchanged")
     def test_it_computes_in_the_dtype_of_its_inputs(self, subject, case):
         expect_kept(subject, case, "cpu", "bfloat16")

@@ -72,15 +72,15 @@ HEAD = {"output": "batch length d_head"}
 )
 class TestSelfAttentionHead:
     @points(2)
-    def test_every_token_collects_values_of_all_tokens(self, subject, case):
+    def test_each_token_gets_a_weighted_average_of_all_values(self, subject, case):
         expect_agrees(subject, case, "SelfAttentionHead", head_inputs, head_oracle, HEAD)
 
     @points(2)
-    def test_a_mask_hides_keys_from_queries(self, subject, case):
+    def test_masked_keys_have_no_effect(self, subject, case):
         expect_agrees(subject, case, "SelfAttentionHead", masked_head_inputs, head_oracle, HEAD)
 
     @points(1)
-    def test_gradients_flow_back_to_the_tokens(self, subject, case):
+    def test_gradients_flow_back_to_the_inputs(self, subject, case):
         expect_gradients(
             subject, case, "SelfAttentionHead", masked_head_inputs, head_oracle, wrt=["x"]
         )
@@ -130,15 +130,15 @@ MODEL = {"output": "batch length d_model"}
 )
 class TestLoopOfHeads:
     @points(2)
-    def test_what_the_heads_found_is_mixed_by_the_output_map(self, subject, case):
+    def test_the_output_projection_mixes_the_concatenated_heads(self, subject, case):
         expect_agrees(subject, case, "loop_of_heads", loop_inputs, loop_oracle, MODEL)
 
     @points(2)
-    def test_the_mask_holds_for_every_head(self, subject, case):
+    def test_the_mask_applies_to_every_head(self, subject, case):
         expect_agrees(subject, case, "loop_of_heads", masked_loop_inputs, loop_oracle, MODEL)
 
-    @points(1, only_with="test_the_mask_holds_for_every_head")
-    def test_inputs_stay_as_they_were(self, subject, case):
+    @points(1, only_with="test_the_mask_applies_to_every_head")
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "loop_of_heads", masked_loop_inputs)
 
 
@@ -194,15 +194,15 @@ LAYER = {"output": "batch q_len d_model"}
 )
 class TestMultiHeadAttention:
     @points(3)
-    def test_it_computes_what_a_loop_of_heads_computes(self, subject, case):
+    def test_the_output_equals_that_of_a_loop_over_heads(self, subject, case):
         expect_agrees(subject, case, "MultiHeadAttention", layer_inputs, layer_oracle, LAYER)
 
     @points(2)
-    def test_a_context_of_another_length_answers(self, subject, case):
+    def test_keys_and_values_come_from_a_context_of_another_length(self, subject, case):
         expect_agrees(subject, case, "MultiHeadAttention", cross_inputs, layer_oracle, LAYER)
 
     @points(1)
-    def test_one_mask_holds_for_all_sequences_and_heads(self, subject, case):
+    def test_one_mask_applies_to_all_sequences_and_heads(self, subject, case):
         def inputs(case):
             settings, weights, x, context = cross_inputs(case)
             mask = random_mask(case, x.shape[1], context.shape[1])
@@ -211,11 +211,11 @@ class TestMultiHeadAttention:
         expect_agrees(subject, case, "MultiHeadAttention", inputs, layer_oracle, LAYER)
 
     @points(1)
-    def test_each_sequence_keeps_its_own_mask(self, subject, case):
+    def test_a_mask_per_sequence_applies_to_all_of_its_heads(self, subject, case):
         self.compare_with_own_masks(subject, case, batch=None)
 
     @points(1)
-    def test_each_sequence_keeps_its_own_mask_if_there_are_as_many_heads(self, subject, case):
+    def test_a_mask_per_sequence_works_when_batch_equals_num_heads(self, subject, case):
         self.compare_with_own_masks(subject, case, batch=lambda heads: heads)
 
     def compare_with_own_masks(self, subject, case, batch):
@@ -270,21 +270,21 @@ CIRCUITS = {"w_qk": "num_heads d_model d_model", "w_ov": "num_heads d_model d_mo
 )
 class TestHeadCircuits:
     @points(2)
-    def test_one_matrix_per_head_is_behind_its_scores(self, subject, case):
+    def test_one_matrix_per_head_gives_its_scores(self, subject, case):
         self.compare(subject, case, "w_qk")
 
     @points(2)
-    def test_one_matrix_per_head_says_what_it_writes(self, subject, case):
+    def test_one_matrix_per_head_gives_its_output(self, subject, case):
         self.compare(subject, case, "w_ov")
 
     @points(
         1,
         only_with=(
-            "test_one_matrix_per_head_is_behind_its_scores",
-            "test_one_matrix_per_head_says_what_it_writes",
+            "test_one_matrix_per_head_gives_its_scores",
+            "test_one_matrix_per_head_gives_its_output",
         ),
     )
-    def test_no_circuit_has_a_larger_rank_than_a_head_has_features(self, subject, case):
+    def test_the_rank_of_each_matrix_is_d_head(self, subject, case):
         def law(circuits, w_query, w_key, w_value, w_output, num_heads):
             d_head = w_query.shape[1] // num_heads
             for label, found in zip(CIRCUITS, circuits, strict=True):
@@ -302,7 +302,7 @@ class TestHeadCircuits:
         expect_law(subject, case, "head_circuits", inputs, law)
 
     @points(2)
-    def test_the_output_is_the_sum_of_what_the_heads_add(self, subject, case):
+    def test_the_output_is_the_sum_of_the_contributions_of_the_heads(self, subject, case):
         returns = {"contributions": "batch num_heads length d_model"}
         expect_agrees(
             subject, case, "head_contributions", found_inputs, contributions_oracle, returns
@@ -406,7 +406,7 @@ class TestDropKeyBias:
             "test_without_the_value_bias_the_output_is_the_same",
         ),
     )
-    def test_the_old_weights_stay_as_they_were(self, subject, case):
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "drop_key_bias", surgery_inputs)
         expect_inputs_unchanged(subject, case, "move_value_bias", surgery_inputs)
 
@@ -463,13 +463,13 @@ GROUPED = {"output": "batch num_heads q_len d_value"}
 )
 class TestGroupedQueryAttention:
     @points(3)
-    def test_neighbouring_query_heads_share_a_key_head(self, subject, case):
+    def test_adjacent_query_heads_share_a_key_and_value_head(self, subject, case):
         expect_agrees(
             subject, case, "grouped_query_attention", grouped_inputs, grouped_oracle, GROUPED
         )
 
     @points(1)
-    def test_a_single_key_head_serves_all(self, subject, case):
+    def test_a_single_key_head_serves_all_query_heads(self, subject, case):
         def inputs(case):
             query, key, value = grouped_inputs(case)
             return query, key[:, :1], value[:, :1]
@@ -477,7 +477,7 @@ class TestGroupedQueryAttention:
         expect_agrees(subject, case, "grouped_query_attention", inputs, grouped_oracle, GROUPED)
 
     @points(2)
-    def test_a_shared_head_starts_as_the_mean_of_those_it_replaces(self, subject, case):
+    def test_a_shared_head_is_initialised_to_the_mean_of_its_group(self, subject, case):
         returns = {"w": "d_model num_kv_heads*d_head"}
         expect_agrees(subject, case, "pool_heads", pool_inputs, pool_oracle, returns)
 
@@ -514,7 +514,7 @@ def flops_oracle(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
 )
 class TestCountAttention:
     @points(2)
-    def test_parameters_are_as_many_as_torch_makes(self, subject, case):
+    def test_the_parameter_count_matches_torch(self, subject, case):
         def inputs(case):
             return *layer_sizes(case), bool(case.integer(0, 1))
 
@@ -526,15 +526,15 @@ class TestCountAttention:
         expect_agrees(subject, case, "count_attention", inputs, count_oracle, returns)
 
     @points(1)
-    def test_the_maps_take_as_many_operations_as_torch_counts(self, subject, case):
+    def test_the_operation_count_of_the_projections_matches_torch(self, subject, case):
         self.compare(subject, case, "maps")
 
     @points(2)
-    def test_the_products_take_as_many_operations_as_torch_counts(self, subject, case):
+    def test_the_operation_count_of_the_products_matches_torch(self, subject, case):
         self.compare(subject, case, "products")
 
     @points(1)
-    def test_at_the_break_even_length_maps_and_products_cost_the_same(self, subject, case):
+    def test_at_break_even_projections_and_products_cost_the_same(self, subject, case):
         @handed_out
         def right(d_model, num_heads, num_kv_heads):
             # Projections grow with the length, products with its square: length 1 gives the ratio.
@@ -573,15 +573,15 @@ exec(packed(__file__, 1), globals())
 )
 class TestCheckMultiHead:
     @points(1)
-    def test_heads_that_are_cut_across_tokens_are_caught(self, subject, case):
+    def test_heads_split_across_tokens_are_caught(self, subject, case):
         self.judge(subject, case, "the heads are split across tokens")
 
     @points(1)
-    def test_scores_scaled_for_all_heads_together_are_caught(self, subject, case):
+    def test_scores_scaled_by_d_model_instead_of_d_head_are_caught(self, subject, case):
         self.judge(subject, case, "the scores are divided by the square root of d_model")
 
     @points(1)
-    def test_a_missing_output_map_is_caught(self, subject, case):
+    def test_a_missing_output_projection_is_caught(self, subject, case):
         self.judge(subject, case, "the output projection is left out")
 
     @points(1)
@@ -589,24 +589,24 @@ class TestCheckMultiHead:
         self.judge(subject, case, "the biases are left out")
 
     @points(1)
-    def test_keys_of_the_wrong_sequence_are_caught(self, subject, case):
+    def test_an_ignored_context_is_caught(self, subject, case):
         self.judge(subject, case, "keys and values come from x even if there is a context")
 
     @points(1)
-    def test_a_mask_for_the_first_head_only_is_caught(self, subject, case):
+    def test_a_mask_applied_to_the_first_head_only_is_caught(self, subject, case):
         self.judge(subject, case, "the mask is applied to the first head only")
 
     @points(1)
-    def test_masks_of_sequences_laid_out_in_turns_are_caught(self, subject, case):
+    def test_masks_per_sequence_repeated_in_the_wrong_order_are_caught(self, subject, case):
         self.judge(subject, case, "the masks of the sequences are repeated in the wrong order")
 
     @points(1)
-    def test_masks_of_sequences_taken_for_masks_of_heads_are_caught(self, subject, case):
+    def test_a_mask_per_sequence_used_as_a_mask_per_head_is_caught(self, subject, case):
         bug = "masks of sequences are taken for masks of heads if there are as many heads"
         self.judge(subject, case, bug)
 
     @points(1)
-    def test_results_handed_to_the_wrong_sequence_are_caught(self, subject, case):
+    def test_results_returned_for_the_wrong_sequence_are_caught(self, subject, case):
         self.judge(subject, case, "each sequence gets the result of another one")
 
     def judge(self, subject, case, bug):
@@ -648,15 +648,15 @@ DERIVED = {"output": "length d_value", "weights": "length length"}
 )
 class TestMendedDerivation:
     @points(2)
-    def test_no_token_takes_from_a_later_one(self, subject, case):
+    def test_with_causal_masking_no_token_attends_to_a_later_one(self, subject, case):
         self.compare(subject, case, True, ["output", "weights"])
 
     @points(2)
-    def test_each_token_asks_for_itself(self, subject, case):
+    def test_each_output_row_belongs_to_its_query(self, subject, case):
         self.compare(subject, case, False, ["output"])
 
     @points(1)
-    def test_row_j_of_the_weights_is_what_token_j_takes(self, subject, case):
+    def test_each_row_of_weights_belongs_to_its_query(self, subject, case):
         self.compare(subject, case, False, ["weights"])
 
     def compare(self, subject, case, is_causal, parts):
@@ -702,7 +702,7 @@ CONVOLVED = {"output": "batch length d_out", "weights": "width length length"}
 )
 class TestConvolutionAsHeads:
     @points(1)
-    def test_weights_depend_on_how_far_back_a_token_is(self, subject, case):
+    def test_weights_depend_only_on_the_distance_to_the_query(self, subject, case):
         def inputs(case):
             width = case.size("width", 3, smallest=2)
             return case.normal(width), case.size("length", 7, smallest=2)
@@ -710,7 +710,7 @@ class TestConvolutionAsHeads:
         self.compare_weights(subject, case, inputs)
 
     @points(1)
-    def test_a_kernel_may_be_longer_than_the_text(self, subject, case):
+    def test_the_kernel_may_be_longer_than_the_sequence(self, subject, case):
         def inputs(case):
             width = case.size("width", 7, smallest=2)
             return case.normal(width), case.size("length", 3, smallest=2)
@@ -718,10 +718,10 @@ class TestConvolutionAsHeads:
         self.compare_weights(subject, case, inputs)
 
     @points(2)
-    def test_one_head_for_each_step_back_makes_a_convolution(self, subject, case):
+    def test_one_head_for_each_step_back_gives_a_convolution(self, subject, case):
         self.compare(subject, case, ["output"])
 
-    @points(1, only_with="test_one_head_for_each_step_back_makes_a_convolution")
+    @points(1, only_with="test_one_head_for_each_step_back_gives_a_convolution")
     def test_each_head_attends_to_one_token(self, subject, case):
         self.compare(subject, case, ["weights"])
 
@@ -836,22 +836,22 @@ CACHED = {"multi_head": "", "grouped": "", "latent": ""}
 )
 class TestLatentAttention:
     @points(2)
-    def test_each_head_has_keys_and_values_of_its_own(self, subject, case):
+    def test_each_head_expands_its_own_keys_and_values(self, subject, case):
         expect_agrees(subject, case, "latent_attention", latent_inputs, latent_oracle, LATENT)
 
     @points(1)
-    def test_a_mask_holds_for_every_head(self, subject, case):
+    def test_the_mask_applies_to_every_head(self, subject, case):
         inputs = masked_latent_inputs
         expect_agrees(subject, case, "latent_attention", inputs, latent_oracle, LATENT)
 
     @points(1)
-    def test_the_query_absorbs_the_projection_of_the_keys(self, subject, case):
+    def test_the_query_absorbs_the_key_projection(self, subject, case):
         returns = {"absorbed": "batch num_heads q_len d_latent"}
         inputs = absorbed_query_inputs
         expect_agrees(subject, case, "absorbed_query", inputs, absorbed_query_oracle, returns)
 
     @points(2)
-    def test_latents_serve_as_keys_and_as_values(self, subject, case):
+    def test_latents_serve_as_both_keys_and_values(self, subject, case):
         inputs = absorbed_inputs
         expect_agrees(subject, case, "absorbed_attention", inputs, absorbed_oracle, ABSORBED)
 
@@ -870,11 +870,11 @@ class TestLatentAttention:
         expect_answer(subject, case, requests, judge, tolerance=1e-5)
 
     @points(1)
-    def test_a_cache_of_heads_holds_keys_and_values(self, subject, case):
+    def test_a_kv_cache_holds_keys_and_values_for_each_key_head(self, subject, case):
         self.count(subject, case, ["multi_head", "grouped"])
 
     @points(1)
-    def test_a_cache_of_latents_does_not_grow_with_the_heads(self, subject, case):
+    def test_a_latent_cache_does_not_grow_with_the_number_of_heads(self, subject, case):
         self.count(subject, case, ["latent"])
 
     def count(self, subject, case, parts):

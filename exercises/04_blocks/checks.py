@@ -65,11 +65,11 @@ def norm_oracle(x, gain, bias, eps=1e-5):
 )
 class TestLayerNorm:
     @points(3)
-    def test_each_token_is_normalised_by_itself(self, subject, case):
+    def test_each_token_is_normalised_over_its_own_features(self, subject, case):
         expect_agrees(subject, case, "layer_norm", norm_inputs, norm_oracle, TOKENS, **ROUNDED)
 
     @points(1)
-    def test_any_number_of_leading_axes_will_do(self, subject, case):
+    def test_any_number_of_leading_axes_works(self, subject, case):
         def inputs(case):
             x, *rest = norm_inputs(case)
             return x[0, 0], *rest
@@ -78,7 +78,7 @@ class TestLayerNorm:
         expect_agrees(subject, case, "layer_norm", inputs, norm_oracle, returns, **ROUNDED)
 
     @points(1)
-    def test_a_token_next_to_constant_stays_small(self, subject, case):
+    def test_epsilon_takes_effect_for_nearly_constant_tokens(self, subject, case):
         def inputs(case):
             x, gain, bias, _ = norm_inputs(case)
             eps = case.integer(2, 9) / 10_000
@@ -89,7 +89,7 @@ class TestLayerNorm:
         expect_agrees(subject, case, "layer_norm", inputs, norm_oracle, TOKENS, **ROUNDED)
 
     @points(1)
-    def test_gradients_flow_back_and_inputs_stay_as_they_were(self, subject, case):
+    def test_inputs_are_not_modified_and_gradients_flow_back_to_them(self, subject, case):
         expect_gradients(
             subject, case, "layer_norm", norm_inputs, norm_oracle, wrt=["x", "gain", "bias"]
         )
@@ -134,11 +134,11 @@ def same_as_layer_norm(matrix, d_model):
 )
 class TestRmsNorm:
     @points(2)
-    def test_each_token_gets_a_mean_square_of_one(self, subject, case):
+    def test_each_token_is_scaled_to_a_mean_square_of_one(self, subject, case):
         expect_agrees(subject, case, "rms_norm", rms_inputs, rms_oracle, TOKENS)
 
     @points(1)
-    def test_a_token_next_to_zero_stays_small(self, subject, case):
+    def test_epsilon_takes_effect_for_tokens_close_to_zero(self, subject, case):
         def inputs(case):
             x, gain, _ = rms_inputs(case)
             eps = case.integer(2, 9) / 10_000
@@ -147,7 +147,7 @@ class TestRmsNorm:
         expect_agrees(subject, case, "rms_norm", inputs, rms_oracle, TOKENS)
 
     @points(1)
-    def test_the_matrix_subtracts_the_mean(self, subject, case):
+    def test_the_centring_matrix_subtracts_the_mean(self, subject, case):
         def inputs(case):
             return (case.integer(3, 29),)
 
@@ -158,8 +158,8 @@ class TestRmsNorm:
         returns = {"matrix": "d_model d_model"}
         expect_agrees(subject, case, "centring_matrix", inputs, right, returns, draws=2)
 
-    @points(1, only_with="test_the_matrix_subtracts_the_mean")
-    def test_rms_norm_behind_the_matrix_is_layer_norm(self, subject, case):
+    @points(1, only_with="test_the_centring_matrix_subtracts_the_mean")
+    def test_centring_followed_by_rms_norm_equals_layer_norm(self, subject, case):
         def inputs(case):
             return (case.integer(10, 20),)
 
@@ -234,23 +234,23 @@ def width_oracle(d_ff, multiple):
 )
 class TestFeedForward:
     @points(2)
-    def test_two_maps_with_a_relu_between_them(self, subject, case):
+    def test_two_linear_layers_with_a_relu_between_them(self, subject, case):
         self.compare(subject, case, "relu")
 
     @points(1)
-    def test_the_exact_gelu(self, subject, case):
+    def test_activation_gelu_is_the_exact_gelu(self, subject, case):
         self.compare(subject, case, "gelu")
 
     @points(1)
-    def test_the_gelu_with_a_tanh(self, subject, case):
+    def test_activation_gelu_tanh_is_its_tanh_approximation(self, subject, case):
         self.compare(subject, case, "gelu_tanh")
 
     @points(2)
-    def test_the_gate_says_how_much_passes(self, subject, case):
+    def test_the_expanded_features_are_multiplied_by_the_gate(self, subject, case):
         expect_agrees(subject, case, "swiglu", gated_inputs, gated_oracle, TOKENS)
 
     @points(1)
-    def test_the_gated_network_has_as_many_weights(self, subject, case):
+    def test_gated_width_is_the_smallest_with_at_least_as_many_weights(self, subject, case):
         for inputs in (width_between_multiples, width_at_a_multiple, width_just_above_a_multiple):
             expect_agrees(subject, case, "gated_width", inputs, width_oracle, {"width": ""})
 
@@ -306,15 +306,15 @@ def block_oracle(settings, weights, x, mask=None):
 )
 class TestTransformerBlock:
     @points(3)
-    def test_pre_norm_reads_through_norms_and_leaves_the_stream_alone(self, subject, case):
+    def test_pre_norm_normalises_the_sublayer_inputs_only(self, subject, case):
         self.compare(subject, case, partial(block_inputs, norm="pre"))
 
     @points(2)
-    def test_post_norm_normalises_every_sum(self, subject, case):
+    def test_post_norm_normalises_after_each_residual_connection(self, subject, case):
         self.compare(subject, case, partial(block_inputs, norm="post"))
 
     @points(1)
-    def test_the_mask_says_where_attention_is_allowed(self, subject, case):
+    def test_the_mask_is_true_where_attention_is_allowed(self, subject, case):
         def inputs(case):
             settings, weights, x = block_inputs(case, "pre")
             length = x.shape[1]
@@ -326,11 +326,11 @@ class TestTransformerBlock:
         self.compare(subject, case, inputs)
 
     @points(1)
-    def test_tokens_ten_times_as_long_stay_ten_times_as_long(self, subject, case):
+    def test_tokens_of_large_norm_keep_their_norm(self, subject, case):
         self.compare(subject, case, partial(block_inputs, norm="pre", size=10.0))
 
     @points(1)
-    def test_gradients_flow_back_to_the_tokens(self, subject, case):
+    def test_gradients_flow_back_to_the_inputs(self, subject, case):
         inputs = partial(block_inputs, norm="pre")
         expect_gradients(subject, case, "TransformerBlock", inputs, block_oracle, wrt=["x"])
 
@@ -374,11 +374,11 @@ STACK = {"output": "batch length d_model", "sizes": "num_layers+1"}
 )
 class TestStackWithFinalNorm:
     @points(3)
-    def test_the_stack_ends_with_a_norm_of_its_own(self, subject, case):
+    def test_the_output_passes_through_the_final_layer_norm(self, subject, case):
         self.compare(subject, case, ["output"])
 
     @points(2)
-    def test_the_sizes_are_those_of_the_stream(self, subject, case):
+    def test_the_sizes_are_measured_on_the_residual_stream(self, subject, case):
         self.compare(subject, case, ["sizes"])
 
     def compare(self, subject, case, parts):
@@ -440,7 +440,7 @@ def stays_below_two(std, fan_in, num_layers):
 )
 class TestInitStd:
     @points(1)
-    def test_a_linear_map_keeps_the_mean_square(self, subject, case):
+    def test_a_linear_layer_preserves_the_mean_square(self, subject, case):
         @handed_out
         def right(fan_in):
             ...
@@ -448,7 +448,7 @@ class TestInitStd:
         expect_agrees(subject, case, "linear_std", fan_in, right, {"standard deviation": ""})
 
     @points(1)
-    def test_a_layer_with_relu_keeps_the_mean_square(self, subject, case):
+    def test_a_layer_with_relu_preserves_the_mean_square(self, subject, case):
         @handed_out
         def right(fan_in):
             ...
@@ -456,7 +456,7 @@ class TestInitStd:
         expect_agrees(subject, case, "uniform_bound", fan_in, right, {"bound": ""})
 
     @points(2)
-    def test_all_writers_together_add_one_unit_of_variance(self, subject, case):
+    def test_all_sublayers_together_add_a_variance_of_one(self, subject, case):
         @handed_out
         def right(fan_in, num_layers):
             ...
@@ -464,15 +464,15 @@ class TestInitStd:
         returns = {"standard deviation": ""}
         expect_agrees(subject, case, "init_std", fan_in_and_depth, right, returns)
 
-    @points(1, only_with="test_all_writers_together_add_one_unit_of_variance")
-    def test_a_stream_48_blocks_deep_ends_with_variance_two(self, subject, case):
+    @points(1, only_with="test_all_sublayers_together_add_a_variance_of_one")
+    def test_after_48_blocks_the_stream_has_a_variance_of_two(self, subject, case):
         def inputs(case):
             return case.integer(40, 60), 48
 
         expect_law(subject, case, "init_std", inputs, stays_below_two)
 
     @points(1)
-    def test_variances_of_a_sum_add(self, subject, case):
+    def test_the_variances_of_all_sublayers_add_up(self, subject, case):
         def inputs(case):
             return *fan_in_and_depth(case), case.integer(1, 9) / 100
 
@@ -528,27 +528,27 @@ def dropout_block_oracle(x, keep, rate, gain, bias, w_up, w_down, training):
 )
 class TestDropoutBlock:
     @points(1)
-    def test_what_stays_makes_up_for_what_is_dropped(self, subject, case):
+    def test_kept_features_are_scaled_to_preserve_the_mean(self, subject, case):
         inputs = partial(dropout_inputs, training=True)
         expect_agrees(subject, case, "dropout", inputs, dropout_oracle, TOKENS)
 
-    @points(1, only_with="test_what_stays_makes_up_for_what_is_dropped")
-    def test_the_tokens_that_are_handed_over_stay_as_they_were(self, subject, case):
+    @points(1, only_with="test_kept_features_are_scaled_to_preserve_the_mean")
+    def test_inputs_are_not_modified(self, subject, case):
         for training in (True, False):
             inputs = partial(dropout_inputs, training=training)
             expect_inputs_unchanged(subject, case, "dropout", inputs)
 
-    @points(1, only_with="test_what_stays_makes_up_for_what_is_dropped")
-    def test_in_evaluation_nothing_happens(self, subject, case):
+    @points(1, only_with="test_kept_features_are_scaled_to_preserve_the_mean")
+    def test_in_evaluation_mode_the_output_equals_the_input(self, subject, case):
         inputs = partial(dropout_inputs, training=False)
         expect_agrees(subject, case, "dropout", inputs, dropout_oracle, TOKENS)
 
     @points(2)
-    def test_it_acts_on_the_sublayer_before_the_sum(self, subject, case):
+    def test_dropout_is_applied_before_the_residual_connection(self, subject, case):
         self.compare_blocks(subject, case, training=True)
 
     @points(1)
-    def test_in_evaluation_the_whole_sublayer_is_added(self, subject, case):
+    def test_in_evaluation_mode_the_whole_sublayer_output_is_added(self, subject, case):
         self.compare_blocks(subject, case, training=False)
 
     def compare_blocks(self, subject, case, training):
@@ -618,22 +618,22 @@ def writes_the_same_centred(new, weight, linear_bias):
 )
 class TestFoldNorm:
     @points(3)
-    def test_the_new_map_reads_from_the_bare_norm_what_the_old_one_read(self, subject, case):
+    def test_folding_does_not_change_the_output_of_the_layer(self, subject, case):
         expect_law(subject, case, "fold_norm", reader_inputs, reads_the_same)
 
     @points(
         1,
         only_with=(
-            "test_the_new_map_reads_from_the_bare_norm_what_the_old_one_read",
-            "test_a_centred_writer_writes_the_same_less_its_mean",
+            "test_folding_does_not_change_the_output_of_the_layer",
+            "test_centring_subtracts_only_the_mean_of_the_output",
         ),
     )
-    def test_the_old_weights_stay_as_they_were(self, subject, case):
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "fold_norm", reader_inputs)
         expect_inputs_unchanged(subject, case, "centre_writer", writer_inputs)
 
     @points(1)
-    def test_a_centred_writer_writes_the_same_less_its_mean(self, subject, case):
+    def test_centring_subtracts_only_the_mean_of_the_output(self, subject, case):
         expect_law(subject, case, "centre_writer", writer_inputs, writes_the_same_centred)
 
 
@@ -668,7 +668,7 @@ class TestCheckLayerNorm:
         self.judge(subject, case, "statistics over the batch")
 
     @points(1)
-    def test_a_variance_divided_by_one_less_is_caught(self, subject, case):
+    def test_a_variance_divided_by_d_minus_one_is_caught(self, subject, case):
         self.judge(subject, case, "the variance is divided by d - 1")
 
     @points(1)
@@ -676,7 +676,7 @@ class TestCheckLayerNorm:
         self.judge(subject, case, "there is no epsilon")
 
     @points(1)
-    def test_an_epsilon_outside_the_root_is_caught(self, subject, case):
+    def test_an_epsilon_outside_the_square_root_is_caught(self, subject, case):
         self.judge(subject, case, "epsilon is added to the square root, not under it")
 
     @points(1)
@@ -761,7 +761,7 @@ def about_as_long(output, x, memory, gains, biases, w_up, w_down):
 )
 class TestMendedBlock:
     @points(2)
-    def test_without_feed_forward_both_attentions_are_right(self, subject, case):
+    def test_without_feed_forward_both_attention_sublayers_are_correct(self, subject, case):
         def inputs(case):
             *rest, w_down = decoder_inputs(case)
             return *rest, 0 * w_down
@@ -772,12 +772,12 @@ class TestMendedBlock:
     def test_feed_forward_reads_the_whole_stream_through_its_own_norm(self, subject, case):
         self.compare(subject, case, decoder_inputs)
 
-    @points(1, only_with="test_without_feed_forward_both_attentions_are_right")
-    def test_no_token_notices_a_later_one(self, subject, case):
+    @points(1, only_with="test_without_feed_forward_both_attention_sublayers_are_correct")
+    def test_no_output_depends_on_a_later_token(self, subject, case):
         expect_law(subject, case, "mended_block", twin_inputs, nobody_notices_the_last)
 
-    @points(1, only_with="test_without_feed_forward_both_attentions_are_right")
-    def test_long_tokens_stay_long(self, subject, case):
+    @points(1, only_with="test_without_feed_forward_both_attention_sublayers_are_correct")
+    def test_tokens_of_large_norm_keep_their_norm(self, subject, case):
         expect_law(subject, case, "mended_block", long_inputs, about_as_long)
 
     def compare(self, subject, case, inputs):
@@ -878,11 +878,11 @@ def expect_same_logits(subject, case, layer):
 )
 class TestSwappedSublayer:
     @points(3)
-    def test_the_stream_of_a_trained_model_goes_on_as_it_did(self, subject, case):
+    def test_the_residual_stream_of_the_trained_model_is_the_same(self, subject, case):
         expect_agrees(subject, case, "swapped_sublayer", swap_inputs, swap_oracle, TOKENS)
 
     @points(3)
-    def test_with_it_in_any_layer_the_logits_are_the_same(self, subject, case):
+    def test_in_any_layer_the_logits_of_the_trained_model_are_the_same(self, subject, case):
         for layer in range(len(reader()[0].blocks)):
             expect_same_logits(subject, case, layer)
 
@@ -985,15 +985,15 @@ class TestMixtureOfExperts:
         self.mix(subject, case, expert_inputs)
 
     @points(1)
-    def test_an_unused_expert_may_overflow(self, subject, case):
+    def test_overflow_in_an_unused_expert_has_no_effect(self, subject, case):
         self.mix(subject, case, overflowing_inputs)
 
     @points(1)
-    def test_the_balance_loss_compares_choices_and_probabilities(self, subject, case):
+    def test_the_balance_loss_combines_choices_and_probabilities(self, subject, case):
         self.balance(subject, case, top_k=1)
 
     @points(1)
-    def test_all_choices_of_a_token_count_for_the_balance(self, subject, case):
+    def test_all_chosen_experts_of_a_token_count_in_the_balance_loss(self, subject, case):
         self.balance(subject, case, top_k=3)
 
     def route(self, subject, case, part):

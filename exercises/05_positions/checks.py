@@ -126,35 +126,35 @@ def causal_output(x, w_query, w_key, w_value):
 )
 class TestCheckOrderBlindness:
     @points(1)
-    def test_positions_added_to_the_tokens_are_noticed(self, subject, case):
+    def test_positions_added_to_the_tokens_are_caught(self, subject, case):
         self.judge(subject, case, "attention with a vector added for each position")
         self.judge(subject, case, "attention with a small vector added for each position")
 
     @points(1)
-    def test_a_causal_mask_is_noticed(self, subject, case):
+    def test_a_causal_mask_is_caught(self, subject, case):
         self.judge(subject, case, "attention to earlier tokens only")
 
     @points(1)
-    def test_distances_are_noticed(self, subject, case):
+    def test_a_bias_that_depends_on_distance_is_caught(self, subject, case):
         self.judge(subject, case, "attention that favours nearby tokens on either side")
 
     @points(1)
-    def test_neighbours_in_a_ring_are_noticed(self, subject, case):
+    def test_a_cyclic_dependence_on_the_previous_token_is_caught(self, subject, case):
         self.judge(
             subject, case, "each token sees the one before it, and the first one sees the last"
         )
 
     @points(1)
-    def test_a_marked_first_or_last_token_is_noticed(self, subject, case):
+    def test_a_layer_that_marks_the_first_or_last_token_is_caught(self, subject, case):
         self.judge(subject, case, "the first token is marked")
         self.judge(subject, case, "the last token is marked")
 
     @points(1)
-    def test_outputs_handed_to_other_tokens_are_noticed(self, subject, case):
+    def test_outputs_in_the_wrong_order_are_caught(self, subject, case):
         self.judge(subject, case, "attention whose outputs are returned in reverse order")
 
     @points(2)
-    def test_two_tokens_show_that_causal_attention_sees_the_order(self, subject, case):
+    def test_causal_attention_distinguishes_the_order_of_the_two_tokens(self, subject, case):
         def law(x, w_query, w_key, w_value):
             if x.shape != (2, len(w_query)):
                 return f"x has shape {tuple(x.shape)}, expected {(2, len(w_query))} = (2, d_model)"
@@ -211,11 +211,11 @@ TABLE = {"table": "length d_model"}
 )
 class TestSinusoidalPositions:
     @points(2)
-    def test_the_table_is_that_of_the_formula(self, subject, case):
+    def test_the_table_matches_the_formula(self, subject, case):
         expect_near(subject, case, "sinusoidal_positions", table_inputs, table_oracle, TABLE)
 
-    @points(1, only_with="test_the_table_is_that_of_the_formula")
-    def test_dot_products_of_rows_depend_on_the_distance_alone(self, subject, case):
+    @points(1, only_with="test_the_table_matches_the_formula")
+    def test_dot_products_of_rows_depend_only_on_their_distance(self, subject, case):
         def judge(table, length, d_model, base):
             if problem := wrong_form(
                 (table,), (table_oracle(length, d_model),), TABLE, "sinusoidal_positions"
@@ -237,7 +237,7 @@ class TestSinusoidalPositions:
         expect_answer(subject, case, table_inputs, ask, judge)
 
     @points(1)
-    def test_rows_far_down_are_as_exact_as_the_first(self, subject, case):
+    def test_rows_at_large_positions_are_as_accurate_as_the_first(self, subject, case):
         def inputs(case):
             return 4_000 + case.integer(0, 90), 8, 10_000.0
 
@@ -254,7 +254,7 @@ class TestSinusoidalPositions:
         )
 
     @points(2)
-    def test_one_matrix_moves_every_row_on(self, subject, case):
+    def test_one_matrix_shifts_every_row_by_the_same_offset(self, subject, case):
         def inputs(case):
             shift, d_model = case.integer(2, 40), 2 * case.size("pairs", 3)
             return shift, d_model, float(case.integer(20, 200))
@@ -303,19 +303,19 @@ def is_crash(answer):
 )
 class TestLearnedPositions:
     @points(1)
-    def test_a_text_gets_the_first_rows(self, subject, case):
+    def test_an_offset_of_0_adds_the_first_rows(self, subject, case):
         self.compare(subject, case, lambda case: 0)
 
     @points(1)
-    def test_tokens_that_follow_a_cache_get_the_rows_that_follow(self, subject, case):
+    def test_the_offset_selects_the_rows_that_are_added(self, subject, case):
         self.compare(subject, case, lambda case: case.integer(2, 6))
 
     @points(1)
-    def test_the_table_may_be_used_to_its_last_row(self, subject, case):
+    def test_the_last_row_of_the_table_can_be_used(self, subject, case):
         self.compare(subject, case, lambda case: 13 - case.size("length", 5))
 
-    @points(1, only_with="test_a_text_gets_the_first_rows")
-    def test_inputs_stay_as_they_were_and_the_table_is_learned(self, subject, case):
+    @points(1, only_with="test_an_offset_of_0_adds_the_first_rows")
+    def test_inputs_are_not_modified_and_gradients_flow_back_to_them(self, subject, case):
         def inputs(case):
             return *learned_inputs(case), 1
 
@@ -329,12 +329,12 @@ class TestLearnedPositions:
         learned_from = ["x", "table"]
         expect_gradients(subject, case, "learned_positions", inputs, learned_oracle, learned_from)
 
-    @points(1, only_with="test_a_text_gets_the_first_rows")
-    def test_beyond_the_table_a_sentence_says_so(self, subject, case):
+    @points(1, only_with="test_an_offset_of_0_adds_the_first_rows")
+    def test_positions_beyond_the_table_raise_an_error(self, subject, case):
         self.refuse(subject, case, lambda case: 13 - case.size("length", 5) + case.integer(1, 2))
 
-    @points(1, only_with="test_a_text_gets_the_first_rows")
-    def test_one_row_left_is_not_shared_by_all(self, subject, case):
+    @points(1, only_with="test_an_offset_of_0_adds_the_first_rows")
+    def test_a_single_remaining_row_is_not_broadcast(self, subject, case):
         self.refuse(subject, case, lambda case: 12)
 
     def compare(self, subject, case, offset_of):
@@ -429,12 +429,12 @@ def layer_oracle(x, w_query, w_key, w_value, num_heads, positions):
 )
 class TestApplyRotary:
     @points(3)
-    def test_each_pair_turns_by_its_angle(self, subject, case):
+    def test_each_pair_of_features_is_rotated_by_its_angle(self, subject, case):
         returns = {"output": "batch heads length d_head"}
         expect_near(subject, case, "apply_rotary", rotary_inputs, rotary_oracle, returns)
 
     @points(1)
-    def test_half_precision_far_down_loses_no_angle(self, subject, case):
+    def test_bfloat16_inputs_are_rotated_accurately_at_large_positions(self, subject, case):
         def inputs(case):
             x = case.normal(2, 3, 5, 8).to(torch.bfloat16)
             return x, draw_positions(case, 2, 5) + case.integer(1500, 3000), 10_000.0
@@ -451,7 +451,7 @@ class TestApplyRotary:
         expect_law(subject, case, "apply_rotary", inputs, law)
 
     @points(2)
-    def test_a_layer_turns_the_queries_and_keys_of_each_head(self, subject, case):
+    def test_the_layer_rotates_the_queries_and_keys_of_each_head(self, subject, case):
         form = {"output": "batch length d_model"}
 
         def ask(subject, *args):
@@ -471,8 +471,8 @@ class TestApplyRotary:
 
         expect_answer(subject, case, layer_inputs, ask, judge)
 
-    @points(2, only_with="test_a_layer_turns_the_queries_and_keys_of_each_head")
-    def test_distances_count_and_moving_all_positions_changes_nothing(self, subject, case):
+    @points(2, only_with="test_the_layer_rotates_the_queries_and_keys_of_each_head")
+    def test_the_layer_output_depends_only_on_relative_positions(self, subject, case):
         def ask(subject, *args):
             *others, positions = args
             placed = (positions, positions + 11, 2 * positions)
@@ -525,11 +525,11 @@ exec(packed(__file__, 3), globals())
 )
 class TestConvertRotary:
     @points(1)
-    def test_neighbours_become_halves(self, subject, case):
+    def test_the_interleaved_layout_is_converted_to_half_split(self, subject, case):
         self.compare(subject, case, convert_inputs("half_split"))
 
     @points(1)
-    def test_halves_become_neighbours(self, subject, case):
+    def test_the_half_split_layout_is_converted_to_interleaved(self, subject, case):
         inputs = convert_inputs("interleaved")
         returns = {"converted": "out d_model"}
 
@@ -549,7 +549,7 @@ class TestConvertRotary:
         expect_answer(subject, case, inputs, ask, judge)
 
     @points(1)
-    def test_a_bias_moves_like_the_rows(self, subject, case):
+    def test_a_bias_is_reordered_like_the_rows_of_a_weight(self, subject, case):
         def inputs(case):
             weight, num_heads, to = convert_inputs("half_split")(case)
             return weight[:, 0], num_heads, to
@@ -557,7 +557,7 @@ class TestConvertRotary:
         self.compare(subject, case, inputs, {"converted": "out"})
 
     @points(2)
-    def test_the_scores_of_the_layer_stay_the_same(self, subject, case):
+    def test_converted_weights_give_the_same_attention_scores(self, subject, case):
         def inputs(case):
             (w_query, num_heads, _), (w_key, *_) = (convert_inputs("")(case) for _ in range(2))
             return case.normal(5, 18), w_query, w_key, num_heads
@@ -608,14 +608,14 @@ def bias_oracle(num_heads, q_len, k_len):
 )
 class TestAlibiBias:
     @points(1)
-    def test_slopes_of_a_power_of_two_are_a_geometric_series(self, subject, case):
+    def test_if_num_heads_is_a_power_of_two_the_slopes_are_geometric(self, subject, case):
         def inputs(case):
             return (2 ** case.integer(1, 6),)
 
         self.compare_slopes(subject, case, inputs)
 
     @points(1)
-    def test_slopes_of_other_numbers_follow_the_rule(self, subject, case):
+    def test_for_other_numbers_of_heads_the_slopes_follow_the_rule(self, subject, case):
         def inputs(case):
             heads = case.integer(5, 14)
             return (2 * (heads + (heads == 8)),)
@@ -623,7 +623,7 @@ class TestAlibiBias:
         self.compare_slopes(subject, case, inputs)
 
     @points(2)
-    def test_the_bias_falls_with_the_distance_and_hides_later_keys(self, subject, case):
+    def test_the_bias_decreases_with_distance_and_masks_later_keys(self, subject, case):
         def inputs(case):
             length = case.size("length", case.integer(4, 9), smallest=2)
             return case.size("heads", case.integer(3, 6)), length, length
@@ -631,7 +631,7 @@ class TestAlibiBias:
         self.compare_bias(subject, case, inputs)
 
     @points(1)
-    def test_queries_that_follow_a_cache_are_the_last_keys(self, subject, case):
+    def test_with_cached_keys_the_queries_take_the_last_positions(self, subject, case):
         def inputs(case):
             q_len = case.size("q_len", case.integer(2, 5))
             heads = case.size("heads", case.integer(3, 6))
@@ -692,7 +692,7 @@ SPACE = {"output": "batch points d_head"}
 )
 class TestRotaryInSpace:
     @points(1)
-    def test_patches_are_numbered_like_words_on_a_page(self, subject, case):
+    def test_patch_coordinates_are_in_reading_order(self, subject, case):
         def inputs(case):
             height = case.size("height", case.integer(3, 13))
             return height, case.size("width", case.integer(3, 13))
@@ -702,17 +702,17 @@ class TestRotaryInSpace:
             expect_near(subject, case, "patch_coordinates", inputs, patches_oracle, returns)
 
     @points(2)
-    def test_each_axis_turns_its_own_part(self, subject, case):
+    def test_each_axis_rotates_its_own_part_of_the_features(self, subject, case):
         inputs = space_inputs(axes=2, whole=True)
         expect_near(subject, case, "rotary_in_space", inputs, space_oracle, SPACE)
 
     @points(1)
-    def test_points_in_space_need_no_whole_numbers(self, subject, case):
+    def test_three_axes_and_fractional_coordinates_work(self, subject, case):
         inputs = space_inputs(axes=3)
         expect_near(subject, case, "rotary_in_space", inputs, space_oracle, SPACE)
 
     @points(2)
-    def test_scores_depend_on_the_difference_of_each_coordinate(self, subject, case):
+    def test_scores_depend_only_on_coordinate_differences(self, subject, case):
         def inputs(case):
             """One query, and keys at the corners of a square around it, all with one content."""
             query, key = case.normal(1, 1, 8), case.normal(1, 1, 8)
@@ -804,20 +804,20 @@ EXTRAPOLATION = {"by_position": "length", "breaks_at": "", "perplexity": "length
 )
 class TestExtrapolation:
     @points(1)
-    def test_losses_are_averaged_position_by_position(self, subject, case):
+    def test_losses_are_averaged_at_each_position(self, subject, case):
         self.compare(subject, case, losses_inputs, "by_position")
 
-    @points(2, only_with="test_losses_are_averaged_position_by_position")
-    def test_the_place_where_it_breaks_is_found(self, subject, case):
+    @points(2, only_with="test_losses_are_averaged_at_each_position")
+    def test_the_position_where_the_model_breaks_down_is_found(self, subject, case):
         self.compare(subject, case, losses_inputs, "breaks_at")
         self.compare(subject, case, late_inputs, "breaks_at")
 
-    @points(1, only_with="test_losses_are_averaged_position_by_position")
-    def test_a_model_that_never_breaks_gets_the_whole_length(self, subject, case):
+    @points(1, only_with="test_losses_are_averaged_at_each_position")
+    def test_a_model_that_never_breaks_down_gets_the_full_length(self, subject, case):
         self.compare(subject, case, unbroken_inputs, "breaks_at")
 
     @points(2)
-    def test_perplexity_is_that_of_a_text_of_each_length(self, subject, case):
+    def test_perplexity_is_computed_over_each_prefix(self, subject, case):
         self.compare(subject, case, losses_inputs, "perplexity")
 
     def compare(self, subject, case, inputs, label):
@@ -853,7 +853,7 @@ def halves_oracle(x, positions):
 )
 class TestMendedPositions:
     @points(2)
-    def test_the_table_is_that_of_the_paper(self, subject, case):
+    def test_the_table_matches_the_formula(self, subject, case):
         def inputs(case):
             pairs = case.size("pairs", case.integer(3, 8))
             return case.size("length", 7) + case.integer(0, 9), 2 * pairs
@@ -862,7 +862,7 @@ class TestMendedPositions:
             expect_near(subject, case, "mended_positions", inputs, table_oracle, TABLE)
 
     @points(2)
-    def test_halves_are_turned_by_the_angles_of_their_pairs(self, subject, case):
+    def test_the_halves_are_rotated_by_the_angles_of_their_pairs(self, subject, case):
         def inputs(case):
             length = case.size("length", 5)
             positions = draw_positions(case, 1, length)[0]
@@ -871,8 +871,8 @@ class TestMendedPositions:
         returns = {"output": "length d_head"}
         expect_near(subject, case, "mended_rotary", inputs, halves_oracle, returns)
 
-    @points(1, only_with="test_halves_are_turned_by_the_angles_of_their_pairs")
-    def test_no_vector_grows_or_shrinks(self, subject, case):
+    @points(1, only_with="test_the_halves_are_rotated_by_the_angles_of_their_pairs")
+    def test_the_rotation_preserves_the_norm_of_each_vector(self, subject, case):
         def inputs(case):
             length = 5
             return case.normal(length, 6), draw_positions(case, 1, length)[0]
@@ -972,7 +972,7 @@ def draw_lines(case, rows, length=12):
 )
 class TestSwappedRotary:
     @points(3)
-    def test_with_it_in_all_layers_the_logits_are_the_same(self, subject, case):
+    def test_the_logits_of_the_trained_model_are_the_same(self, subject, case):
         def inputs(case):
             ids = draw_lines(case, rows=1)
             return ids, torch.arange(ids.shape[1])[None]
@@ -980,7 +980,7 @@ class TestSwappedRotary:
         self.compare(subject, case, inputs)
 
     @points(2)
-    def test_texts_that_begin_elsewhere_and_have_gaps_are_read_the_same(self, subject, case):
+    def test_positions_with_offsets_and_gaps_give_the_same_logits(self, subject, case):
         def inputs(case):
             ids = draw_lines(case, rows=2)
             return ids, draw_positions(case, *ids.shape, farthest=200)

@@ -139,7 +139,7 @@ def both_uses_count(gradient, cotangent, *args):
 )
 class TestDecoderOnlyLogits:
     @points(3)
-    def test_from_tokens_to_logits(self, subject, case):
+    def test_the_model_maps_tokens_to_the_correct_logits(self, subject, case):
         expect_agrees(subject, case, "decoder_only_logits", decoder_inputs, decoder_oracle, LOGITS)
 
     @points(1)
@@ -147,7 +147,7 @@ class TestDecoderOnlyLogits:
         inputs = partial(decoder_inputs, is_scaled=True)
         expect_agrees(subject, case, "decoder_only_logits", inputs, decoder_oracle, LOGITS)
 
-    @points(1, only_with="test_from_tokens_to_logits")
+    @points(1, only_with="test_the_model_maps_tokens_to_the_correct_logits")
     def test_no_logit_depends_on_a_later_token(self, subject, case):
         def inputs(case):
             tokens, table, *rest = decoder_inputs(case)
@@ -165,11 +165,11 @@ class TestDecoderOnlyLogits:
         expect_law(subject, case, "decoder_only_logits", inputs, law)
 
     @points(2)
-    def test_the_table_learns_from_both_of_its_uses(self, subject, case):
+    def test_the_tied_table_receives_gradients_from_both_uses(self, subject, case):
         expect_answer(subject, case, draw_with_cotangent, table_gradient, both_uses_count)
 
     @points(1)
-    def test_gradients_reach_positions_and_the_final_norm(self, subject, case):
+    def test_gradients_flow_back_to_the_positions_and_the_final_norm(self, subject, case):
         expect_gradients(
             subject,
             case,
@@ -283,16 +283,16 @@ def counts_up(tokens):
 )
 class TestShiftedLoss:
     @points(3)
-    def test_each_token_is_predicted_from_those_before_it(self, subject, case):
+    def test_each_target_is_predicted_from_the_tokens_before_it(self, subject, case):
         draw = partial(loss_inputs, padded=False)
         expect_answer(subject, case, draw, loss_request, loss_judge)
 
     @points(2)
-    def test_padding_is_not_counted(self, subject, case):
+    def test_padding_is_excluded_from_the_loss(self, subject, case):
         expect_answer(subject, case, loss_inputs, loss_request, loss_judge)
         expect_answer(subject, case, loss_inputs, flow_request, flow_judge)
 
-    @points(2, only_with="test_each_token_is_predicted_from_those_before_it")
+    @points(2, only_with="test_each_target_is_predicted_from_the_tokens_before_it")
     def test_a_model_that_copies_its_input_has_a_high_loss(self, subject, case):
         def judge(loss, rule, targets):
             loss, problem = as_a_number(loss)
@@ -308,8 +308,8 @@ class TestShiftedLoss:
 
         expect_answer(subject, case, draw, rule_request, judge)
 
-    @points(1, only_with="test_each_token_is_predicted_from_those_before_it")
-    def test_a_model_that_knows_what_follows_has_a_low_loss(self, subject, case):
+    @points(1, only_with="test_each_target_is_predicted_from_the_tokens_before_it")
+    def test_a_model_that_predicts_perfectly_has_a_low_loss(self, subject, case):
         def draw(case):
             length = case.integer(4, 7)
             return counts_up, torch.arange(NUM_SPECIAL, NUM_SPECIAL + length).expand(2, -1)
@@ -367,18 +367,18 @@ FOUND = {"output": "batch tgt_len d_model"}
 )
 class TestCrossAttention:
     @points(3)
-    def test_one_head_asks_the_memory(self, subject, case):
+    def test_a_single_head_attends_to_the_memory(self, subject, case):
         self.compare(subject, case, partial(cross_inputs, heads=1))
 
     @points(2)
-    def test_each_head_has_its_own_features(self, subject, case):
+    def test_each_head_uses_its_own_features(self, subject, case):
         self.compare(subject, case, cross_inputs)
 
     @points(2)
-    def test_padding_of_the_source_is_not_seen(self, subject, case):
+    def test_source_padding_has_no_effect(self, subject, case):
         self.compare(subject, case, partial(cross_inputs, masked=True))
 
-    @points(1, only_with="test_one_head_asks_the_memory")
+    @points(1, only_with="test_a_single_head_attends_to_the_memory")
     def test_the_order_of_the_memory_does_not_matter(self, subject, case):
         def inputs(case):
             settings, weights, x, memory = cross_inputs(case)
@@ -391,7 +391,7 @@ class TestCrossAttention:
         expect_law(subject, case, "CrossAttention", inputs, law)
 
     @points(1)
-    def test_gradients_reach_target_and_memory(self, subject, case):
+    def test_gradients_flow_back_to_the_inputs(self, subject, case):
         expect_gradients(
             subject, case, "CrossAttention", cross_inputs, cross_oracle, wrt=["x", "memory"]
         )
@@ -538,19 +538,19 @@ def judge_decoding(answer, source, source_mask, answers, max_len):
 )
 class TestGreedyTranslation:
     @points(3)
-    def test_each_sequence_of_a_batch_gets_its_answer(self, subject, case):
+    def test_each_source_in_the_batch_gets_its_own_translation(self, subject, case):
         self.judge(subject, case, judge_writing)
 
-    @points(1, only_with="test_each_sequence_of_a_batch_gets_its_answer")
-    def test_the_source_is_read_once(self, subject, case):
+    @points(1, only_with="test_each_source_in_the_batch_gets_its_own_translation")
+    def test_the_source_is_encoded_once(self, subject, case):
         self.judge(subject, case, judge_encoding)
 
-    @points(2, only_with="test_each_sequence_of_a_batch_gets_its_answer")
-    def test_writing_stops_when_all_have_ended(self, subject, case):
+    @points(2, only_with="test_each_source_in_the_batch_gets_its_own_translation")
+    def test_decoding_stops_when_all_sequences_have_ended(self, subject, case):
         self.judge(subject, case, judge_decoding)
 
     @points(2)
-    def test_an_answer_without_end_is_cut(self, subject, case):
+    def test_a_sequence_without_eos_is_cut_at_the_maximum_length(self, subject, case):
         self.judge(subject, case, judge_writing, ends=False)
 
     def judge(self, subject, case, judge, ends=True):
@@ -602,23 +602,23 @@ MASKED = {"inputs": "batch length", "labels": "batch length"}
 )
 class TestMaskedTokens:
     @points(2)
-    def test_most_chosen_tokens_are_masked(self, subject, case):
+    def test_most_chosen_tokens_are_replaced_by_the_mask_token(self, subject, case):
         self.compare(subject, case, partial(masking_inputs, kind=(0.0, 0.8)), ["inputs"])
 
     @points(2)
-    def test_some_become_a_random_word(self, subject, case):
+    def test_some_chosen_tokens_are_replaced_by_a_random_token(self, subject, case):
         self.compare(subject, case, partial(masking_inputs, kind=(0.8, 0.9)), ["inputs"])
 
     @points(1)
-    def test_all_three_kinds_are_told_apart(self, subject, case):
+    def test_all_three_treatments_of_chosen_tokens_are_correct(self, subject, case):
         self.compare(subject, case, masking_inputs, ["inputs"])
 
     @points(2)
-    def test_every_chosen_token_is_asked_for_and_no_other(self, subject, case):
+    def test_exactly_the_chosen_tokens_have_labels(self, subject, case):
         self.compare(subject, case, partial(masking_inputs, kind=(0.7, 1.0)), ["labels"])
 
-    @points(1, only_with="test_all_three_kinds_are_told_apart")
-    def test_the_tokens_themselves_are_not_hidden(self, subject, case):
+    @points(1, only_with="test_all_three_treatments_of_chosen_tokens_are_correct")
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "masked_tokens", masking_inputs)
 
     def compare(self, subject, case, inputs, parts):
@@ -650,23 +650,23 @@ class TestCheckPromptSplit:
         self.judge(subject, case, "an encoder-decoder")
 
     @points(1)
-    def test_a_prefix_that_is_read_both_ways_is_caught(self, subject, case):
+    def test_bidirectional_attention_in_the_first_part_is_caught(self, subject, case):
         self.judge(subject, case, "a model that reads the first part in both directions")
 
     @points(1)
-    def test_a_faint_difference_is_caught(self, subject, case):
+    def test_a_small_difference_is_caught(self, subject, case):
         self.judge(subject, case, "a model that reads the first part in both directions, weakly")
 
     @points(1)
-    def test_positions_that_begin_again_are_caught(self, subject, case):
+    def test_positions_that_restart_at_0_are_caught(self, subject, case):
         self.judge(subject, case, "positions start again at 0 in the second part")
 
     @points(1)
-    def test_a_mask_in_the_wrong_corner_is_caught(self, subject, case):
+    def test_a_mask_aligned_at_the_wrong_corner_is_caught(self, subject, case):
         self.judge(subject, case, "the mask of the second part is aligned at the wrong corner")
 
     @points(1)
-    def test_a_cache_that_forgets_the_oldest_is_caught(self, subject, case):
+    def test_a_cache_that_drops_its_oldest_tokens_is_caught(self, subject, case):
         self.judge(subject, case, "the cache keeps only four tokens")
 
     @points(1)
@@ -674,7 +674,7 @@ class TestCheckPromptSplit:
         self.judge(subject, case, "the cache keeps only the newest token of the second part")
 
     @points(1)
-    def test_a_first_token_that_is_lost_is_caught(self, subject, case):
+    def test_a_first_token_masked_as_padding_is_caught(self, subject, case):
         self.judge(subject, case, "a first part of one token is treated as padding")
 
     def judge(self, subject, case, bug):
@@ -733,19 +733,19 @@ def block_oracle(x, weights, prefix_lens):
 )
 class TestOneBlockThreeMasks:
     @points(1)
-    def test_an_encoder_sees_everything(self, subject, case):
+    def test_the_encoder_mask_allows_every_position(self, subject, case):
         self.compare_masks(subject, case, "both_ways")
 
     @points(2)
-    def test_a_decoder_sees_no_later_token(self, subject, case):
+    def test_the_decoder_mask_allows_no_later_position(self, subject, case):
         self.compare_masks(subject, case, "causal")
 
     @points(2)
-    def test_a_prefix_is_seen_by_all_and_sees_itself_only(self, subject, case):
+    def test_the_prefix_is_bidirectional_and_the_rest_is_causal(self, subject, case):
         self.compare_masks(subject, case, "prefix")
 
-    @points(1, only_with="test_a_prefix_is_seen_by_all_and_sees_itself_only")
-    def test_the_prefix_stands_between_the_other_two(self, subject, case):
+    @points(1, only_with="test_the_prefix_is_bidirectional_and_the_rest_is_causal")
+    def test_extreme_prefix_lengths_give_the_other_two_masks(self, subject, case):
         def inputs(case):
             length = case.integer(4, 29)
             return length, torch.tensor([0, 1, length])
@@ -765,7 +765,7 @@ class TestOneBlockThreeMasks:
             expect_law(subject, case, "three_masks", inputs, law)
 
     @points(2)
-    def test_the_same_block_is_run_with_each(self, subject, case):
+    def test_the_same_block_runs_with_each_mask(self, subject, case):
         expect_agrees(subject, case, "one_block_three_masks", block_inputs, block_oracle, OUTPUTS)
 
     def compare_masks(self, subject, case, part):
@@ -819,15 +819,15 @@ def schedule_oracle(step, d_model, warmup_steps):
 )
 class TestSmoothedLoss:
     @points(2)
-    def test_the_rest_is_shared_by_the_whole_vocabulary(self, subject, case):
+    def test_smoothing_is_distributed_over_the_whole_vocabulary(self, subject, case):
         self.compare(subject, case, partial(smoothing_inputs, padded=False))
 
     @points(1)
-    def test_padding_is_not_counted(self, subject, case):
+    def test_padding_is_excluded_from_the_loss(self, subject, case):
         self.compare(subject, case, smoothing_inputs)
 
     @points(1)
-    def test_without_smoothing_it_is_the_usual_loss(self, subject, case):
+    def test_without_smoothing_the_loss_is_the_cross_entropy(self, subject, case):
         def inputs(case):
             logits, targets, _, pad = smoothing_inputs(case)
             return logits, targets, 0.0, pad
@@ -835,16 +835,16 @@ class TestSmoothedLoss:
         self.compare(subject, case, inputs)
 
     @points(2)
-    def test_the_rate_rises_in_a_line(self, subject, case):
+    def test_the_learning_rate_rises_linearly_during_warmup(self, subject, case):
         expect_agrees(subject, case, "noam", schedule_inputs, schedule_oracle, {"rate": ""})
 
     @points(1)
-    def test_the_rate_falls_like_a_root(self, subject, case):
+    def test_the_learning_rate_decays_as_an_inverse_square_root(self, subject, case):
         inputs = partial(schedule_inputs, late=True)
         expect_agrees(subject, case, "noam", inputs, schedule_oracle, {"rate": ""})
 
     @points(1)
-    def test_the_first_step_does_something(self, subject, case):
+    def test_the_first_update_has_a_small_nonzero_learning_rate(self, subject, case):
         def inputs(case):
             return 0, *schedule_inputs(case)[1:]
 
@@ -905,7 +905,7 @@ def nobody_notices_the_last(output, x, memory, source_mask, weights):
 )
 class TestMendedDecoder:
     @points(2)
-    def test_without_cross_attention_tokens_attend_to_the_past(self, subject, case):
+    def test_self_attention_alone_is_correct_and_causal(self, subject, case):
         def inputs(case):
             *rest, weights = mended_inputs(case)
             return *rest, torch.cat([weights[:5], 0 * weights[5:]])
@@ -913,15 +913,15 @@ class TestMendedDecoder:
         self.compare(subject, case, inputs)
 
     @points(3)
-    def test_the_target_asks_the_source(self, subject, case):
+    def test_target_tokens_attend_to_the_source(self, subject, case):
         self.compare(subject, case, mended_inputs)
 
     @points(2)
-    def test_padding_of_the_source_is_not_seen(self, subject, case):
+    def test_source_padding_has_no_effect(self, subject, case):
         self.compare(subject, case, partial(mended_inputs, padded=True))
 
-    @points(1, only_with="test_without_cross_attention_tokens_attend_to_the_past")
-    def test_no_token_notices_a_later_one(self, subject, case):
+    @points(1, only_with="test_self_attention_alone_is_correct_and_causal")
+    def test_no_output_depends_on_a_later_token(self, subject, case):
         expect_law(subject, case, "mended_decoder", decoder_twins, nobody_notices_the_last)
 
     def compare(self, subject, case, inputs):
@@ -1041,12 +1041,12 @@ def expect_same_logits(subject, case, layer):
 )
 class TestSwappedCrossAttention:
     @points(3)
-    def test_the_stream_of_a_trained_model_goes_on_as_it_did(self, subject, case):
+    def test_the_residual_stream_of_the_trained_model_is_the_same(self, subject, case):
         for inputs in (swap_inputs, with_other_heads):
             expect_agrees(subject, case, "swapped_cross_attention", inputs, swap_oracle, FOUND)
 
     @points(3)
-    def test_with_it_in_any_layer_the_logits_are_the_same(self, subject, case):
+    def test_in_any_layer_the_logits_of_the_trained_model_are_the_same(self, subject, case):
         for layer in range(len(translator()[0].blocks)):
             expect_same_logits(subject, case, layer)
 
@@ -1199,22 +1199,22 @@ def nothing_changed(after, name, *args):
 )
 class TestFunctionalGradients:
     @points(2)
-    def test_the_logits_come_from_the_tree(self, subject, case):
+    def test_the_logits_are_computed_from_the_parameter_tree(self, subject, case):
         expect_agrees(subject, case, "functional_logits", tree_inputs, tree_logits_oracle, LOGITS)
 
     @points(1)
-    def test_without_an_unembedding_the_table_is_used_twice(self, subject, case):
+    def test_without_an_unembedding_the_weights_are_tied(self, subject, case):
         inputs = partial(tree_inputs, tied=True)
         expect_agrees(subject, case, "functional_logits", inputs, tree_logits_oracle, LOGITS)
 
     @points(1)
-    def test_the_loss_is_a_mean_over_the_targets_that_count(self, subject, case):
+    def test_the_loss_is_a_mean_over_targets_that_are_not_ignored(self, subject, case):
         expect_agrees(
             subject, case, "functional_loss", targets_inputs, tree_loss_oracle, {"loss": ""}
         )
 
     @points(1)
-    def test_a_single_sequence_needs_no_batch_axis(self, subject, case):
+    def test_a_single_sequence_works_without_a_batch_axis(self, subject, case):
         given = targets_inputs(case, batched=False)
         together = targets_inputs(case.fresh(0))
         requests = [
@@ -1241,24 +1241,24 @@ class TestFunctionalGradients:
             expect_replies(subject, case, requests[first:] + requests[:first], judge)
 
     @points(2)
-    def test_the_gradients_are_a_tree_like_the_parameters(self, subject, case):
+    def test_the_gradients_form_the_same_tree_as_the_parameters(self, subject, case):
         for tied in (False, True):
             inputs = partial(targets_inputs, tied=tied)
             expect_law(subject, case, "functional_gradients", inputs, gradient_law)
 
     @points(1)
-    def test_a_step_moves_every_leaf_of_the_tree(self, subject, case):
+    def test_a_step_updates_every_parameter_of_the_tree(self, subject, case):
         expect_law(subject, case, "sgd_step", step_inputs, step_law)
 
     @points(
         1,
         only_with=[
-            "test_the_logits_come_from_the_tree",
-            "test_the_gradients_are_a_tree_like_the_parameters",
-            "test_a_step_moves_every_leaf_of_the_tree",
+            "test_the_logits_are_computed_from_the_parameter_tree",
+            "test_the_gradients_form_the_same_tree_as_the_parameters",
+            "test_a_step_updates_every_parameter_of_the_tree",
         ],
     )
-    def test_what_is_given_stays_as_it_is(self, subject, case):
+    def test_inputs_are_not_modified(self, subject, case):
         tied = partial(targets_inputs, tied=True)
         for name, inputs in (
             ("functional_logits", lambda case: tied(case)[:2]),
@@ -1355,21 +1355,21 @@ def indices_judge(seen, *batches):
 )
 class TestLargestGradient:
     @points(2)
-    def test_each_example_has_a_gradient_of_its_own(self, subject, case):
+    def test_each_example_has_its_own_gradient(self, subject, case):
         inputs = partial(examples_inputs, padded=False)
         expect_law(subject, case, "example_gradients", inputs, examples_law)
 
     @points(2)
-    def test_each_example_is_a_mean_over_its_own_targets(self, subject, case):
+    def test_each_example_averages_over_its_own_targets(self, subject, case):
         expect_law(subject, case, "example_gradients", examples_inputs, examples_law)
 
-    @points(1, only_with="test_each_example_is_a_mean_over_its_own_targets")
-    def test_an_example_without_targets_has_a_gradient_of_zero(self, subject, case):
+    @points(1, only_with="test_each_example_averages_over_its_own_targets")
+    def test_an_example_without_targets_has_a_zero_gradient(self, subject, case):
         inputs = partial(examples_inputs, empty=True)
         expect_law(subject, case, "example_gradients", inputs, examples_law)
 
     @points(2)
-    def test_the_norm_is_that_of_the_whole_tree(self, subject, case):
+    def test_each_norm_covers_the_whole_gradient_tree(self, subject, case):
         expect_agrees(
             subject,
             case,
@@ -1380,7 +1380,7 @@ class TestLargestGradient:
             compare=["norms"],
         )
 
-    @points(1, only_with="test_the_norm_is_that_of_the_whole_tree")
+    @points(1, only_with="test_each_norm_covers_the_whole_gradient_tree")
     def test_the_index_is_that_of_the_largest_norm(self, subject, case):
         def draw(case):
             return [examples_inputs(case) for _ in range(8)]
@@ -1409,7 +1409,7 @@ exec(packed(__file__, 1), globals())
 )
 class TestCheckSetModel:
     @points(1)
-    def test_positions_are_caught(self, subject, case):
+    def test_positions_added_to_the_tokens_are_caught(self, subject, case):
         self.judge(subject, case, "a model with positions")
 
     @points(1)
@@ -1421,29 +1421,29 @@ class TestCheckSetModel:
         self.judge(subject, case, "a model with a causal mask")
 
     @points(1)
-    def test_a_bias_for_the_distance_is_caught(self, subject, case):
+    def test_a_bias_that_depends_on_distance_is_caught(self, subject, case):
         self.judge(subject, case, "a model that attends less to distant tokens on a circle")
 
     @points(1)
-    def test_a_first_token_that_represents_the_set_is_caught(self, subject, case):
+    def test_a_dependence_on_the_first_token_is_caught(self, subject, case):
         self.judge(subject, case, "a model that compares every token with the first")
 
     @points(1)
-    def test_scores_in_another_order_are_caught(self, subject, case):
+    def test_scores_in_the_wrong_order_are_caught(self, subject, case):
         self.judge(
             subject, case, "a model that sorts its tokens and returns the scores in that order"
         )
 
     @points(1)
-    def test_a_mask_that_does_not_move_is_caught(self, subject, case):
+    def test_padding_assumed_to_be_at_the_end_is_caught(self, subject, case):
         self.judge(subject, case, "a model that takes the padding to be at the end")
 
     @points(1)
-    def test_padding_that_is_seen_is_caught(self, subject, case):
+    def test_a_mask_that_is_ignored_is_caught(self, subject, case):
         self.judge(subject, case, "a model that ignores the mask")
 
     @points(1)
-    def test_padding_that_counts_in_a_mean_is_caught(self, subject, case):
+    def test_padding_counted_in_the_mean_is_caught(self, subject, case):
         self.judge(subject, case, "a model whose mean is divided by the length with padding")
 
     def judge(self, subject, case, bug):

@@ -91,14 +91,14 @@ def drawn_words(case):
 )
 class TestBytePairs:
     @points(2)
-    def test_the_most_frequent_pair_is_merged_and_all_is_counted_again(self, subject, case):
+    def test_the_most_frequent_pair_is_merged_and_counts_are_updated(self, subject, case):
         def inputs(case):
             return drawn_words(case), case.size("num_merges", 5)
 
         expect_law(subject, case, "byte_pairs", inputs, judge_merges)
 
     @points(1)
-    def test_a_letter_is_not_used_twice_in_one_count(self, subject, case):
+    def test_overlapping_pairs_are_not_counted_twice(self, subject, case):
         def inputs(case):
             y, z, x = sorted(letters(case, 3))  # a tie would go to y, z
             often = case.integer(3, 5)
@@ -107,7 +107,7 @@ class TestBytePairs:
         expect_law(subject, case, "byte_pairs", inputs, judge_merges)
 
     @points(1)
-    def test_of_equally_frequent_pairs_the_first_by_alphabet_wins(self, subject, case):
+    def test_ties_go_to_the_alphabetically_first_pair(self, subject, case):
         def inputs(case):
             a, b, c, *others = sorted(letters(case, 6))
             often = case.integer(2, 4)
@@ -117,7 +117,7 @@ class TestBytePairs:
         expect_law(subject, case, "byte_pairs", inputs, judge_merges)
 
     @points(1)
-    def test_no_pair_crosses_from_one_word_into_the_next(self, subject, case):
+    def test_pairs_do_not_cross_word_boundaries(self, subject, case):
         def inputs(case):
             first, last, *middle = letters(case, 3 + case.size("words", 4, smallest=3))
             return 2 * [first + letter + last for letter in middle], 2
@@ -125,7 +125,7 @@ class TestBytePairs:
         expect_law(subject, case, "byte_pairs", inputs, judge_merges)
 
     @points(1)
-    def test_learning_goes_on_until_no_pair_is_left(self, subject, case):
+    def test_merging_stops_when_no_pair_is_left(self, subject, case):
         def inputs(case):
             word = "".join(letters(case, 4))
             return [word, word[:2], "".join(letters(case, 3))], 20
@@ -133,7 +133,7 @@ class TestBytePairs:
         expect_law(subject, case, "byte_pairs", inputs, judge_merges)
 
     @points(2)
-    def test_a_word_is_cut_by_the_merges_in_their_order(self, subject, case):
+    def test_encoding_applies_the_merges_in_the_order_learned(self, subject, case):
         def inputs(case):
             w, x, y, z = letters(case, 4)
             merges = [(y, z), (x, y + z), (x, y), (w, x), (z, w), (w, w)]
@@ -230,24 +230,24 @@ BATCH = {"inputs": "batch length", "targets": "batch length"}
 )
 class TestGetBatch:
     @points(2)
-    def test_the_end_of_the_text_is_held_out_and_nothing_else(self, subject, case):
+    def test_exactly_the_end_of_the_text_is_held_out(self, subject, case):
         returns = {"train": "num_train", "held_out": "num_held_out"}
         expect_agrees(subject, case, "cut", cut_inputs, cut_oracle, returns)
         expect_law(subject, case, "cut", nothing_held_out, judge_nothing_held_out)
 
     @points(2)
-    def test_a_window_may_begin_wherever_it_and_its_targets_fit(self, subject, case):
+    def test_windows_may_start_wherever_they_and_their_targets_fit(self, subject, case):
         returns = {"starts": "batch"}
         expect_agrees(subject, case, "starts_from", start_inputs, start_oracle, returns)
 
     @points(1)
-    def test_windows_begin_where_they_should(self, subject, case):
+    def test_windows_start_at_the_given_positions(self, subject, case):
         expect_agrees(
             subject, case, "get_batch", batch_inputs, batch_oracle, BATCH, compare=["inputs"]
         )
 
     @points(3)
-    def test_a_target_is_the_token_after(self, subject, case):
+    def test_each_target_is_the_next_token(self, subject, case):
         for inputs in (batch_inputs, batch_inputs_with_the_last_window):
             expect_agrees(subject, case, "get_batch", inputs, batch_oracle, BATCH)
 
@@ -327,24 +327,24 @@ UPDATED = {"parameter": "rows columns", "mean": "rows columns", "mean_square": "
 )
 class TestAdamwStep:
     @points(2)
-    def test_the_first_update_is_that_of_torch(self, subject, case):
+    def test_the_first_update_matches_torch(self, subject, case):
         expect_agrees(subject, case, "adamw_step", first_update, update_oracle, UPDATED)
 
     @points(1)
-    def test_both_averages_move_as_they_should(self, subject, case):
+    def test_both_moving_averages_are_updated_correctly(self, subject, case):
         averages = ["mean", "mean_square"]
         expect_agrees(
             subject, case, "adamw_step", later_update, update_oracle, UPDATED, compare=averages
         )
 
     @points(2)
-    def test_a_later_update_is_that_of_torch(self, subject, case):
+    def test_a_later_update_matches_torch(self, subject, case):
         expect_agrees(
             subject, case, "adamw_step", later_update, update_oracle, UPDATED, compare=["parameter"]
         )
 
     @points(1)
-    def test_without_a_gradient_only_decay_is_left(self, subject, case):
+    def test_a_zero_gradient_leaves_only_weight_decay(self, subject, case):
         def inputs(case):
             parameter, gradient, *rest = first_update(case)
             return parameter, torch.zeros_like(gradient), *rest
@@ -352,7 +352,7 @@ class TestAdamwStep:
         expect_agrees(subject, case, "adamw_step", inputs, update_oracle, UPDATED)
 
     @points(2)
-    def test_six_updates_in_a_row_end_where_those_of_torch_end(self, subject, case):
+    def test_six_updates_in_a_row_match_torch(self, subject, case):
         def draw(case):
             shape = shape_of(case)
             rates = case.uniform(6, low=0.01, high=0.1).tolist()
@@ -369,8 +369,8 @@ class TestAdamwStep:
         others = [draw(case.fresh(i)) for i in range(2)]
         expect_answer(subject, case, [run_of_updates(g) for g in (given, *others)], judge)
 
-    @points(1, only_with="test_a_later_update_is_that_of_torch")
-    def test_what_was_handed_over_stays_as_it_was(self, subject, case):
+    @points(1, only_with="test_a_later_update_matches_torch")
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "adamw_step", later_update)
 
 
@@ -406,33 +406,33 @@ def at(place, case):
 )
 class TestLearningRate:
     @points(2)
-    def test_the_rate_climbs_from_the_first_update_on(self, subject, case):
+    def test_the_learning_rate_rises_linearly_during_warmup(self, subject, case):
         self.compare(subject, case, lambda case, warmup, total: case.integer(0, warmup - 1))
 
     @points(1)
-    def test_the_first_update_is_small_and_not_zero(self, subject, case):
+    def test_the_first_update_has_a_small_nonzero_learning_rate(self, subject, case):
         self.compare(subject, case, lambda case, warmup, total: 0)
 
-    @points(1, only_with="test_the_rate_climbs_from_the_first_update_on")
-    def test_the_peak_comes_right_after_the_warm_up(self, subject, case):
+    @points(1, only_with="test_the_learning_rate_rises_linearly_during_warmup")
+    def test_the_learning_rate_peaks_right_after_warmup(self, subject, case):
         self.compare(subject, case, lambda case, warmup, total: warmup)
 
     @points(2)
-    def test_the_way_down_is_half_a_cosine(self, subject, case):
+    def test_the_learning_rate_decays_along_half_a_cosine(self, subject, case):
         self.compare(subject, case, lambda case, warmup, total: case.integer(warmup + 1, total - 2))
 
-    @points(1, only_with="test_the_way_down_is_half_a_cosine")
-    def test_the_last_update_has_the_final_rate(self, subject, case):
+    @points(1, only_with="test_the_learning_rate_decays_along_half_a_cosine")
+    def test_the_last_update_has_the_final_learning_rate(self, subject, case):
         self.compare(subject, case, lambda case, warmup, total: total - 1)
 
-    @points(1, only_with="test_the_way_down_is_half_a_cosine")
-    def test_from_there_on_the_rate_stays(self, subject, case):
+    @points(1, only_with="test_the_learning_rate_decays_along_half_a_cosine")
+    def test_after_the_last_update_the_learning_rate_stays_constant(self, subject, case):
         self.compare(
             subject, case, lambda case, warmup, total: total + case.integer(1, total - warmup - 2)
         )
 
-    @points(1, only_with="test_the_way_down_is_half_a_cosine")
-    def test_without_a_warm_up_the_decay_begins_at_step_0(self, subject, case):
+    @points(1, only_with="test_the_learning_rate_decays_along_half_a_cosine")
+    def test_without_warmup_the_decay_begins_at_step_0(self, subject, case):
         def inputs(case):
             peak, _, total_steps, final = schedule(case)
             return case.integer(0, 2), peak, 0, total_steps, final
@@ -548,19 +548,19 @@ def judge_frozen(seen, gradients, max_norm):
 )
 class TestClipGradients:
     @points(2)
-    def test_long_gradients_keep_their_direction_and_get_the_longest_norm(self, subject, case):
+    def test_large_gradients_keep_their_direction_and_get_max_norm(self, subject, case):
         expect_law(subject, case, "clip_gradients", to_be_clipped, judge_clipped)
 
-    @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
-    def test_shorter_gradients_stay_as_they_are(self, subject, case):
+    @points(1, only_with="test_large_gradients_keep_their_direction_and_get_max_norm")
+    def test_gradients_below_the_maximum_norm_are_unchanged(self, subject, case):
         expect_law(subject, case, "clip_gradients", short_enough, judge_clipped)
 
     @points(1)
-    def test_the_norm_is_that_of_all_entries_before_clipping(self, subject, case):
+    def test_the_returned_norm_is_the_global_norm_before_clipping(self, subject, case):
         expect_law(subject, case, "clip_gradients", to_be_clipped, judge_norm)
 
-    @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
-    def test_a_frozen_parameter_stays_without_a_gradient(self, subject, case):
+    @points(1, only_with="test_large_gradients_keep_their_direction_and_get_max_norm")
+    def test_the_gradient_of_a_frozen_parameter_stays_none(self, subject, case):
         given = with_a_frozen_parameter(case)
 
         def judge(seen):
@@ -583,15 +583,15 @@ class TestClipGradients:
         requests = [asking(clipped_or_crashed, *one) for one in (given, *others)]
         expect_answer(subject, case, requests, judge)
 
-    @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
-    def test_gradients_of_zero_stay_zero(self, subject, case):
+    @points(1, only_with="test_large_gradients_keep_their_direction_and_get_max_norm")
+    def test_zero_gradients_stay_zero(self, subject, case):
         def inputs(case):
             return [0 * gradient for gradient in drawn_gradients(case)], 2.5
 
         expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
 
-    @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
-    def test_a_gradient_that_is_no_number_is_refused(self, subject, case):
+    @points(1, only_with="test_large_gradients_keep_their_direction_and_get_max_norm")
+    def test_nan_or_infinite_gradients_raise_an_error(self, subject, case):
         requests = []
         for bad in (math.nan, math.inf):
             gradients = drawn_gradients(case)
@@ -611,8 +611,8 @@ class TestClipGradients:
 
             expect_answer(subject, case, requests[first:] + requests[:first], judge, may_crash=True)
 
-    @points(1, only_with="test_long_gradients_keep_their_direction_and_get_the_longest_norm")
-    def test_what_was_handed_over_stays_as_it_was(self, subject, case):
+    @points(1, only_with="test_large_gradients_keep_their_direction_and_get_max_norm")
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "clip_gradients", to_be_clipped)
 
 
@@ -705,15 +705,15 @@ def judge_loss(found, most, weight, parts):
 )
 class TestAccumulatedGradients:
     @points(3)
-    def test_the_gradient_is_that_of_the_big_batch(self, subject, case):
+    def test_the_gradient_equals_that_of_the_full_batch(self, subject, case):
         expect_accumulates(subject, case, drawn_parts, judge_gradient)
 
     @points(2)
-    def test_the_loss_is_that_of_the_big_batch(self, subject, case):
+    def test_the_loss_equals_that_of_the_full_batch(self, subject, case):
         expect_accumulates(subject, case, drawn_parts, judge_loss)
 
-    @points(1, only_with="test_the_gradient_is_that_of_the_big_batch")
-    def test_the_model_sees_one_part_at_a_time(self, subject, case):
+    @points(1, only_with="test_the_gradient_equals_that_of_the_full_batch")
+    def test_the_model_processes_one_part_at_a_time(self, subject, case):
         noted = []
 
         def judge(found, most, weight, parts):
@@ -730,7 +730,7 @@ class TestAccumulatedGradients:
         )
 
     @points(2)
-    def test_a_part_in_which_nothing_counts_adds_nothing(self, subject, case):
+    def test_a_part_with_only_ignored_targets_adds_nothing(self, subject, case):
         def judge(found, most, weight, parts):
             return judge_gradient(found, most, weight, parts) or judge_loss(
                 found, most, weight, parts
@@ -848,34 +848,34 @@ def tiny_updates(master, gradient, lr):
 )
 class TestLowPrecision:
     @points(1)
-    def test_a_norm_survives_squares_that_float16_cannot_hold(self, subject, case):
+    def test_rms_norm_handles_squares_that_overflow_float16(self, subject, case):
         inputs = partial(norm_inputs, torch.float16, 900.0)
         expect_law(subject, case, "rms_norm", inputs, judge_norm_of)
 
     @points(1)
-    def test_a_norm_survives_squares_that_float16_takes_for_zero(self, subject, case):
+    def test_rms_norm_handles_squares_that_underflow_in_float16(self, subject, case):
         inputs = partial(norm_inputs, torch.float16, 1e-4)
         expect_law(subject, case, "rms_norm", inputs, judge_norm_of)
 
     @points(1)
-    def test_a_norm_adds_eps_under_the_root_and_returns_the_dtype_of_x(self, subject, case):
+    def test_rms_norm_adds_eps_under_the_root_and_keeps_the_dtype(self, subject, case):
         inputs = partial(norm_inputs, torch.bfloat16, 1.0, eps=0.5)
         expect_law(subject, case, "rms_norm", inputs, judge_norm_of)
 
     @points(2)
-    def test_a_loss_has_all_the_digits_of_float32(self, subject, case):
+    def test_losses_have_full_float32_precision(self, subject, case):
         expect_law(subject, case, "token_losses", loss_inputs, judge_losses)
 
     @points(1)
-    def test_an_update_reaches_the_float32_weights_whole(self, subject, case):
+    def test_the_update_is_applied_to_the_float32_weights(self, subject, case):
         expect_law(subject, case, "master_step", master_inputs, judge_master)
 
-    @points(1, only_with="test_an_update_reaches_the_float32_weights_whole")
-    def test_what_was_handed_over_stays_as_it_was(self, subject, case):
+    @points(1, only_with="test_the_update_is_applied_to_the_float32_weights")
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "master_step", master_inputs)
 
     @points(1)
-    def test_many_updates_add_up_of_which_each_is_tiny(self, subject, case):
+    def test_many_tiny_updates_add_up(self, subject, case):
         def draw(case):
             shape = case.size("rows", 3), case.size("columns", 5)
             # Between two neighbours in bfloat16 that are at least 2**-8 apart.
@@ -921,7 +921,7 @@ class TestCheckSameAttention:
         self.judge(subject, case, "the mask is ignored")
 
     @points(1)
-    def test_one_mask_for_all_is_caught(self, subject, case):
+    def test_one_mask_for_the_whole_batch_is_caught(self, subject, case):
         self.judge(subject, case, "every sequence gets the mask of the first")
 
     @points(1)
@@ -929,19 +929,19 @@ class TestCheckSameAttention:
         self.judge(subject, case, "the scale uses the width of the values")
 
     @points(1)
-    def test_keys_that_are_not_read_are_caught(self, subject, case):
+    def test_keys_that_are_ignored_are_caught(self, subject, case):
         self.judge(subject, case, "only as many keys are used as there are queries")
 
     @points(1)
-    def test_a_block_that_is_left_out_is_caught(self, subject, case):
+    def test_an_omitted_last_block_is_caught(self, subject, case):
         self.judge(subject, case, "the last block of keys is omitted if it is not full")
 
     @points(1)
-    def test_a_sum_that_is_not_scaled_is_caught(self, subject, case):
+    def test_a_running_sum_that_is_not_rescaled_is_caught(self, subject, case):
         self.judge(subject, case, "the running sum is not rescaled when a larger score comes")
 
     @points(1)
-    def test_lost_digits_are_caught(self, subject, case):
+    def test_lost_precision_is_caught(self, subject, case):
         self.judge(subject, case, "inputs are rounded to bfloat16")
 
     @points(1)
@@ -999,12 +999,12 @@ def bits_oracle(nats_per_token, num_tokens, num_bytes):
 )
 class TestTrainingCost:
     @points(4)
-    def test_the_operations_are_those_that_torch_counts(self, subject, case):
+    def test_the_operation_count_matches_torch(self, subject, case):
         name = "flops_per_token"
         expect_agrees(subject, case, name, model_sizes, counted_flops, {"operations": ""})
 
     @points(2)
-    def test_the_share_of_the_peak_is_a_share(self, subject, case):
+    def test_mfu_is_the_fraction_of_the_peak_that_is_used(self, subject, case):
         def inputs(case):
             flops = case.integer(10**8, 10**9)
             return float(case.integer(10_000, 400_000)), flops, float(case.integer(100, 990))
@@ -1012,7 +1012,7 @@ class TestTrainingCost:
         expect_agrees(subject, case, "mfu", inputs, use_oracle, {"share": ""})
 
     @points(2)
-    def test_bits_per_byte_do_not_depend_on_the_tokenizer(self, subject, case):
+    def test_losses_in_nats_per_token_become_bits_per_byte(self, subject, case):
         def inputs(case):
             num_tokens = case.integer(1000, 2000)
             nats = float(case.uniform(low=1.0, high=4.0))
@@ -1076,12 +1076,12 @@ def drawn_runs(case):
     deeper=True,
 )
 class TestVerdicts:
-    @points(2, only_with="test_the_two_leaks_are_found_and_told_apart")
-    def test_a_sound_run_is_called_sound_and_nothing_else_is(self, subject, case):
+    @points(2, only_with="test_the_two_leaks_are_found_and_distinguished")
+    def test_exactly_the_correct_runs_are_called_correct(self, subject, case):
         self.judge(subject, case, "nothing")
 
     @points(2)
-    def test_the_two_leaks_are_found_and_told_apart(self, subject, case):
+    def test_the_two_leaks_are_found_and_distinguished(self, subject, case):
         self.judge(subject, case, "targets not shifted", "no mask")
 
     @points(2)
@@ -1089,11 +1089,11 @@ class TestVerdicts:
         self.judge(subject, case, "learning rate too high", "learning rate too low")
 
     @points(2)
-    def test_wrong_gradients_are_found(self, subject, case):
+    def test_unzeroed_gradients_and_a_double_softmax_are_found(self, subject, case):
         self.judge(subject, case, "gradients never zeroed", "softmax twice")
 
     @points(2)
-    def test_what_only_held_out_texts_show_is_found(self, subject, case):
+    def test_mistakes_visible_only_on_held_out_text_are_found(self, subject, case):
         self.judge(subject, case, "always the same batch", "dropout in evaluation")
 
     def judge(self, subject, case, *group):

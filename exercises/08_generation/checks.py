@@ -252,23 +252,23 @@ def next_token_oracle(logits, u, temperature=1.0, k=None, p=None):
 )
 class TestNextToken:
     @points(1)
-    def test_a_low_temperature_pulls_logits_apart(self, subject, case):
+    def test_a_low_temperature_sharpens_the_distribution(self, subject, case):
         self.compare(subject, case, "with_temperature", temperature_inputs, temperature_oracle)
 
     @points(1)
-    def test_a_temperature_of_0_keeps_the_most_probable_token_alone(self, subject, case):
+    def test_a_temperature_of_0_keeps_only_the_most_probable_token(self, subject, case):
         self.compare(subject, case, "with_temperature", cold_inputs, temperature_oracle)
 
     @points(1)
-    def test_each_row_keeps_its_k_best_tokens(self, subject, case):
+    def test_top_k_keeps_the_k_most_probable_tokens_of_each_row(self, subject, case):
         self.compare(subject, case, "top_k", top_k_inputs, top_k_oracle)
 
     @points(1)
-    def test_of_tokens_that_tie_the_lower_ids_stay(self, subject, case):
+    def test_ties_in_top_k_go_to_the_lower_ids(self, subject, case):
         self.compare(subject, case, "top_k", tied_inputs, top_k_oracle)
 
-    @points(1, only_with="test_each_row_keeps_its_k_best_tokens")
-    def test_more_than_all_tokens_are_all_tokens(self, subject, case):
+    @points(1, only_with="test_top_k_keeps_the_k_most_probable_tokens_of_each_row")
+    def test_a_k_above_the_vocabulary_size_keeps_all_tokens(self, subject, case):
         def draw(case):
             return rows_of_logits(case), case.integer(12, 40)
 
@@ -284,27 +284,27 @@ class TestNextToken:
         expect_right(subject, case, draw, request, judge)
 
     @points(2)
-    def test_the_fewest_tokens_stay_that_reach_p(self, subject, case):
+    def test_top_p_keeps_the_fewest_tokens_that_reach_p(self, subject, case):
         self.compare(subject, case, "top_p", top_p_inputs, top_p_oracle)
 
-    @points(1, only_with="test_the_fewest_tokens_stay_that_reach_p")
-    def test_p_of_1_keeps_everything(self, subject, case):
+    @points(1, only_with="test_top_p_keeps_the_fewest_tokens_that_reach_p")
+    def test_a_p_of_1_keeps_all_tokens(self, subject, case):
         self.compare(subject, case, "top_p", whole_inputs, top_p_oracle)
 
     @points(2)
-    def test_a_number_falls_into_one_tokens_share(self, subject, case):
+    def test_the_random_number_selects_the_token_of_its_interval(self, subject, case):
         tokens = {"tokens": "batch"}
         self.repeat(subject, case, "draw")
         expect_agrees(subject, case, "draw", draw_inputs, draw_oracle, tokens)
         expect_right(subject, case, last_edge_inputs, drawn, judge_last_edge)
 
     @points(1)
-    def test_tokens_are_drawn_as_often_as_their_probabilities_say(self, subject, case):
+    def test_tokens_are_drawn_in_proportion_to_their_probabilities(self, subject, case):
         self.repeat(subject, case, "draw")
         expect_law(subject, case, "draw", even_inputs, counts_follow_shares)
 
     @points(2)
-    def test_temperature_then_k_then_p_then_the_draw(self, subject, case):
+    def test_next_token_applies_temperature_then_top_k_then_top_p(self, subject, case):
         self.repeat(subject, case, "next_token")
         # From few steps to all, so that a mistake is named by the step that it is in.
         self.compare_tokens(subject, case, partial(next_token_inputs, k=False, p=False))
@@ -317,12 +317,12 @@ class TestNextToken:
     @points(
         1,
         only_with=(
-            "test_a_low_temperature_pulls_logits_apart",
-            "test_each_row_keeps_its_k_best_tokens",
-            "test_the_fewest_tokens_stay_that_reach_p",
+            "test_a_low_temperature_sharpens_the_distribution",
+            "test_top_k_keeps_the_k_most_probable_tokens_of_each_row",
+            "test_top_p_keeps_the_fewest_tokens_that_reach_p",
         ),
     )
-    def test_the_logits_themselves_stay_as_they_are(self, subject, case):
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "with_temperature", temperature_inputs)
         expect_inputs_unchanged(subject, case, "top_k", top_k_inputs)
         expect_inputs_unchanged(subject, case, "top_p", top_p_inputs)
@@ -486,23 +486,23 @@ def judge_reader(logits, ids):
 )
 class TestCachedAttention:
     @points(2)
-    def test_a_prompt_is_read_at_once(self, subject, case):
+    def test_a_whole_prompt_in_one_pass_is_correct(self, subject, case):
         self.judge(subject, case, [(LENGTH,)])
 
     @points(2)
-    def test_token_by_token_gives_the_same(self, subject, case):
+    def test_token_by_token_gives_the_same_output(self, subject, case):
         self.judge(subject, case, [(1,) * LENGTH])
 
     @points(3)
-    def test_every_other_chunking_gives_the_same(self, subject, case):
+    def test_other_chunk_sizes_give_the_same_output(self, subject, case):
         self.judge(subject, case, CHUNKINGS)
 
     @points(1)
-    def test_two_texts_go_on_from_one_cache(self, subject, case):
+    def test_two_continuations_can_share_one_cache(self, subject, case):
         expect_right(subject, case, heads_inputs, read_branches, judge_branches)
 
     @points(1)
-    def test_in_a_trained_model_the_logits_stay_the_same(self, subject, case):
+    def test_the_logits_of_the_trained_model_are_the_same(self, subject, case):
         expect_right(subject, unnamed(case), reader_inputs, read_with, judge_reader)
 
     def judge(self, subject, case, chunkings):
@@ -572,44 +572,44 @@ RING = {
 )
 class TestCacheBytes:
     @points(1)
-    def test_keys_and_values_of_every_layer(self, subject, case):
+    def test_keys_and_values_of_all_layers_are_counted(self, subject, case):
         self.count(subject, case, bytes_inputs)
 
     @points(1)
-    def test_heads_that_share_keys_are_counted_once(self, subject, case):
+    def test_shared_key_and_value_heads_are_counted_once(self, subject, case):
         self.count(subject, case, partial(bytes_inputs, group=4))
 
     @points(1)
-    def test_narrower_numbers_take_less(self, subject, case):
+    def test_lower_precision_takes_fewer_bytes(self, subject, case):
         for bits in (16, 8, 4):
             self.count(subject, case, partial(bytes_inputs, bits=bits))
 
     @points(1)
-    def test_a_window_takes_what_it_can_fill(self, subject, case):
+    def test_at_most_one_window_of_tokens_is_counted(self, subject, case):
         for window in ("shorter", "longer"):
             self.count(subject, case, partial(bytes_inputs, group=2, bits=16, window=window))
 
     @points(1)
-    def test_a_ring_is_filled_from_its_first_place(self, subject, case):
+    def test_the_ring_buffer_is_filled_from_its_first_slot(self, subject, case):
         self.write(subject, case, start=0, new=1)
         self.write(subject, case, start=3, new=1)
 
     @points(2)
-    def test_a_full_ring_loses_its_oldest_token(self, subject, case):
+    def test_a_full_ring_buffer_overwrites_its_oldest_token(self, subject, case):
         self.write(subject, case, start=5, new=1)
         self.write(subject, case, start=case.integer(11, 14), new=1)
 
     @points(1)
-    def test_several_tokens_go_round_the_end(self, subject, case):
+    def test_several_tokens_wrap_around_the_end_of_the_buffer(self, subject, case):
         self.write(subject, case, start=8, new=4)
 
     @points(1)
-    def test_of_a_long_prompt_the_end_is_kept(self, subject, case):
+    def test_only_the_end_of_a_long_prompt_is_kept(self, subject, case):
         self.write(subject, case, start=0, new=12)
         self.write(subject, case, start=4, new=7)
 
     @points(1)
-    def test_the_old_ring_stays_as_it_is(self, subject, case):
+    def test_inputs_are_not_modified(self, subject, case):
         inputs = partial(ring_inputs, start=6, new=2)
         expect_inputs_unchanged(subject, case, "sliding_cache", inputs)
         expect_agrees(subject, case, "sliding_cache", inputs, ring_oracle, RING)
@@ -786,31 +786,31 @@ def judge_search(found, problems, expected_of=None):
 )
 class TestBeamSearch:
     @points(1)
-    def test_one_beam_always_takes_the_most_likely_token(self, subject, case):
+    def test_a_single_beam_decodes_greedily(self, subject, case):
         self.judge(subject, case, [(1, 4, 0.0)] * 4)
 
     @points(2)
-    def test_with_beams_enough_no_answer_is_better(self, subject, case):
+    def test_with_enough_beams_the_best_sequence_is_found(self, subject, case):
         self.judge(subject, case, [(100, 3, 0.0)] * 4, best_of_all)
 
     @points(2)
-    def test_scores_are_divided_by_the_length(self, subject, case):
+    def test_scores_are_normalised_by_length(self, subject, case):
         self.judge(subject, case, [(100, 3, 0.7), (100, 3, 0.7), (100, 3, 1.0)] * 2, best_of_all)
 
     @points(2)
-    def test_of_all_candidates_together_the_best_go_on(self, subject, case):
+    def test_the_best_candidates_across_all_beams_are_kept(self, subject, case):
         settings = [(2, 4, 0.6), (2, 4, 1.0), (3, 4, 0.8), (2, 5, 0.0)] * 2
         self.judge(subject, case, settings, end=-0.7)
 
     @points(1)
-    def test_an_end_changes_nothing_for_the_other_beams(self, subject, case):
+    def test_a_finished_beam_does_not_affect_the_others(self, subject, case):
         def draw(case):
             return ([*stories(case), *searches(case, [(2, 4, 0.6), (2, 4, 1.0)])[1:]],)
 
         expect_right(subject, case, draw, search, judge_search)
 
     @points(1)
-    def test_an_answer_without_end_is_cut(self, subject, case):
+    def test_a_sequence_without_eos_is_cut_at_the_maximum_length(self, subject, case):
         self.judge(subject, case, [(2, 4, 0.5), (3, 3, 0.0)], end=-30.0)
 
     def judge(self, subject, case, settings, expected_of=None, end=0.0):
@@ -916,20 +916,20 @@ class TestLeftPadded:
         self.compare(subject, case, "tokens", prompt_inputs)
 
     @points(2)
-    def test_positions_count_the_tokens_of_a_prompt(self, subject, case):
+    def test_positions_start_at_the_first_token_of_each_prompt(self, subject, case):
         self.compare(subject, case, "positions", prompt_inputs)
 
     @points(2)
-    def test_nobody_sees_padding_but_itself(self, subject, case):
+    def test_padding_attends_only_to_itself_and_is_otherwise_masked(self, subject, case):
         self.compare(subject, case, "mask", prompt_inputs)
 
     @points(1)
-    def test_the_number_for_padding_may_be_a_token_too(self, subject, case):
+    def test_the_padding_id_may_occur_as_a_token_of_a_prompt(self, subject, case):
         for part in PADDED:
             self.compare(subject, case, part, partial(prompt_inputs, with_pad=True))
 
     @points(2)
-    def test_each_prompt_gets_the_logits_that_it_gets_alone(self, subject, case):
+    def test_each_prompt_gets_the_same_logits_as_on_its_own(self, subject, case):
         expect_right(subject, case, weights_inputs, ask_for_logits, judge_logits)
 
     def compare(self, subject, case, part, inputs):
@@ -1062,19 +1062,19 @@ def judge_first(counts, target, draft, places, others):
 )
 class TestSpeculative:
     @points(2)
-    def test_after_accepted_tokens_comes_one_more(self, subject, case):
+    def test_one_more_token_follows_if_all_are_accepted(self, subject, case):
         self.judge(subject, case, accepted_inputs)
 
     @points(3)
-    def test_the_first_rejected_token_is_replaced_and_ends_it(self, subject, case):
+    def test_the_first_rejected_token_is_replaced_and_ends_the_draft(self, subject, case):
         self.judge(subject, case, rejected_inputs)
 
     @points(2)
-    def test_it_is_right_whatever_was_drafted(self, subject, case):
+    def test_any_draft_gives_the_correct_tokens(self, subject, case):
         self.judge(subject, case, any_inputs)
 
-    @points(1, only_with="test_it_is_right_whatever_was_drafted")
-    def test_the_first_token_follows_the_larger_model(self, subject, case):
+    @points(1, only_with="test_any_draft_gives_the_correct_tokens")
+    def test_the_first_token_follows_the_target_distribution(self, subject, case):
         with subject.together():  # a process for each of its 144 calls would take too long
             expect_right(subject, unnamed(case), even_drafts, first_tokens, judge_first)
 
@@ -1106,37 +1106,37 @@ exec(packed(__file__, 1), globals())
 )
 class TestCheckCache:
     @points(1)
-    def test_positions_that_begin_again_are_caught(self, subject, case):
+    def test_repeated_positions_and_repeated_rotations_are_caught(self, subject, case):
         self.judge(subject, case, "each chunk begins at position 0")
         self.judge(subject, case, "tokens of a later chunk share one position")
         self.judge(subject, case, "cached keys are rotated again")
 
     @points(1)
-    def test_an_offset_in_chunks_is_caught(self, subject, case):
+    def test_an_offset_that_counts_chunks_is_caught(self, subject, case):
         self.judge(subject, case, "the offset counts chunks")
 
     @points(1)
-    def test_an_offset_that_jumps_is_caught(self, subject, case):
+    def test_an_offset_that_grows_by_the_prompt_length_is_caught(self, subject, case):
         self.judge(subject, case, "the offset grows by the length of the prompt each time")
 
     @points(1)
-    def test_a_mask_in_the_wrong_corner_is_caught(self, subject, case):
+    def test_a_mask_aligned_at_the_wrong_corner_is_caught(self, subject, case):
         self.judge(subject, case, "the mask is aligned at the wrong corner")
 
     @points(1)
-    def test_a_look_ahead_is_caught(self, subject, case):
+    def test_attention_to_later_tokens_is_caught(self, subject, case):
         self.judge(subject, case, "tokens of a later chunk see ahead")
 
     @points(1)
-    def test_an_overwritten_cache_is_caught(self, subject, case):
+    def test_a_cache_overwritten_by_each_chunk_is_caught(self, subject, case):
         self.judge(subject, case, "only the previous chunk is kept")
 
     @points(1)
-    def test_a_cache_that_is_too_small_is_caught(self, subject, case):
+    def test_a_cache_that_drops_its_oldest_tokens_is_caught(self, subject, case):
         self.judge(subject, case, "only five tokens are kept")
 
     @points(1)
-    def test_a_hidden_cache_is_caught(self, subject, case):
+    def test_a_hidden_cache_shared_by_branches_is_caught(self, subject, case):
         self.judge(subject, case, "branches share one hidden cache")
 
     def judge(self, subject, case, bug):
@@ -1239,15 +1239,15 @@ def judge_reading(found, problems):
 )
 class TestMendedGenerate:
     @points(2)
-    def test_new_tokens_stand_behind_the_prompt(self, subject, case):
+    def test_generated_tokens_match_those_without_a_cache(self, subject, case):
         self.judge(subject, case, judge_text, [6, 6])
 
     @points(2)
-    def test_a_prompt_may_have_any_length(self, subject, case):
+    def test_prompts_of_any_length_work(self, subject, case):
         self.judge(subject, case, judge_text, [4, 9, 1])
 
-    @points(1, only_with="test_new_tokens_stand_behind_the_prompt")
-    def test_every_token_is_read_once(self, subject, case):
+    @points(1, only_with="test_generated_tokens_match_those_without_a_cache")
+    def test_every_token_is_processed_once(self, subject, case):
         self.judge(subject, case, judge_reading, [5])
 
     def judge(self, subject, case, judge, lengths):
@@ -1401,11 +1401,11 @@ def judge_gradients(seen, args, slopes):
 )
 class TestRetention:
     @points(1)
-    def test_an_output_is_the_weighted_sum_of_the_values_so_far(self, subject, case):
+    def test_each_output_is_the_weighted_sum_of_the_values_so_far(self, subject, case):
         self.parallel(subject, case, retention_inputs)
 
-    @points(1, only_with="test_an_output_is_the_weighted_sum_of_the_values_so_far")
-    def test_later_tokens_change_no_earlier_output(self, subject, case):
+    @points(1, only_with="test_each_output_is_the_weighted_sum_of_the_values_so_far")
+    def test_no_output_depends_on_a_later_token(self, subject, case):
         expect_right(subject, case, twin_inputs, outputs_of_twins, judge_twins)
 
     @points(1)
@@ -1418,25 +1418,25 @@ class TestRetention:
         expect_inputs_unchanged(subject, case, "retention_step", step_inputs)
 
     @points(1)
-    def test_token_by_token_gives_the_same_and_the_state_does_not_grow(self, subject, case):
+    def test_token_by_token_gives_the_same_output_in_constant_memory(self, subject, case):
         expect_right(subject, case, retention_inputs, read_token_by_token, judge_tokens)
 
     @points(1)
-    def test_full_chunks_give_the_same(self, subject, case):
+    def test_full_chunks_give_the_same_output(self, subject, case):
         self.chunked(subject, case, "output", length=6, chunk_len=2)
 
     @points(1)
-    def test_the_length_of_a_chunk_does_not_matter(self, subject, case):
+    def test_any_chunk_length_gives_the_same_output(self, subject, case):
         for chunk_len in (4, 15, 1):
             self.chunked(subject, case, "output", length=9, chunk_len=chunk_len, batch=1)
 
     @points(1)
-    def test_the_state_after_each_chunk_is_that_of_all_tokens_so_far(self, subject, case):
+    def test_the_state_after_each_chunk_includes_all_tokens_so_far(self, subject, case):
         for chunk_len in (2, 7, 15):
             self.chunked(subject, case, "states", length=9, chunk_len=chunk_len, batch=1)
 
     @points(1)
-    def test_gradients_flow_from_the_last_chunk_to_the_first(self, subject, case):
+    def test_gradients_flow_back_from_the_last_chunk_to_the_first(self, subject, case):
         expect_right(subject, case, last_chunk_inputs, gradients_of_the_last_chunk, judge_gradients)
 
     def parallel(self, subject, case, inputs):

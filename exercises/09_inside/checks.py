@@ -195,15 +195,15 @@ def judge_induction(tokens, noted, answer):
 )
 class TestInductionWeights:
     @points(2)
-    def test_a_passage_said_twice_is_known_the_second_time(self, subject, case):
+    def test_a_repeated_passage_is_predicted_the_second_time(self, subject, case):
         self.compare(subject, case, said_twice)
 
     @points(3)
-    def test_in_random_text_every_second_time_is_right(self, subject, case):
+    def test_in_random_text_the_token_after_a_repeat_is_predicted(self, subject, case):
         self.compare(subject, case, at_random)
 
     @points(3)
-    def test_two_hundred_tokens_between_do_not_matter(self, subject, case):
+    def test_a_gap_of_two_hundred_tokens_does_not_matter(self, subject, case):
         self.compare(subject, case, long_text)
 
     def compare(self, subject, case, draw):
@@ -305,26 +305,26 @@ def judge_gain(answer):
 )
 class TestLookInside:
     @points(3)
-    def test_the_induction_score_of_each_head(self, subject, case):
+    def test_each_head_gets_its_induction_score(self, subject, case):
         returns = {"scores": "heads"}
         expect_agrees(subject, case, "induction_score", drawn_maps, score_oracle, returns)
 
     @points(3)
-    def test_the_lens_reads_every_depth_as_the_last(self, subject, case):
+    def test_the_logit_lens_decodes_every_depth_like_the_last(self, subject, case):
         returns = {"probabilities": "depths batch length vocab_size"}
         expect_agrees(subject, case, "logit_lens", lens_inputs, lens_oracle, returns)
 
     @points(2)
-    def test_without_a_head_the_others_write_as_before(self, subject, case):
+    def test_ablating_a_head_keeps_the_output_of_all_others(self, subject, case):
         returns = {"output": "batch length d_model"}
         expect_agrees(subject, case, "without_head", head_inputs, head_oracle, returns)
 
-    @points(1, only_with="test_without_a_head_the_others_write_as_before")
-    def test_taking_a_head_away_leaves_the_arrays_as_they_were(self, subject, case):
+    @points(1, only_with="test_ablating_a_head_keeps_the_output_of_all_others")
+    def test_inputs_are_not_modified(self, subject, case):
         expect_inputs_unchanged(subject, case, "without_head", head_inputs)
 
     @points(2)
-    def test_what_is_missed_in_bits_per_token(self, subject, case):
+    def test_the_ablation_cost_is_measured_in_bits_per_token(self, subject, case):
         expect_agrees(subject, case, "bits_lost", loss_inputs, loss_oracle, {"loss": ""})
         requests = [both_ways(case.fresh(i)) for i in range(3)]
         expect_answer(subject, case, requests, judge_gain)
@@ -503,30 +503,30 @@ def is_of_the_family(config):
 )
 class TestLanguageModel:
     @points(3)
-    def test_learned_positions_layer_norm_and_gelu(self, subject, case):
+    def test_learned_positions_with_layer_norm_and_gelu_work(self, subject, case):
         self.compare(subject, case, positions="learned", norm="layer", activation="gelu")
 
     @points(2)
-    def test_rotary_positions_instead(self, subject, case):
+    def test_rotary_positions_work(self, subject, case):
         self.compare(subject, case, positions="rotary", norm="layer", activation="gelu")
 
     @points(2)
-    def test_rms_norm_and_a_gate_without_biases(self, subject, case):
+    def test_rms_norm_and_swiglu_work_without_biases(self, subject, case):
         choices = {"norm": "rms", "activation": "swiglu", "has_biases": False}
         self.compare(subject, case, positions="learned", **choices)
 
     @points(1)
-    def test_query_heads_share_key_heads(self, subject, case):
+    def test_grouped_query_attention_works(self, subject, case):
         choices = {"norm": "rms", "activation": "swiglu", "has_biases": False}
         self.compare(subject, case, positions="rotary", num_kv_heads=2, **choices)
 
-    @points(1, only_with="test_learned_positions_layer_norm_and_gelu")
+    @points(1, only_with="test_learned_positions_with_layer_norm_and_gelu_work")
     def test_no_logit_depends_on_a_later_token(self, subject, case):
         requests = [asks_for_logits(*twins(c)) for c in (case, case.fresh(0))]
         expect_answer(subject, case, requests, judge_twins)
 
     @points(3)
-    def test_a_text_in_steps_gives_the_logits_of_the_whole(self, subject, case):
+    def test_steps_with_a_cache_give_the_logits_of_a_single_pass(self, subject, case):
         draws = (("rotary", "rms", "swiglu", 2, False), ("learned", "layer", "gelu"))
         for choices in draws:
             config, weights, tokens = model_inputs(case, *choices)
@@ -536,7 +536,7 @@ class TestLanguageModel:
                 expect_answer(subject, case, requests, judge)
 
     @points(2)
-    def test_trained_weights_say_what_they_said(self, subject, case):
+    def test_the_logits_of_the_trained_model_are_the_same(self, subject, case):
         model, tokenizer, whose = trained_model(subject)
         start = case.integer(0, 3000)
         ids = tokenizer.encode(held_out()[start : start + 60])[: min(12, model.config.max_len)]
@@ -580,7 +580,9 @@ LARGEST = {
 SMALLEST = {"max_len": 8}
 PASSAGE = 3000
 """Characters of the held-out part that students measure on, from its beginning."""
-PASSAGES, PASSAGE_LENGTH = 8, 1500
+PASSAGES, PASSAGE_LENGTH = 8, 4000
+"""Passages of 1500 characters let the draw decide about a mark: the bits of one model, in terms of
+the 5-gram's, had a standard deviation of 0.018 over the draws; with 4000 it is 0.002."""
 MARKS = (1.0, 0.99, 0.98)
 """Shares of the 5-gram's bits. On the whole held-out part the first command of the notebook came
 to 0.965 of them, one with byte pairs to 0.953; on passages, which begin without context, models
@@ -874,7 +876,7 @@ def counted():
 def passages(case, text):
     """Draw passages from all of a text, the same ones whichever check comes first."""
     stride = len(text) // PASSAGES
-    draw = Case(f"{case.seed.rpartition('/')[0]}/test_it_beats_counting")
+    draw = Case(f"{case.seed.rpartition('/')[0]}/test_the_model_beats_the_5_gram_baseline")
     starts = [i * stride + draw.integer(0, stride - PASSAGE_LENGTH) for i in range(PASSAGES)]
     return tuple(text[start : start + PASSAGE_LENGTH] for start in starts)
 
@@ -944,12 +946,12 @@ def agrees(claim, measured):
 )
 class TestCapstone:
     @points(2)
-    def test_the_files_are_a_model_within_the_budget(self, subject, case):
+    def test_the_files_contain_a_model_within_the_budget(self, subject, case):
         claims(subject)
         handed_in_model(subject, case)
 
     @points(1)
-    def test_the_report_counts_the_parameters(self, subject, case):
+    def test_the_reported_parameter_count_is_correct(self, subject, case):
         claim = claims(subject)["parameters"]
         model = handed_in_model(subject, case).model
         number = sum(weight.numel() for weight in model.parameters())
@@ -962,7 +964,7 @@ class TestCapstone:
         raise CheckFailed(problem)
 
     @points(2)
-    def test_the_report_measures_what_the_model_needs_on_the_passage(self, subject, case):
+    def test_the_reported_bits_per_byte_are_correct(self, subject, case):
         claim = claims(subject)["bits_per_byte"]
         own = handed_in_model(subject, case)
         if agrees(claim, bits_without(own)):
@@ -980,15 +982,15 @@ class TestCapstone:
         raise CheckFailed(problem)
 
     @points(3)
-    def test_it_beats_counting(self, subject, case):
+    def test_the_model_beats_the_5_gram_baseline(self, subject, case):
         self.reach(subject, case, MARKS[0])
 
     @points(2)
-    def test_it_needs_less_than_99_percent_of_the_bits(self, subject, case):
+    def test_the_model_needs_under_99_percent_of_the_baseline_bits(self, subject, case):
         self.reach(subject, case, MARKS[1])
 
     @points(2)
-    def test_it_needs_less_than_98_percent_of_the_bits(self, subject, case):
+    def test_the_model_needs_under_98_percent_of_the_baseline_bits(self, subject, case):
         self.reach(subject, case, MARKS[2])
 
     def reach(self, subject, case, mark):
@@ -1120,7 +1122,7 @@ def judge_missed(whole, costs, answer):
 )
 class TestAblation:
     @points(3)
-    def test_the_head_that_is_missed_most_is_found(self, subject, case):
+    def test_the_most_important_head_is_found(self, subject, case):
         draws = [
             drawn_costs(case, one_is_in_the_way=True),
             *(drawn_costs(case.fresh(i), at) for i, at in enumerate((-1, 0, None))),
@@ -1133,7 +1135,7 @@ class TestAblation:
             expect_answer(subject, case, ask, partial(judge_missed, *draw))
 
     @points(2)
-    def test_the_prediction_is_about_these_weights(self, subject, case):
+    def test_the_prediction_is_about_the_submitted_weights(self, subject, case):
         cost_of(subject)
         prediction_of(subject, case)
 
@@ -1144,7 +1146,7 @@ class TestAblation:
         interval_of(said, case)
 
     @points(3)
-    def test_the_cost_was_measured_right(self, subject, case):
+    def test_the_reported_cost_is_correct(self, subject, case):
         claim = cost_of(subject)
         own, said = prediction_of(subject, case)
         whole, without = bits_without(own), bits_without(own, [(said.layer, said.head)])
