@@ -23,8 +23,8 @@ CONFIG = presets.encoder_decoder(
     max_len=64,
     d_model=32,
     d_ff=128,
-    num_encoder_layers=2,
-    num_layers=2,
+    num_encoder_layers=1,
+    num_layers=1,
 )
 """A small encoder-decoder for dates."""
 

@@ -1,7 +1,7 @@
 """An n-gram baseline: what a language model should beat."""
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 
 
@@ -62,13 +62,13 @@ class CharacterNGram:
         """
         if character not in self.vocabulary:
             raise ValueError(f"a character must be in the vocabulary, got {character!r}")
-        probability = 1 / len(self.vocabulary)
+        probability, followers = 1 / len(self.vocabulary), self._levels[0].counts
         for length, level in enumerate(self._levels[: len(context) + 1]):
-            seen = level.contexts.get(context[len(context) - length :])
-            if seen is None:
+            # What follows a context also follows a shorter one.
+            followers, total, freed = level.after(context[len(context) - length :], followers)
+            if not followers:
                 break
-            total, freed = seen
-            count = level.counts.get(context[len(context) - length :] + character, 0)
+            count = followers.get(character, 0)
             kept = count - level.discount(count)
             probability = (kept + freed * probability) / total
         return probability
@@ -96,12 +96,16 @@ class _Level:
     def __init__(self, counts: Counter[str]) -> None:
         self.counts = counts
         self._discounts = _modified_discounts(Counter(counts.values()))
-        totals: defaultdict[str, int] = defaultdict(int)
-        freed: defaultdict[str, float] = defaultdict(float)
-        for ngram, count in counts.items():
-            totals[ngram[:-1]] += count
-            freed[ngram[:-1]] += self.discount(count)
-        self.contexts = {context: (totals[context], freed[context]) for context in totals}
+        self._known: dict[str, tuple[dict[str, int], int, float]] = {}
+
+    def after(self, context: str, candidates: Iterable[str]) -> tuple[dict[str, int], int, float]:
+        """Return how often each candidate follows a context, the sum, and what is freed."""
+        if context not in self._known:
+            ngrams = ((character, context + character) for character in candidates)
+            counts = {last: self.counts[ngram] for last, ngram in ngrams if ngram in self.counts}
+            freed = math.fsum(map(self.discount, counts.values()))
+            self._known[context] = counts, sum(counts.values()), freed
+        return self._known[context]
 
     def discount(self, count: int) -> float:
         """Return what is subtracted from a count, to be redistributed."""
