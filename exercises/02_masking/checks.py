@@ -44,7 +44,7 @@ MASK = {"mask": "q_len k_len"}
 @exercise(
     "causal_mask",
     number="2.1",
-    title="Not later than the query",
+    title="The causal mask",
     asks="Return a boolean tensor (q_len, k_len), True where the key is not later than the query; "
     "the queries are the last q_len of the k_len positions.",
     difficulty=1,
@@ -94,7 +94,7 @@ PADDING = {"mask": "batch 1 1 k_len"}
 @exercise(
     "padding_mask",
     number="2.2",
-    title="Keys that are only padding",
+    title="The padding mask",
     asks="Return a boolean tensor (batch, 1, 1, k_len), True at the first lengths[b] keys of "
     "sequence b and False at its padding.",
     difficulty=1,
