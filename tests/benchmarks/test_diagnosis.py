@@ -41,9 +41,9 @@ version = functools.cache(kill_matrix.version)
 
 
 def check(folder, mistake, seed):
-    """Check a mistake as the self-check does and return what it said, as a line to keep."""
+    """Check a mistake as grading does and return what was said, as a line to keep."""
     started = time.process_time()
-    report = kill_matrix.run_mistake(folder, mistake, seed, ROOT / "solutions" / folder.name)
+    report = kill_matrix.run_mistake(folder, mistake, seed)
     seconds = time.process_time() - started
     lines = report.to_text().split("\n")
     said = "\n".join(report.messages)
@@ -73,7 +73,7 @@ def trials():
     found = defaultdict(list)
     with KEPT.open("a", encoding="utf-8") as file:
         for seed in SEEDS:  # outermost: a short run has seen all mistakes, too
-            for folder in assignments(ROOT / "exercises"):
+            for folder in assignments(ROOT / "solutions"):
                 for mistake in mistakes(folder):
                     who = (folder.name, mistake.exercise, mistake.name)
                     key = (*who, seed, version(folder, mistake.exercise))
