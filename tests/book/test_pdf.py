@@ -6,7 +6,7 @@ import shutil
 import pytest
 from books import BOOK
 from bs4 import BeautifulSoup
-from one_pdf import BROWSERS, cover, lead, print_to, reading_order, stitch
+from one_pdf import BROWSERS, cover, lead, print_to, reading_order, said_once, stitch
 
 ONE = """# One & first
 
@@ -66,6 +66,23 @@ def test_the_cover_says_what_this_is_as_far_as_the_book_does():
     bare = BeautifulSoup("<h1>A <em>book</em></h1>", "html.parser")
     lines = BeautifulSoup(cover("A book", bare, None), "html.parser").find_all("p")
     assert [line.get_text() for line in lines] == ["A book"]
+
+
+@pytest.mark.parametrize(
+    ("bookmark", "mended"),
+    [
+        ("1. 1. Attention:Attention:queries", "1. Attention: queries"),
+        (r"Shapes \(T, d\)Shapes \(T, d\)", r"Shapes \(T, d\)"),
+        ("Dropout", "Dropout"),
+        ("Another titleAnother title", "Another titleAnother title"),
+    ],
+)
+def test_a_bookmark_says_its_heading_once_and_moves_no_object(bookmark, mended):
+    headings = ["1. Attention: queries", "Shapes (T, d)", "Dropout"]
+    printed = f"<</Title ({bookmark})\n/Dest [9 0 R]".encode()
+    found = said_once(printed, headings)
+    assert found.startswith(f"<</Title ({mended})".encode())
+    assert len(found) == len(printed) and found.endswith(b"\n/Dest [9 0 R]")
 
 
 @pytest.mark.slow
