@@ -674,7 +674,7 @@ def _parser() -> argparse.ArgumentParser:
     option = add(
         "report",
         _report,
-        "summarise a class: points earned per exercise, and common mistakes",
+        "summarise results: points earned per exercise, and common mistakes",
         *("assignment", "--kept", "--root"),
     )
     option(
@@ -707,13 +707,13 @@ def _parser() -> argparse.ArgumentParser:
     option("--assignment", required=True, help="such as 01_attention")
     option(
         "--pattern",
-        help="regular expression for paths in a source, with a group (?P<student>…); by default "
-        "those that Moodle and Canvas write, STUDENT/….ipynb and STUDENT.ipynb",
+        help="regular expression for paths in a source, with a group (?P<student>…); the default "
+        "matches Moodle's and Canvas's, STUDENT/….ipynb and STUDENT.ipynb",
     )
     option(
         "--times-from-archive",
         action="store_true",
-        help="take submission times from the source instead of using the present time",
+        help="take submission times from the source instead of using the current time",
     )
 
     option = add(
@@ -737,8 +737,7 @@ def _parser() -> argparse.ArgumentParser:
         "--roster",
         type=Path,
         required=True,
-        help="the platform's CSV file, of which a copy gets the grades: Moodle's grading "
-        "worksheet or Canvas's gradebook",
+        help="Moodle's grading worksheet or Canvas's gradebook, as CSV; a copy gets the grades",
     )
     option(
         "--column",

@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     what = command.add_argument_group("data and model")
     what.add_argument(
         "--data",
-        help=f"{', '.join(NAMED_DATA)}, or the path of a text file in UTF-8 "
+        help=f"{', '.join(NAMED_DATA)}, or the path of a UTF-8 text file "
         "(default with --library: python-reference)",
     )
     what.add_argument(
@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     machine.add_argument(
         "--parallel",
         choices=("ddp", "fsdp"),
-        help="what torchrun's processes split: ddp the batch, fsdp the parameters as well "
+        help="what torchrun's processes split: ddp, the batch; fsdp, the parameters as well "
         "(default: ddp)",
     )
 
@@ -154,7 +154,9 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("generate", help="generate text with a model")
     command.add_argument("folder", help="the --out folder of `train` or `import`")
     command.add_argument(
-        "--prompt", nargs="+", help="texts to continue or dates to read (default: standard input)"
+        "--prompt",
+        nargs="+",
+        help="texts to continue or dates to convert (default: standard input)",
     )
     command.add_argument(
         "--length", type=_positive, default=400, help="at most this many tokens (default: 400)"
@@ -169,7 +171,9 @@ def _parser() -> argparse.ArgumentParser:
         default=1.0,
         help="sample from the fewest tokens whose probabilities sum to at least this",
     )
-    command.add_argument("--greedy", action="store_true", help="take the most probable token")
+    command.add_argument(
+        "--greedy", action="store_true", help="always take the most probable token"
+    )
     command.add_argument("--seed", type=int, default=0, help="for sampling")
     _add_library(command)
 

@@ -182,8 +182,8 @@ def _library_to_train(args: argparse.Namespace) -> ModuleType | None:
     count_calls(library)
     if getattr(library, "YOURS", None) == []:
         raise ValueError(
-            f"--library must hold a piece of yours, got {args.library}, where all is borrowed: "
-            "solve an exercise, then run `classroom mine`"
+            f"--library must hold a piece of yours, got {args.library}, where everything is "
+            "borrowed: solve an exercise, then run `classroom mine`"
         )
     chosen = {"out": os.path.join("runs", library.__name__)}
     if not args.resume:

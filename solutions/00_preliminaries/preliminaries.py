@@ -3,9 +3,9 @@
 #
 # This notebook goes with chapter 0 of *Attention from the Ground Up*. Nothing in it is about attention yet. You write the pieces that attention is built from. Each of them can be wrong without an error: the shapes are correct, the loss falls, and the numbers are not what you think.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers: compute results, do not write them down. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
-# **Conventions.** Tokens are rows. Letters such as `(batch, length, d_model)` name the axes of a tensor in order. Losses are in nats: the logarithms have base e. The sizes in the tests are all different, so that swapped axes do not fit by accident.
+# **Conventions.** Tokens are rows. Names such as `(batch, length, d_model)` list the axes of a tensor in order. Losses are in nats: the logarithms have base e. The sizes in the tests are all different, so that swapped axes do not fit by accident.
 
 # %%
 import math
@@ -19,7 +19,7 @@ from classroom import check
 # %% [markdown]
 # {{exercise mean_of_rows}}
 #
-# First see what a check does. Run the check below *without writing anything*: it says what it expects. Then make a mistake on purpose, for instance `return x.mean()`, run both cells, and read the message. Then write the correct version.
+# First see what a check does. Run the check below *without writing anything*: it says what it expects. Then make a mistake on purpose, such as `return x.mean()`, run both cells, and read the message. Then write the correct version.
 #
 # *Before you code:* `x` has 3 rows and 5 columns. How many numbers do you return?
 #
@@ -148,7 +148,7 @@ def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 # </details>
 # <details><summary>Hint: pick the targets</summary>
 #
-# `log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)` picks one number per position. The index must be valid, and -100 is not: first select the positions that count (`logits[counted]`), or use another index there and discard its term afterwards.
+# `log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)` picks one number per position. The index must be valid, and `ignore_index`, often -100, is not: first select the positions that count (`logits[counted]`), or use another index there and discard its term afterwards.
 # </details>
 
 
@@ -182,7 +182,7 @@ def sequence_losses(logits: torch.Tensor, targets: torch.Tensor, ignore_index: i
 # %% [markdown]
 # {{exercise split_heads}}
 #
-# A tensor is a row of numbers in memory, with a rule for indexing it. `view` and `reshape` cut the row anew; `transpose` and `permute` swap axes. Both can give you the shape that you want, but only one of them puts the right numbers in it.
+# A tensor is a row of numbers in memory, with a rule for indexing it. `view` and `reshape` split the row differently; `transpose` and `permute` swap axes. Both can give you the shape that you want, but only one of them puts the right numbers in it.
 
 # %%
 letters = ["a0", "a1", "a2", "b0", "b1", "b2"]
@@ -191,7 +191,7 @@ for name, y in {"transpose": x.transpose(0, 1), "reshape": x.reshape(3, 2)}.item
     print(f"{name:9} {tuple(y.shape)}", [[letters[i] for i in row] for row in y])
 
 # %% [markdown]
-# Both results have the shape `(3, 2)`. In the first, row 0 holds the first token of each sequence. In the second, the sequences are torn apart, and no error will tell you.
+# Both results have the shape `(3, 2)`. In the first, row 0 holds the first token of each sequence. In the second, the sequences are torn apart, without an error.
 #
 # Multi-head attention depends on such operations. Write four of them:
 #
@@ -329,7 +329,7 @@ def first_loss(vocab_size: int) -> float:
 # %% [markdown]
 # {{exercise activations}}
 #
-# One published introduction to transformers defines, in one paragraph, a tanh made from a sigmoid and a "softrelu". Here they are, next to torch's functions of those names. See where the curves differ.
+# One published introduction to transformers defines, in one paragraph, a tanh made from a sigmoid and a "softrelu". Here they are, next to torch's `tanh` and `softplus`. See where the curves differ.
 
 
 # %%
@@ -352,7 +352,7 @@ for panel in axes:
 plt.show()
 
 # %% [markdown]
-# Write five functions of your own, using `exp`, `log1p`, `sigmoid`, `erf` and `tanh` where you need them:
+# Write five functions, using `exp`, `log1p`, `sigmoid`, `erf` and `tanh` where you need them:
 #
 # | function | definition |
 # |---|---|
@@ -364,7 +364,7 @@ plt.show()
 #
 # All of them must be correct at $x = \pm 1000$.
 #
-# *Before you code:* what should each of the five be at 1000, and at -1000? Which of the five are negative somewhere? Use $\sigma(x) = 1/(1 + e^{-x})$ to write $\tanh x = (e^x - e^{-x})/(e^x + e^{-x})$ as a sigmoid of what?
+# *Before you code:* what should each of the five be at 1000, and at -1000? Which of the five are negative somewhere? With $\sigma(x) = 1/(1 + e^{-x})$, as a sigmoid of what can you write $\tanh x = (e^x - e^{-x})/(e^x + e^{-x})$?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -485,7 +485,7 @@ def classifier_step(
 #
 # Dropout sets randomly chosen features to 0, in training only, so that a network cannot rely on any one of them. The remaining features are scaled up, so that the next layer gets the same sum on average.
 #
-# Some libraries ask for the probability to *keep* a feature, others for the probability to *drop* it. The function below was converted from one convention to the other, but not completely. Its randomness is an argument: `noise` holds a number between 0 and 1 for each feature. The cell shows what the function does to a million ones, whose mean should stay 1.
+# Some libraries ask for the probability of *keeping* a feature, others for that of *dropping* it. The function below was converted from one convention to the other, but not completely. Its randomness is an argument: `noise` holds a number between 0 and 1 for each feature. The cell shows what the function does to a million ones, whose mean should stay 1.
 
 
 # %%
@@ -505,7 +505,7 @@ for rate in (0.1, 0.5, 0.8):
         )
 
 # %% [markdown]
-# At rate 0.5 the mean looks correct, and 0.5 is the rate that most people try first. Write the corrected function. The rate is the probability to *drop* a feature: it is dropped where its noise is below the rate. Do not modify `x`.
+# At rate 0.5 the mean looks correct, and 0.5 is the rate that most people try first. Write the corrected function. The rate is the probability of *dropping* a feature: a feature is dropped where its noise is below the rate. Do not modify `x`.
 #
 # *Before you code:* at which rate do the two conventions agree, so that no test at that rate can distinguish them? What should the result be at rate 0?
 #
@@ -514,9 +514,9 @@ for rate in (0.1, 0.5, 0.8):
 # At 0.5, where the two probabilities are equal. At rate 0 nothing is dropped and nothing is scaled: the result is `x`.
 # </details>
 #
-# <details><summary>Hint: how many are wrong</summary>
+# <details><summary>Hint: how many bugs</summary>
 #
-# Two things: the meaning of the rate in one of the two lines, which makes the mean wrong, and an argument that is never used.
+# Two: the meaning of the rate in one of the two lines, which makes the mean wrong, and an argument that is never used.
 # </details>
 
 
@@ -557,7 +557,7 @@ published_test(lambda scores, dim: 0 * scores)
 # %% [markdown]
 # This test cannot fail: it makes two comparisons, discards their results, and prints a message. Similar tests have been published. A test that you have never seen fail is not a test yet.
 #
-# First write `agree`, the comparison that a test rests on. Two tensors agree if they have the same shape and every number differs by no more than 0.00001. NaN agrees with nothing, not even with NaN. (If you use `torch.allclose`, find out what it adds to `atol`.)
+# First write `agree`, the comparison that a test rests on. Two tensors agree if they have the same shape and no number differs by more than 0.00001. NaN agrees with nothing, not even with NaN. (If you use `torch.allclose`, find out what it adds to `atol`.)
 #
 # Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. Wrong softmaxes must fail and correct ones must pass. You may compare with `torch.softmax`. Be fair: a correct softmax may compute in single precision and be off by up to 0.00001. For a row in which all scores are minus infinity, correct ones differ (you know two conventions from exercise 0.1), so do not test such rows.
 #
@@ -565,7 +565,7 @@ published_test(lambda scores, dim: 0 * scores)
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The first is False, so the second is True: every comparison with NaN is False. Scores near 1000 reveal an overflow, scores near -1000 a division of 0 by 0, and a non-square table with more than one `dim` reveals a wrong axis.
+# The first is False, so the second is True: every comparison with NaN but `!=` is False. Scores near 1000 reveal an overflow, scores near -1000 a division of 0 by 0, and a non-square table with more than one `dim` reveals a wrong axis.
 # </details>
 #
 # <details><summary>Hint: comparing</summary>
@@ -606,7 +606,7 @@ def check_softmax(softmax) -> None:
 # %% [markdown]
 # ## Look at what you built
 #
-# Your bigram model on a real text: the Python reference manual, split into paragraphs, with characters as tokens. The dotted line is the loss of a uniform prediction; the distance from it down to the loss on held-out paragraphs is what one character of context is worth. Below the figure is a text that the model generated. (This cell is not graded.)
+# Your bigram model on a real text: the Python reference manual, split into paragraphs, with characters as tokens. The dotted line is the loss of a uniform prediction; the distance from it down to the loss on held-out paragraphs is what character frequencies and one character of context are worth. Below the figure is text that the model generated. (This cell is not graded.)
 
 # %%
 from groundup.data.texts import python_reference

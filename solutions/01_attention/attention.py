@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 1 of *Attention from the Ground Up*. You build attention from a weighted average, find out how large its scores get, test what it can and cannot do, differentiate it by hand, and fix two published programs.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers: compute results, do not write them down. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A token is a row. `query` has the shape `(..., q_len, d_head)`, `key` `(..., k_len, d_head)`, `value` `(..., k_len, d_value)`, and weights `(..., q_len, k_len)`: one row per query, one column per key. The dots stand for any number of leading axes, such as batch and heads. The lengths and widths in the tests are all different, so a product that needs square matrices raises an error.
 
@@ -202,7 +202,7 @@ def scaled_dot_product_attention(
 #
 # This function was published, ran without an error, and could be trained. It does compute a scale. Run the cell: the wider the head, the more weight goes to a single key, although the inputs are pure noise.
 #
-# It has two bugs. Write the corrected function; it returns the output only.
+# The function has two bugs. Write a corrected one; it returns the output only.
 #
 # *Before you code:* if `scaled` had been used as it is, would the largest weight grow or shrink with the width?
 #
@@ -263,7 +263,7 @@ def mended_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Neither, if all of them are doubled: every dot product doubles, and the cosine does not depend on length. If one key is doubled, its rank by dot product may change: it rises if the score is positive and falls if the score is negative. Its rank by cosine stays the same.
+# Neither, if all of them are doubled: every dot product doubles, and the cosine does not depend on length. If one key is doubled, its rank by dot product may change: it can rise if the score is positive and fall if the score is negative. Its rank by cosine stays the same.
 # </details>
 
 # %%
@@ -379,7 +379,7 @@ def entropy(weights: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise project_after_mixing}}
 #
-# A programmer read that "the value projection gives attention its nonlinearity" and rightly doubted it: $A(TW) = (AT)W$. So they moved the projection after the average, where it runs once per query instead of once per key, and the tests still passed. Months later padding was added: the rows of weights for padded queries became all zero. Since then the outputs at padded positions are no longer zero.
+# A programmer read that "the value projection gives attention its nonlinearity" and rightly doubted it: $A(TW) = (AT)W$. So they moved the projection after the average, where it runs once per query instead of once per key, and the tests still passed. Months later padding was added: the rows of weights for padded queries became all zero. Now the outputs at padded positions are not zero.
 #
 # `projected_first` below is the old version, `projected_last` the fast one. Find out when they differ, and write `project_after_mixing`, which is fast and agrees with the old version for *any* weights. The projection has a bias.
 #
@@ -418,12 +418,12 @@ def project_after_mixing(
 # %% [markdown]
 # {{exercise check_convex_hull}}
 #
-# Now the roles are reversed: you write the tests, and they are graded by the bugs that they catch. Each of your two functions gets `attention`, a function of `(query, key, value)` that returns only the output, calls it on inputs of your choice, and uses `assert`. Every correct implementation must pass, however it rounds, and wrong ones must fail.
+# Now the roles are reversed: you write the tests, and they are graded on the bugs that they catch. Each of your two functions takes `attention`, a function of `(query, key, value)` that returns only the output, calls it on inputs of your choice, and uses `assert`. Every correct implementation must pass, however it rounds, and wrong ones must fail.
 #
 # 1. **An average stays inside.** An average with positive weights that sum to 1 cannot leave the convex hull of the values. Test it feature by feature: every output lies between the smallest and the largest value of that feature.
 # 2. **A linear map may be applied before or after.** Averaging projected values gives the same result as projecting averaged values: $A(VW) = (AV)W$. So for given weights attention is linear in the values; its nonlinearity is in the weights.
 #
-# *Before you code:* which inputs reveal a bug? If all values lie around zero, will an output that is half as large as it should be leave the hull? If all values are equal, can a negative weight be detected? If the map only rescales, which bugs get past?
+# *Before you code:* which inputs reveal a bug? If all values lie around zero, will an output that is half as large as it should be leave the hull? If all values are equal, can a negative weight be detected? If the map only rescales, which bugs go unnoticed?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -533,7 +533,7 @@ def output_jacobian(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
 # %% [markdown]
 # ## Look at what you built
 #
-# Left: your own attention on the printed sentence, with every token as a query; brighter means more weight. Right: your kernel regression through a few noisy observations, with bandwidths from narrow to wide. (This cell is not graded.)
+# Left: your own attention on the printed sentence, with the keys as queries; brighter means more weight. Right: your kernel regression through a few noisy observations, with bandwidths from narrow to wide. (This cell is not graded.)
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 2 of *Attention from the Ground Up*. You write the five common masks and combine them, build a softmax that handles rows in which nothing is allowed, write an audit that finds leaks, test that padding does not change a model's outputs, compute attention in blocks, and fix five published programs, most of whose masks did not do what their authors thought.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points. Each exercise can be solved independently. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points. Each exercise can be solved independently. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A mask is boolean and True where attention is *allowed*. It broadcasts to scores of the shape `(batch, heads, q_len, k_len)`: one row per query, one column per key. The weights of a query that may attend to nothing are all zero. In some libraries True means the opposite; chapter 2 has a table.
 
@@ -106,16 +106,16 @@ except RuntimeError as error:
 # %% [markdown]
 # Write a softmax over the allowed keys that gives a weight of exactly 0 to masked ones, and to every key of a row in which nothing is allowed. No NaN may appear, in the forward or the backward pass: a NaN that is replaced after the softmax can still come back in the gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
 #
-# *Before you code:* a softmax does not change when the same number is added to all scores of a row. So what does adding $-10^6$ to every masked score do to a row in which all keys are masked? What is the smallest finite float16 number?
+# *Before you code:* a softmax does not change when the same number is added to all scores of a row. So what does adding $-10^6$ to every masked score do to a row in which all keys are masked? What is the most negative finite float16 number?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Nothing: the same number was added to all scores of that row, so its masked keys get weights as if there were no mask. The smallest finite float16 number is -65504; $-10^9$ does not fit.
+# Nothing: the same number was added to all scores of that row, so its masked keys get weights as if there were no mask. The most negative finite float16 number is -65504; $-10^9$ does not fit.
 # </details>
 #
 # <details><summary>Hint: which number</summary>
 #
-# `torch.finfo(scores.dtype).min` is the smallest finite number of any dtype, and $-\infty$ exists in each.
+# `torch.finfo(scores.dtype).min` is the most negative finite number of a dtype; each also has $-\infty$.
 # </details>
 # <details><summary>Hint: rows in which nothing is allowed</summary>
 #
@@ -198,18 +198,18 @@ def mended_modes(
 #
 # An influence of one millionth counts. A change in the fourteenth digit is rounding error and does not.
 #
-# *Before you code:* if you differentiate the *sum* of all outputs with respect to the inputs, what do you lose? A LayerNorm (chapter 4) subtracts from the features of a token their mean and divides them by their standard deviation, so they sum to 0, always. What is the derivative of that sum? And what happens to the LayerNorm of a token if you add 1 to each of its features?
+# *Before you code:* if you differentiate the *sum* of all outputs with respect to the inputs, what do you lose? A LayerNorm (chapter 4) subtracts the mean of a token's features and divides by their standard deviation, so they always sum to 0. What is the derivative of that sum? And what happens to the LayerNorm of a token if you add 1 to each of its features?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The sum does not tell which output depends on an input, and influences of opposite sign cancel. After a LayerNorm, the features of a token sum to a constant, so the derivative of their sum is 0 although each of them depends on the input. Adding 1 to all features of a token does not change its LayerNorm: a test that perturbs inputs in this way detects no dependence.
+# The sum does not show which output depends on an input, and influences of opposite sign cancel. After a LayerNorm, the features of a token sum to a constant, so the derivative of their sum is 0 although each of them depends on the input. Adding 1 to all features of a token does not change its LayerNorm: a test that perturbs inputs in this way detects no dependence.
 # </details>
 #
 # Below are two models on which to try your audit. The second one subtracts a mean, which looks harmless.
 #
 # <details><summary>Hint: by small changes</summary>
 #
-# For each `j`, copy `x`, replace row `j` by other numbers, call the model, and compare with the original outputs. This gives column `j`.
+# For each `j`, copy `x`, replace row `j` with other numbers, call the model, and compare with the original outputs. This gives column `j`.
 # </details>
 # <details><summary>Hint: by gradients</summary>
 #
@@ -391,7 +391,7 @@ def combine_masks(
 # %% [markdown]
 # {{exercise check_padding_invariance}}
 #
-# Again you write the test, and it is graded by the bugs that it catches. A model gets `x` of shape `(batch, length, d_model)` and `lengths` of shape `(batch,)`, and returns a tensor with the shape of `x`. Its outputs at the real tokens of a sequence must not depend on
+# Again you write the test, and it is graded on the bugs that it catches. A model takes `x` of shape `(batch, length, d_model)` and `lengths` of shape `(batch,)`, and returns a tensor with the shape of `x`. Its outputs at the real tokens of a sequence must not depend on
 #
 # 1. the contents of the padding (arbitrary, but finite),
 # 2. the amount of padding,
@@ -405,7 +405,7 @@ def combine_masks(
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# No, as every comparison with NaN is false: that assertion passes a model that returns NaN. If all lengths are the same and there is no padding, only the third property is tested.
+# No, as every comparison with NaN but `!=` is false: that assertion passes a model that returns NaN. If all lengths are the same and there is no padding, only the third property is tested.
 # </details>
 #
 # Below are two models on which to try your test: the first should pass and the second should fail.
@@ -602,7 +602,7 @@ def mended_maps(
 #
 # Write `update`, which adds one block. Masked keys have the score $-\infty$. Then write the loop over blocks: compute the scores of one block at a time, scaled by $1/\sqrt{d_{\text{head}}}$ and masked. The output of a query that may attend to nothing is 0. The checks compare numbers; the last cell of this notebook measures whether you ever hold all scores at once.
 #
-# *Before you code:* as long as all keys of a query so far were masked, `highest` is $-\infty$. What is `torch.exp(highest - highest)` then? And is the last block always full?
+# *Before you code:* while all keys of a query so far are masked, `highest` is $-\infty$. What is `torch.exp(highest - highest)` then? And is the last block always full?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -671,7 +671,7 @@ def online_softmax_attention(
 # %% [markdown]
 # {{exercise mended_device}}
 #
-# This function ran on a laptop for a year. On its first day on a GPU it failed: "expected all tensors to be on the same device". After that was fixed, the model was converted to `bfloat16`, and the function failed again. A tensor that a function creates is on the CPU and in float32 unless the code specifies otherwise.
+# This function ran on a laptop for a year. On its first day on a GPU it failed: "expected all tensors to be on the same device". After that was fixed, the model was converted to `bfloat16`, and the function failed again. Unless the code specifies otherwise, a tensor made from scratch is on the CPU, and in float32 unless it holds integers.
 #
 # You do not need a GPU to find such lines. PyTorch has a device called `meta`, whose tensors have a shape and a dtype but no numbers. A tensor on `meta` cannot be combined with one on the CPU, so a computation on `meta` fails at the line that would fail on a GPU.
 
@@ -698,7 +698,7 @@ for device, dtype in [("cpu", torch.float32), ("meta", torch.float32), ("cpu", t
         print(f"{device} {dtype}: {str(error).splitlines()[0]}")
 
 # %% [markdown]
-# Write the corrected function. It computes the same numbers on any device and in any floating-point dtype, and returns a tensor with the device and dtype of its inputs. The queries are the last of the positions; `window` is the number of keys that a query may attend to, and `fade`, a number, says how fast scores fall with distance.
+# Write the corrected function. It computes the same numbers on any device and in any floating-point dtype, and returns a tensor with the device and dtype of its inputs. The queries are the last of the positions; a query may attend to at most `window` keys, and `fade`, a number, says how fast scores fall with distance.
 #
 # *Before you code:* which lines create a new tensor? On which device should each be, and in which dtype?
 #

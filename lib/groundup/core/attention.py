@@ -45,7 +45,7 @@ def attention_weights(
 
     Args:
         query: What each position looks for.
-        key: What each position offers to be matched by.
+        key: What each position offers for matching.
         mask: True where attention is allowed; broadcasts to `(*batch, q_len, k_len)`.
         scale: Multiplies the scores; by default one over the square root of `d_head`, which
             gives scores of variance 1 for independent entries of mean 0 and variance 1.
@@ -90,7 +90,7 @@ def scaled_dot_product_attention(
 
     Args:
         query: What each position looks for.
-        key: What each position offers to be matched by. The fused backend also takes fewer key
+        key: What each position offers for matching. The fused backend also takes fewer key
             and value heads (third axis from the end) than query heads, see `repeat_kv_heads`.
         value: What each position contributes when it is attended to.
         mask: True where attention is allowed; broadcasts to `(*batch, q_len, k_len)`.

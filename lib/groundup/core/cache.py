@@ -1,7 +1,7 @@
 """Keys and values of earlier tokens, stored so that they need not be computed again.
 
-No gradient flows through what is stored: a cache is for inference. The cache here grows with the
-sequence. `generation.caches` has two alternatives: one keeps only the newest tokens, and the
+No gradient flows through what is stored: a cache is for inference. The cache here keeps every
+token. `generation.caches` has two alternatives: one keeps only the newest tokens, and the
 other has shapes that never change.
 """
 
@@ -104,7 +104,7 @@ class KeyValueCache:
     """The caches of a whole model, made by its `new_cache` and passed to each call.
 
     Args:
-        config: Of the model.
+        config: The model's.
         batch_size: Number of sequences.
         max_len: Capacity in tokens; by default as many as the model allows.
         kind: How a layer of self-attention stores its keys and values. Cross-attention always

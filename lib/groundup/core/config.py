@@ -31,7 +31,7 @@ class _Config:
     d_ff: int
     """Width inside the feed-forward network."""
     positions: Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
-    """How a token knows its position."""
+    """How positions are represented."""
     rotary_base: float = 10_000.0
     """Sets the slowest rotation of rotary positions."""
     rotary_frequencies: tuple[float, ...] | None = None
@@ -43,7 +43,7 @@ class _Config:
     norm_eps: float = 1e-5
     """Added to a variance or mean square before dividing by its root, also in qk_norm."""
     norm_order: Literal["pre", "post"]
-    """Whether a sub-layer's input is normalised, or the residual sum after it."""
+    """Whether a sub-layer's input is normalised, or the residual stream after it."""
     qk_norm: bool = False
     """Whether queries and keys are normalised, head by head."""
     activation: Activation
@@ -141,7 +141,7 @@ AnyConfig = DecoderOnlyConfig | EncoderOnlyConfig | EncoderDecoderConfig
 
 
 def require(holds: bool, rule: str, **values: Any) -> None:
-    """Raise an error that states a rule and the values that break it, unless it holds.
+    """Raise an error that states a rule and the values that break it, unless the rule holds.
 
     Raises:
         ValueError: If `holds` is False.
@@ -159,7 +159,7 @@ def require_choice(choices: Iterable[str], **value: Any) -> None:
 
 
 def require_multiple(**values: int) -> None:
-    """Refuse a first value that is no multiple of the second, or a second below 1."""
+    """Refuse a first value that is not a multiple of the second, or a second below 1."""
     (name, value), (of_name, of) = values.items()
     require(of >= 1 and value % of == 0, f"{name} must be a multiple of {of_name}", **values)
 

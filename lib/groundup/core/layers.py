@@ -165,8 +165,8 @@ def gelu_tanh(x: Float[Tensor, "*batch d_ff"]) -> Float[Tensor, "*batch d_ff"]:
 class FeedForward(nn.Module):
     """Expand each token to `d_ff` features, apply a nonlinearity, and project back to `d_model`.
 
-    Norms aside, this is the one nonlinearity that acts on a token's own features; without it the
-    two linear layers would collapse into one.
+    Norms aside, only this nonlinearity acts on a token's own features; without it
+    the two linear layers would collapse into one.
 
     Args:
         d_model: Width of a token.

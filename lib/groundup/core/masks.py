@@ -118,7 +118,7 @@ def padding_mask(
 
     Returns:
         True on real tokens. The two axes of size 1 are those of heads and queries: combine it
-        with another mask by `&`.
+        with another mask using `&`.
 
     Raises:
         ValueError: If `side` is neither.
@@ -162,7 +162,7 @@ def document_mask(
 ) -> Bool[Tensor, "batch 1 length length"]:
     """Keep documents that were packed into one sequence from seeing one another.
 
-    It says nothing about order: combine it with `causal_mask` by `&`, or use `is_causal`.
+    It says nothing about order: combine it with `causal_mask` using `&`, or use `is_causal`.
 
     Args:
         documents: For each token the number of the document it belongs to.
@@ -205,8 +205,8 @@ def additive_mask(
 
     Args:
         mask: True where attention is allowed.
-        dtype: Type of the scores. Each has an infinity, but a large number such as -1e9 does
-            not fit into float16.
+        dtype: Type of the scores. Every float type has an infinity, but -1e9 does not fit
+            into float16.
 
     """
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -math.inf)

@@ -77,7 +77,7 @@ class DecoderOnly(_Autoregressive):
             mask: True where attention is allowed, as in `MultiHeadAttention`. Later tokens are
                 hidden in any case, in training and in evaluation.
             cache: From `new_cache`; stores keys and values of these tokens for the next call.
-            positions: Index of each token; by default counted on from the cached tokens. Needed
+            positions: Index of each token; by default continuing after the cached tokens. Needed
                 in a batch that is padded on the left.
 
         Raises:
@@ -287,12 +287,12 @@ def initialise(
 ) -> None:
     """Draw the initial weights, on a scale that suits the model's width and depth.
 
-    Weights and embeddings are normal with variance `2 / (5 d_model)`: a standard deviation
-    of 0.023 at the width of GPT-2 small, whose code has 0.02, and token vectors of variance 2/5
-    beside the sinusoids' 1/2 once they are scaled up. In a pre-norm stack each residual
-    connection adds variance to the stream, so the weights of a layer that writes to it are scaled
-    by one over the root of the number of connections. With `zero_init_outputs` they are zero,
-    whatever the order of the norms. Biases start at 0, gains at 1.
+    Weights and embeddings are normal with variance `2 / (5 d_model)`: at the width of GPT-2 small
+    a standard deviation of 0.023, where its code has 0.02. Scaled up, token vectors have variance
+    2/5, beside the sinusoids' 1/2. In a pre-norm stack each residual connection adds variance to
+    the stream, so the weights of a layer that writes to it are scaled by one over the root of the
+    number of connections. With `zero_init_outputs` they are zero, whatever the order of the norms.
+    Biases start at 0, gains at 1.
 
     Args:
         model: What was just built; its parameters are overwritten.

@@ -1,4 +1,4 @@
-"""Several attention heads side by side, each in a small space, joined by a linear layer."""
+"""Several attention heads side by side, each of lower dimension, joined by a linear layer."""
 
 from typing import Literal
 

@@ -79,7 +79,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A trained vector for each position up to `max_len`, and none beyond.
+    """A trained vector for each position below `max_len`, and none beyond.
 
     Source:
         Gehring et al. 2017, Convolutional Sequence to Sequence Learning, section 3.1,
@@ -183,7 +183,7 @@ def rotate(
         base: Sets the slowest rotation: every wavelength is below `2 * pi * base` tokens.
 
     Returns:
-        `x` rotated. Every vector keeps its length.
+        `x` rotated. Every vector keeps its norm.
 
     Raises:
         ValueError: If `d_head` is odd.
@@ -198,7 +198,7 @@ def rotate(
 
 
 class Rotary(nn.Module):
-    """`rotate`, with the cosines and sines of all positions up to `max_len` in a table.
+    """`rotate`, with the cosines and sines of all positions below `max_len` in a table.
 
     One such module can serve every layer and head of a model. Nothing is learned, so nothing
     is saved with the model. The table is float32 whatever the model is cast to (float64 in a

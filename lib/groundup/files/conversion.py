@@ -2,7 +2,7 @@
 
 The family is Mistral, Qwen2, Qwen3 and Gemma, and models that call themselves Llama in their
 `config.json`, such as TinyLlama and SmolLM2. Names, axes and the order of features differ; the
-numbers are the same, except in a Gemma. `counterparts` lists which tensors correspond. This module
+numbers are the same, except for Gemma. `counterparts` lists which tensors correspond. This module
 works on dictionaries: `checkpoint` reads and writes the files.
 
 Source:

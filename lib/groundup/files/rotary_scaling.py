@@ -1,8 +1,8 @@
-"""Reads and writes how published models scale rotary positions, for texts longer than in training.
+"""Reads and writes the rotary scaling of published models, for texts longer than in training.
 
 A model trained with rotary positions on short texts can process longer ones if some of its pairs
-rotate more slowly. Hugging Face's `config.json` names a recipe, `rope_type`, and its numbers; our
-configuration holds the result: the frequency of each pair, and a factor for queries and keys.
+rotate more slowly. Hugging Face's `config.json` holds a recipe's name, `rope_type`, and parameters;
+our configuration holds the result: the frequency of each pair, and a factor for queries and keys.
 
 Source:
     Their recipes,

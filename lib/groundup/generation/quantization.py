@@ -1,7 +1,7 @@
 """Quantisation of weights to int8: a quarter of float32's memory and memory traffic.
 
-Generating one token at a time reads every weight per token and computes little with each, so
-speed is bound by memory bandwidth, and smaller weights are faster.
+Generating one token at a time reads every weight once per token and computes little with each, so
+memory bandwidth limits the speed, and smaller weights are faster.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""A student's library at work: which pieces run in which model, what it generates, and a figure.
+"""A student's library at work: which pieces run in which model, the generated text, a figure.
 
 `python -m groundup.own_parts.at_work FOLDER` tests the parts of a package in models, and counts
 which of its pieces run where.

@@ -1,4 +1,4 @@
-"""Functions and modules of the exercises whose interface differs from the library's.
+"""Functions and modules from the exercises whose interface differs from the library's.
 
 Each is a function of tensors or a plain module, with fewer options than the library's own. Those
 that can be replaced one by one in a model are in `variants.functional`.

@@ -1,4 +1,4 @@
-"""Training one model in several processes: collectives, sharding, and the loss of a worker.
+"""Training one model in several processes: collectives, sharding, and lost workers.
 
 Each process, a *worker*, runs the same program on its own rows of the same batches. Everything
 here also works in a single process, where the collectives do nothing.

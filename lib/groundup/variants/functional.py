@@ -279,7 +279,7 @@ def decoder_only(
             `(*batch, heads, length, length)`.
         parts: The functions that compute the model.
         cache: As in `models.DecoderOnly`, whose `new_cache` makes it.
-        positions: Index of each token; by default counted on from the cached tokens.
+        positions: Index of each token; by default continuing after the cached tokens.
         training: Whether to apply dropout, which draws from torch's global random state.
         generator: Draws dropout instead; see `dropout`.
 

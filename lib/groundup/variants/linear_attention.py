@@ -42,7 +42,7 @@ def parallel_linear_attention(
 
     Args:
         query: What each token looks for.
-        key: What each token offers to be matched by.
+        key: What each token offers for matching.
         value: What each token contributes.
         decay: As in `Decay`.
 
@@ -72,7 +72,7 @@ def recurrent_linear_attention(
 
     Args:
         query: What each token looks for.
-        key: What each token offers to be matched by.
+        key: What each token offers for matching.
         value: What each token contributes.
         decay: As in `Decay`.
         state: Of the tokens before these, from an earlier call; None if there are none.
@@ -107,7 +107,7 @@ def chunked_linear_attention(
 
     Args:
         query: What each token looks for.
-        key: What each token offers to be matched by.
+        key: What each token offers for matching.
         value: What each token contributes.
         decay: As in `Decay`.
         state: As in `recurrent_linear_attention`.

@@ -1,4 +1,4 @@
-"""Many feed-forward networks, of which each token uses a few: more parameters, not operations."""
+"""Many feed-forward networks, of which each token uses a few: more parameters, similar cost."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
