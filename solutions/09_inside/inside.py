@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 9 of *Attention from the Ground Up*. First you build a small transformer without training: you write down its weights. Then you look inside a trained one and find the same mechanism in it. In the deeper exercises you assemble your own transformer, train a model of your own, submit it, and analyse it.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: half an exercise earns half its points. When your work is graded, the same checks may run on other numbers: compute results, do not write them down. Checks mostly pass float64 tensors: keep the dtype of what you are given, and let gradients flow back through it, because your code will be trained.
+# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** Vectors are rows: a weight matrix multiplies from the right, `x @ w`. `nn.Linear`, and therefore every saved model, stores its matrix as `(d_out, d_in)`: `F.linear(x, weight, bias)` uses this layout. Attention weights are `(batch, heads, q_len, k_len)`. Layers, heads and positions are counted from 0.
 #
