@@ -93,12 +93,12 @@ def letters(case, count):
 
 
 def drawn_words(case):
-    alphabet, longest = letters(case, 3), case.size("longest", 6, smallest=2)
+    (*alphabet, y, z), longest = letters(case, 5), case.size("longest", 6, smallest=2)
     words = [
         "".join(alphabet[case.integer(0, 2)] for _ in range(case.integer(2, longest)))
         for _ in range(case.size("words", 7, smallest=1))
     ]
-    return words + words[:2] * 2
+    return [*words, *words[:2], *[y + z] * 3 * len(words)]
 
 
 @exercise(
@@ -117,7 +117,7 @@ class TestBytePairs:
     @points(2)
     def test_the_most_frequent_pair_is_merged_and_counts_are_updated(self, subject, case):
         def inputs(case):
-            return drawn_words(case), case.size("num_merges", 5)
+            return drawn_words(case), case.size("num_merges", 6)
 
         expect_law(subject, case, "byte_pairs", inputs, judge_merges)
 

@@ -1185,7 +1185,7 @@ class TestSpeculative:
 
     @points(3)
     def test_the_first_rejected_token_is_replaced_and_ends_the_draft(self, subject, case):
-        self.judge(subject, case, rejected_inputs)
+        self.judge(subject, case, rejected_inputs, problems=15)  # a quarter tells how u is used
 
     @points(2)
     def test_any_draft_gives_the_correct_tokens(self, subject, case):
@@ -1196,9 +1196,10 @@ class TestSpeculative:
         with subject.together():  # a process for each of its 144 calls would take too long
             expect_right(subject, unnamed(case), even_drafts, first_tokens, judge_first)
 
-    def judge(self, subject, case, inputs):
-        def draw(case):
-            return ([inputs(case) for _ in range(6)],)
+    def judge(self, subject, case, inputs, problems=6):
+        def draw(case):  # u from all parts of its range
+            drawn = enumerate(inputs(case) for _ in range(problems))
+            return ([(*rest, (part + u) / problems) for part, (*rest, u) in drawn],)
 
         expect_right(subject, case, draw, speculate, judge_speculation)
 
