@@ -901,6 +901,20 @@ def router_inputs(case, top_k):
     return *expert_tokens(case, top_k), top_k
 
 
+def tied_inputs(case):
+    """The scores of one token are all equal."""
+    x, w_router, top_k = router_inputs(case, 3)
+    x[0, 0] = 0.0
+    return x, w_router, top_k
+
+
+def judge_ties(seen, x, w_router, top_k):
+    most = int(seen[1].sum(dim=-1).max())
+    if most > top_k:
+        return f"a token whose scores are all equal uses {most} experts; top_k is {top_k}"
+    return None
+
+
 def scores_of(x, w_router):
     return torch.einsum("btm,me->bte", x, w_router)
 
@@ -979,6 +993,7 @@ class TestMixtureOfExperts:
     @points(1)
     def test_each_token_uses_its_most_probable_experts(self, subject, case):
         self.route(subject, case, "chosen")
+        expect_law(subject, case, "route", tied_inputs, judge_ties)
 
     @points(2)
     def test_the_outputs_of_chosen_experts_are_weighted_and_added_up(self, subject, case):

@@ -255,12 +255,14 @@ class TestSinusoidalPositions:
 
     @points(2)
     def test_one_matrix_shifts_every_row_by_the_same_offset(self, subject, case):
-        def inputs(case):
-            shift, d_model = case.integer(2, 40), 2 * case.size("pairs", 3)
+        def inputs(case, sign):
+            shift, d_model = sign * case.integer(2, 40), 2 * case.size("pairs", 3)
             return shift, d_model, float(case.integer(20, 200))
 
         returns = {"matrix": "d_model d_model"}
-        expect_near(subject, case, "shift_matrix", inputs, shift_oracle, returns)
+        for sign in (1, -1):
+            asked = functools.partial(inputs, sign=sign)
+            expect_near(subject, case, "shift_matrix", asked, shift_oracle, returns)
 
 
 # 5.5 ------------------------------------------------------------------------------------------

@@ -997,6 +997,13 @@ ScoresInsteadOfProbabilities = Experts.but("return probabilities, chosen", "retu
 LeastProbableChosen = Experts.but("dim=-1).indices", "dim=-1, largest=False).indices")
 """The experts with the lowest probabilities are chosen: take the highest."""
 
+TiedExpertsAllChosen = Experts.but(
+    "best = …\nchosen = …",
+    "worst = probabilities.topk(top_k, dim=-1).values[..., -1:]\nchosen = probabilities >= worst",
+)
+"""All experts as probable as the last chosen one are chosen, more than top_k if some are equally
+probable: use the indices that topk returns."""
+
 OneExpertWhateverTopK = Experts.but("topk(top_k, dim", "topk(1, dim")
 """Each token uses a single expert; it should use top_k of them."""
 

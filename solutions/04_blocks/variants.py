@@ -644,8 +644,8 @@ class ExpertsGathered(Variant, exercise="mixture_of_experts"):
 
     def route(x, w_router, top_k):
         scores = torch.einsum("btm,mn->btn", x, w_router)
-        threshold = scores.topk(top_k, dim=-1).values.amin(dim=-1, keepdim=True)
-        return F.softmax(scores, dim=-1), scores.ge(threshold)
+        places = scores.argsort(dim=-1, descending=True).argsort(dim=-1)
+        return F.softmax(scores, dim=-1), places < top_k
 
     def mixture_of_experts(x, probabilities, chosen, w_up, w_down):
         token, expert = chosen.flatten(0, 1).nonzero(as_tuple=True)  # one row for each choice
