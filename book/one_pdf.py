@@ -245,19 +245,19 @@ def print_to(pdf: Path, site: Path, browser: str | None = None) -> tuple[int, in
 def said_once(printed: bytes, headings: list[str]) -> bytes:
     """Give bookmarks the words of their headings.
 
-    Chromium says twice each line of a heading that it moved to the next page, and joins lines
+    Chromium repeats each line of a heading that it moves to the next page, and joins lines
     without a space. Every object stays where it was, or readers would not find it.
     """
     known = {re.sub(r"\s", "", heading): heading.strip() for heading in headings}
 
-    def mended(match: re.Match[bytes]) -> bytes:
+    def corrected(match: re.Match[bytes]) -> bytes:
         words = re.sub(r"(.{4,})\1", r"\1", re.sub(r"\\|\s", "", match[1].decode("latin1")))
         title = known.get(words) or known.get(re.sub(r"^(\d+\.)\1", r"\1", words), "")
         title = re.sub(r"([()\\])", r"\\\1", title)
         fits = title.isascii() and 0 < len(title) <= len(match[1])
         return f"({title})".ljust(len(match[0])).encode() if fits else match[0]
 
-    return re.sub(rb"(?<=<</Title )\((.*?)\)(?=\n/Dest)", mended, printed)
+    return re.sub(rb"(?<=<</Title )\((.*?)\)(?=\n/Dest)", corrected, printed)
 
 
 def _set(page: Page, failed: list[str]) -> list[str]:

@@ -69,7 +69,7 @@ def test_the_cover_says_what_this_is_as_far_as_the_book_does():
 
 
 @pytest.mark.parametrize(
-    ("bookmark", "mended"),
+    ("bookmark", "corrected"),
     [
         ("1. 1. Attention:Attention:queries", "1. Attention: queries"),
         (r"Shapes \(T, d\)Shapes \(T, d\)", r"Shapes \(T, d\)"),
@@ -77,11 +77,11 @@ def test_the_cover_says_what_this_is_as_far_as_the_book_does():
         ("Another titleAnother title", "Another titleAnother title"),
     ],
 )
-def test_a_bookmark_says_its_heading_once_and_moves_no_object(bookmark, mended):
+def test_a_bookmark_says_its_heading_once_and_moves_no_object(bookmark, corrected):
     headings = ["1. Attention: queries", "Shapes (T, d)", "Dropout"]
     printed = f"<</Title ({bookmark})\n/Dest [9 0 R]".encode()
     found = said_once(printed, headings)
-    assert found.startswith(f"<</Title ({mended})".encode())
+    assert found.startswith(f"<</Title ({corrected})".encode())
     assert len(found) == len(printed) and found.endswith(b"\n/Dest [9 0 R]")
 
 

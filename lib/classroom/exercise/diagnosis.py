@@ -250,7 +250,7 @@ def smallest_example(
             results |= {"expected": oracle(*args)} if oracle is not None else {}
         except Exception:  # no time is left, or other sizes are needed
             break
-        is_short = _count(args) + _count(results) <= _LONGEST // 3  # "0, " is the least
+        is_short = _count(args) + _count(results) <= _LONGEST // 3  # each takes three at least
         if is_short and (not shown or not _looks_right(*results.values())):
             given = zip(names_of(judge, oracle, len(args)), args, strict=True)
             rows = [*_with_settings_together(given), *((n, _show(v)) for n, v in results.items())]
