@@ -575,7 +575,11 @@ def _positive(text: str) -> int:
 # Options with the same meaning in several commands.
 _SHARED: dict[str, dict[str, Any]] = {
     "assignment": {"help": "such as 01_attention"},
-    "--root": {"type": Path, "default": Path("."), "help": "the course's folder"},
+    "--root": {
+        "type": Path,
+        "default": Path("."),
+        "help": "the course's folder, by default the current one",
+    },
     "--submitted": {
         "type": Path,
         "help": "folder with STUDENT/ASSIGNMENT/ for each student, submitted/ by default",
@@ -601,7 +605,7 @@ def _parser() -> argparse.ArgumentParser:
     option("assignment", nargs="*", help="such as 01_attention; all by default")
     option("--verify", action="store_true", help="write nothing; report what is out of date")
 
-    option = add("new", _new, "write a small assignment for an author to change", "--root")
+    option = add("new", _new, "write a small assignment to adapt", "--root")
     option("name", help="name of the assignment, such as 11_topic")
 
     option = add("handout", _handout, "write the repository that students get", "--root")

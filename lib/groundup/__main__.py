@@ -41,15 +41,16 @@ def _add_library(command: argparse._ActionsContainer) -> None:
 
 
 def _add_setup(command: argparse.ArgumentParser, default: str | None) -> argparse._ArgumentGroup:
-    group = command.add_argument_group(
-        "how to compute", "auto: on a CPU, if the run is long, measure which setup is fastest"
-    )
+    about = "auto: on a CPU, if the run is long, measure which setup is fastest"
+    if default is None:
+        about += ". Default with --library: float32, off, explicit; with --resume: as before"
+    group = command.add_argument_group("how to compute", about)
     for name, choices, what in (
         ("--precision", ("auto", "float32", "bfloat16"), "dtype of matrix products"),
         ("--compile", ("auto", "on", "off"), "whether torch.compile compiles the model"),
-        ("--attention", ("auto", "explicit", "fused"), "written out, or torch's fused kernel"),
+        ("--attention", ("auto", "explicit", "fused"), "step by step, or by torch's fused kernel"),
     ):
-        group.add_argument(name, choices=choices, default=default, help=what)
+        group.add_argument(name, choices=choices, default=default, help=f"{what} (default: auto)")
     return group
 
 
@@ -98,7 +99,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="change a field of the preset, such as num_heads=8 or bias=true; may be repeated",
     )
-    what.add_argument("--context", type=_positive, help="longest sequence, in tokens")
+    what.add_argument(
+        "--context",
+        type=_positive,
+        help="longest sequence, in tokens (default: set by data and preset)",
+    )
     what.add_argument("--seed", type=int, help="for weights and batches (default: 0)")
     _add_library(what)
 
@@ -107,13 +112,21 @@ def _parser() -> argparse.ArgumentParser:
         "--steps", type=_positive, help="total updates (default: set by data and preset)"
     )
     how.add_argument("--seconds", type=float, help="stop early after this many seconds")
-    how.add_argument("--batch-size", type=_positive, help="sequences per update")
+    how.add_argument(
+        "--batch-size",
+        type=_positive,
+        help="sequences per update (default: set by data and preset)",
+    )
     how.add_argument(
         "--accumulate",
         type=_positive,
         help="micro-batches per batch, processed in turn to save memory (default: 1)",
     )
-    how.add_argument("--learning-rate", type=float, help="peak learning rate of AdamW")
+    how.add_argument(
+        "--learning-rate",
+        type=float,
+        help="peak learning rate of AdamW (default: set by data and preset)",
+    )
     how.add_argument(
         "--optimizer",
         choices=("adamw", "muon"),
@@ -164,17 +177,19 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--temperature", type=float, default=0.8, help="lower is less random (default: 0.8)"
     )
-    command.add_argument("--top-k", type=int, help="sample from the k most probable tokens only")
+    command.add_argument(
+        "--top-k", type=int, help="sample from the k most probable tokens only (default: all)"
+    )
     command.add_argument(
         "--top-p",
         type=float,
         default=1.0,
-        help="sample from the fewest tokens whose probabilities sum to at least this",
+        help="sample from the fewest tokens whose probabilities sum to at least this (default: 1)",
     )
     command.add_argument(
         "--greedy", action="store_true", help="always take the most probable token"
     )
-    command.add_argument("--seed", type=int, default=0, help="for sampling")
+    command.add_argument("--seed", type=int, default=0, help="for sampling (default: 0)")
     _add_library(command)
 
     command = commands.add_parser(
@@ -208,7 +223,9 @@ def _parser() -> argparse.ArgumentParser:
             help="what to compute on; auto (default) uses a GPU if there is one",
         )
         command.add_argument(
-            "--threads", type=_positive, help="CPU threads (default: 1 for a small model)"
+            "--threads",
+            type=_positive,
+            help="CPU threads (default: 1 for a small model, otherwise torch's choice)",
         )
 
     command = commands.add_parser(
