@@ -2,9 +2,9 @@
 
 In this order, nothing is used before it has been read:
 
-1. `config`: the sizes and choices that describe a model, and how they are checked. Skim it.
-2. `masks`: which tokens may attend to which, and the softmax that respects this.
-3. `attention`: scaled dot-product attention, written out and by torch's kernel.
+1. `config`: the sizes and settings that describe a model, and how they are checked. Skim it.
+2. `masks`: which tokens may attend to which, and the softmax that applies a mask.
+3. `attention`: scaled dot-product attention, step by step and by torch's kernel.
 4. `layers`: the norms and the feed-forward network, which act on each token separately.
 5. `positions`: tables, rotations and a bias that represent the order of the tokens.
 6. `cache`: keys and values of earlier tokens.

@@ -27,7 +27,7 @@ from groundup.core.multihead import MultiHeadAttention
 class Block(nn.Module):
     """Self-attention, then feed-forward: an encoder's block, and a decoder-only model's.
 
-    Which of the two it is depends on `is_causal` alone.
+    Which it is depends on `is_causal` alone.
 
     Args:
         d_model: Width of a token.
@@ -35,11 +35,11 @@ class Block(nn.Module):
         d_ff: Width inside the feed-forward network.
         activation: The nonlinearity of the feed-forward network, as in `new_feed_forward`.
         norm: `layer` or `rms`.
-        norm_eps: Added to a variance or mean square before dividing by its root.
+        norm_eps: Added to a variance or mean square before dividing by its square root.
         norm_order: `pre` or `post`.
         bias: Whether linear layers have a bias.
         dropout: Probability that a feature of a sub-layer's output is dropped in training.
-        **attention: Choices of the self-attention, as in `MultiHeadAttention`.
+        **attention: Options of the self-attention, as in `MultiHeadAttention`.
 
     Raises:
         ValueError: If `norm_order`, `norm` or `activation` is none of these, or as in

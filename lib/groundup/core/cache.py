@@ -58,7 +58,7 @@ class LayerCache:
 
     @property
     def num_kept(self) -> int | Int[Tensor, ""]:
-        """Number of keys that will come before those of the next token."""
+        """Number of keys that come before those of the next token."""
         return self.length
 
     @property

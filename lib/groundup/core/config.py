@@ -1,4 +1,4 @@
-"""The sizes and choices that describe a model, checked when a configuration is created."""
+"""The sizes and settings that describe a model, checked when a configuration is created."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -41,7 +41,7 @@ class _Config:
     norm: Norm = "layer"
     """How a token's features are normalised."""
     norm_eps: float = 1e-5
-    """Added to a variance or mean square before dividing by its root, also in qk_norm."""
+    """Added to a variance or mean square before dividing by its square root, also in qk_norm."""
     norm_order: Literal["pre", "post"]
     """Whether a sub-layer's input is normalised, or the residual stream after it."""
     qk_norm: bool = False
@@ -102,12 +102,12 @@ class DecoderOnlyConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderOnlyConfig(_Config):
-    """A model that reads a sequence both ways and predicts something about it."""
+    """A model that reads a sequence in both directions and predicts something about it."""
 
     num_outputs: int | None = None
     """Logits per answer, such as the number of classes; None for vocab_size."""
     answers: Literal["tokens", "sequence"] = "tokens"
-    """Whether each token gets an answer, or the sequence gets one."""
+    """Whether each token gets an answer, or the whole sequence."""
 
     def __post_init__(self):
         _Config.__post_init__(self)  # super() does not find its class in a slotted dataclass

@@ -11,10 +11,10 @@ from groundup.core.positions import LearnedPositions, SinusoidalPositions
 
 
 class InputEmbedding(nn.Module):
-    """Token embedding plus position embedding. Rotary attention and ALiBi need only the first.
+    """Token embedding plus position embedding. Rotary attention and ALiBi need only the former.
 
-    With sinusoids, whose features reach 1, token vectors are scaled up by the root of
-    `d_model`, so that neither part dominates.
+    With sinusoids, whose features reach 1, token vectors are scaled up by the square
+    root of `d_model`, so that neither part dominates.
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, sections 3.4, 3.5 and 5.4,

@@ -23,7 +23,7 @@ def layer_norm(
         x: Tokens.
         gain: Multiplies each feature.
         bias: Added to each feature.
-        eps: Added to the variance, under the root, so that a constant token stays finite.
+        eps: Added to the variance, inside the square root, so that a constant token stays finite.
 
     Source:
         Ba et al. 2016, Layer Normalization, section 3, https://arxiv.org/abs/1607.06450
@@ -39,12 +39,13 @@ def rms_norm(
 ) -> Float[Tensor, "*batch d_model"]:
     """Bring each token's features to a mean square of 1, then scale them.
 
-    Half of `layer_norm`: the mean stays as it is. On tokens whose mean is 0 the two agree.
+    Half of `layer_norm`: no mean is subtracted. On tokens whose mean is 0 the two agree.
 
     Args:
         x: Tokens.
         gain: Multiplies each feature.
-        eps: Added to the mean square, under the root, so that a token of zeros stays finite.
+        eps: Added to the mean square, inside the square root, so that a token of zeros stays
+            finite.
 
     Source:
         Zhang and Sennrich 2019, Root Mean Square Layer Normalization, section 4,
@@ -165,8 +166,8 @@ def gelu_tanh(x: Float[Tensor, "*batch d_ff"]) -> Float[Tensor, "*batch d_ff"]:
 class FeedForward(nn.Module):
     """Expand each token to `d_ff` features, apply a nonlinearity, and project back to `d_model`.
 
-    Norms aside, only this nonlinearity acts on a token's own features; without it
-    the two linear layers would collapse into one.
+    Norms aside, this is the only nonlinearity within a token; without it the two linear
+    layers would collapse into one.
 
     Args:
         d_model: Width of a token.

@@ -135,7 +135,7 @@ def padding_mask(
 def prefix_mask(
     prefix_lengths: Int[Tensor, " batch"], length: int
 ) -> Bool[Tensor, "batch 1 {length} {length}"]:
-    """Let the first tokens of each sequence see one another both ways; the rest is causal.
+    """Let the first tokens of each sequence see one another in both directions; the rest is causal.
 
     A given prefix, such as a prompt, need not be processed causally: one model then encodes
     and continues it.
@@ -205,8 +205,8 @@ def additive_mask(
 
     Args:
         mask: True where attention is allowed.
-        dtype: Type of the scores. Every float type has an infinity, but -1e9 does not fit
-            into float16.
+        dtype: Type of the scores. Even float16 has an infinity, but -1e9 does not fit
+            into it.
 
     """
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -math.inf)

@@ -44,7 +44,7 @@ class DecoderOnly(_Autoregressive):
     """Predicts each token from the tokens before it.
 
     Args:
-        config: Sizes and choices.
+        config: The model's configuration.
         generator: Where the initial weights come from; by default torch's global generator.
 
     Source:
@@ -132,10 +132,10 @@ def _positions_within(
 
 
 class EncoderOnly(nn.Module):
-    """Reads a sequence both ways and gives logits for each of its tokens, or for the whole.
+    """Reads a sequence in both directions, and gives logits for each token or for the whole.
 
     Args:
-        config: Sizes and choices.
+        config: The model's configuration.
         generator: Where the initial weights come from; by default torch's global generator.
 
     Source:
@@ -187,7 +187,7 @@ class EncoderDecoder(_Autoregressive):
     """Reads a source sequence once, then predicts each next token of a target sequence.
 
     Args:
-        config: Sizes and choices.
+        config: The model's configuration.
         generator: Where the initial weights come from; by default torch's global generator.
 
     Source:
@@ -289,14 +289,14 @@ def initialise(
 
     Weights and embeddings are normal with variance `2 / (5 d_model)`: at the width of GPT-2 small
     a standard deviation of 0.023, where its code has 0.02. Scaled up, token vectors have variance
-    2/5, beside the sinusoids' 1/2. In a pre-norm stack each residual connection adds variance to
-    the stream, so the weights of a layer that writes to it are scaled by one over the root of the
+    2/5, close to the sinusoids' 1/2. In a pre-norm stack each residual connection adds variance to
+    the stream, so the weights of a layer that writes to it are divided by the square root of the
     number of connections. With `zero_init_outputs` they are zero, whatever the order of the norms.
     Biases start at 0, gains at 1.
 
     Args:
         model: What was just built; its parameters are overwritten.
-        config: Sizes and choices.
+        config: The model's configuration.
         generator: Where the numbers come from; None for torch's global generator.
         *stacks: Its stacks of blocks, each with a residual stream of its own.
 

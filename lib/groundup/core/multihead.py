@@ -69,15 +69,15 @@ class MultiHeadAttention(nn.Module):
         rotary: Rotates queries and keys by their position; as wide as a head.
         alibi: Whether scores fall with distance, in each head at its own rate.
         qk_norm: Whether queries and keys are normalised, so that no score explodes.
-        norm_eps: Added to the mean square before dividing by its root, in `qk_norm`.
+        norm_eps: Added to the mean square before dividing by its square root, in `qk_norm`.
         backend: `explicit` or `fused`, as in `scaled_dot_product_attention`; an attribute that
             may be changed at any time, because the result stays the same.
         attention_dropout: Probability that a weight is dropped in training.
         is_causal: Whether later tokens are hidden from each token, whatever the mask allows.
 
     Raises:
-        ValueError: If the numbers of heads do not divide as stated, if `rotary` is made for other
-            heads, or if `attention_dropout` is below 0 or not below 1.
+        ValueError: If the numbers of heads do not divide as stated, if `rotary` has another
+            width, or if `attention_dropout` is below 0 or not below 1.
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.2.2,
@@ -184,7 +184,7 @@ class MultiHeadAttention(nn.Module):
             cache: Keys and values of earlier calls. Self-attention adds its own;
                 cross-attention fills an empty cache from `context` and reads a filled one.
             positions: Index of each token of `x`, used by rotary attention alone, which needs
-                them with a cache; without one they are counted from 0 by default.
+                them with a cache; without a cache the default is to count from 0.
 
         Raises:
             ValueError: If the mask is not boolean or has neither 2 nor 4 axes; if attention

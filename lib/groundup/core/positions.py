@@ -17,15 +17,15 @@ from groundup.core.config import require
 def sinusoidal_table(
     length: int, d_model: int, base: float = 10_000.0
 ) -> Float[Tensor, "{length} {d_model}"]:
-    """Return the readings of `d_model / 2` clocks at each position, from fast to slow.
+    """Return the sine and cosine of `d_model / 2` angles at each position, from fast to slow.
 
     Feature `2i` holds the sine and `2i + 1` the cosine of `position / base^(2i / d_model)`.
-    Moving on by k tokens rotates every clock by a fixed angle, whatever the position.
+    Moving on by k tokens adds a fixed amount to each angle, whatever the position.
 
     Args:
         length: Number of positions, counted from 0.
-        d_model: Width of a row; even, because each clock needs two features.
-        base: Sets the slowest clock: every wavelength is below `2 * pi * base` tokens.
+        d_model: Width of a row; even, because each angle needs two features.
+        base: Sets the slowest angle: every wavelength is below `2 * pi * base` tokens.
 
     Returns:
         The table, computed in float64 and rounded once to torch's default dtype.
@@ -39,7 +39,7 @@ def sinusoidal_table(
 
     """
     require(d_model % 2 == 0, "d_model must be even for sinusoidal positions", d_model=d_model)
-    angle = torch.arange(length)[:, None] * pair_frequencies(d_model, base)  # (length, clocks)
+    angle = torch.arange(length)[:, None] * pair_frequencies(d_model, base)  # (length, angles)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2).to(torch.get_default_dtype())
 
 
@@ -118,7 +118,7 @@ def rotary_cos_sin(
 
     Args:
         positions: Index of each token; any real number.
-        frequencies: Radians per token of each pair, such as `pair_frequencies`.
+        frequencies: Radians per token of each pair, as from `pair_frequencies`.
         dtype: What the results are rounded to, once, from float64. Half precision would be too
             coarse.
 
@@ -138,8 +138,8 @@ def rotate_pairs(
 ) -> Float[Tensor, "*batch length d_head"]:
     """Rotate each pair of neighbouring features of `x` by its angle.
 
-    The product is computed in the precision of `cos_sin` and rounded to that of `x` once. Many
-    checkpoints pair features `i` and `i + d_head / 2` instead: `files.conversion` reorders them.
+    The product is computed in the higher precision of `x` and `cos_sin` and rounded once to that of
+    `x`. Many checkpoints pair features `i` and `i + d_head / 2` instead: `files.conversion` reorders them.
 
     Args:
         x: Queries or keys of one or more heads.
@@ -209,7 +209,7 @@ class Rotary(nn.Module):
         d_head: Width of a head; even.
         base: Sets the slowest rotation: every wavelength is below `2 * pi * base` tokens.
         frequencies: Radians per token of each pair; by default those that `base` gives.
-        scale: Multiplies rotated queries and keys, and so their scores by its square.
+        scale: Multiplies rotated queries and keys; their scores are multiplied by its square.
 
     Raises:
         ValueError: If `d_head` is odd.
@@ -312,7 +312,7 @@ def alibi_bias(
             the keys, as in `causal_mask`.
 
     Returns:
-        The `score_bias` of an attention: `-slope * |i - j|`.
+        The `score_bias` of attention: `-slope * |i - j|`.
 
     Raises:
         ValueError: If there is no head, or if there are more queries than keys.
