@@ -132,7 +132,11 @@ def _parser() -> argparse.ArgumentParser:
         choices=("adamw", "muon"),
         help="for the matrices in blocks (default: set by preset)",
     )
-    how.add_argument("--muon-learning-rate", type=float, help="peak learning rate of Muon")
+    how.add_argument(
+        "--muon-learning-rate",
+        type=float,
+        help="peak learning rate of Muon (default: set by preset)",
+    )
     how.add_argument(
         "--schedule",
         choices=("cosine", "inverse_root", "constant", "stable_decay"),

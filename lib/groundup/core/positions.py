@@ -139,7 +139,8 @@ def rotate_pairs(
     """Rotate each pair of neighbouring features of `x` by its angle.
 
     The product is computed in the higher precision of `x` and `cos_sin` and rounded once to that of
-    `x`. Many checkpoints pair features `i` and `i + d_head / 2` instead: `files.conversion` reorders them.
+    `x`. Many checkpoints pair features `i` and `i + d_head / 2` instead: `files.conversion`
+    reorders them.
 
     Args:
         x: Queries or keys of one or more heads.
