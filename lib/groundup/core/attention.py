@@ -110,7 +110,7 @@ def scaled_dot_product_attention(
 
     Raises:
         ValueError: If `is_causal` and there are more queries than keys, or if `dropout` is
-            below 0 or not below 1.
+            not in [0, 1).
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.2.1,

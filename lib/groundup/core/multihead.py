@@ -77,7 +77,7 @@ class MultiHeadAttention(nn.Module):
 
     Raises:
         ValueError: If the numbers of heads do not divide as stated, if `rotary` has another
-            width, or if `attention_dropout` is below 0 or not below 1.
+            width, or if `attention_dropout` is not in [0, 1).
 
     Source:
         Vaswani et al. 2017, Attention Is All You Need, section 3.2.2,
