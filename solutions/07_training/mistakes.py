@@ -504,6 +504,12 @@ takes only the steps after the warm-up."""
 FinalRateForgotten = Rate.but("final + (peak - final)", "peak")
 """The rate falls to 0; it should end at `final`."""
 
+FinalRateAsALowerBound = Rate.but(
+    "return final …", "return max(final, peak * (1 + math.cos(math.pi * progress)) / 2)"
+)
+"""The cosine falls to 0 and is cut off at `final`; it should itself end at `final`: scale it by
+peak - final."""
+
 FinalRateAddedToTheCosine = Rate.but("(peak - final)", "peak")
 """`final` is added to the whole cosine, so the decay begins above the peak: scale the cosine by
 peak - final."""

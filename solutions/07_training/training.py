@@ -190,7 +190,7 @@ def learning_rate(
 # </details>
 # <details><summary>Hint: one factor</summary>
 #
-# `min(1.0, max_norm / norm)` leaves small gradients unchanged. What if all gradients are 0? In Python, dividing a float by 0.0 raises an error; with tensors, it gives infinity.
+# `min(1.0, max_norm / norm)` leaves small gradients unchanged. (Dividing by `norm + 1e-6`, as PyTorch does, is accepted.) What if all gradients are 0? In Python, dividing a float by 0.0 raises an error; with tensors, it gives infinity.
 # </details>
 
 
@@ -229,7 +229,7 @@ print(f"the parts: {losses[0]:.4f} and {losses[1]:.4f}, the mean of both: {sum(l
 print(f"all targets that count at once: {whole:.4f}")
 
 # %% [markdown]
-# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets of all parts that count, and this mean. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. A part may contain no target that counts.
+# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets of all parts that count, and this mean. The numbers in `weight` must not change. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. A part may contain no target that counts.
 #
 # *Before you code:* what does `F.cross_entropy` return for a part in which every target is ignored? What is 0 times that?
 #
