@@ -1,6 +1,7 @@
 """The named mistakes of chapter 07: what a message can name, and what graders are tested with."""
 
 import math
+import re
 from collections import Counter
 
 import torch
@@ -11,6 +12,12 @@ from classroom.exercise.answers import Correct
 
 # 7.10 -----------------------------------------------------------------------------------------
 class BytePairs(Correct, exercise="byte_pairs"):
+    def split_words(text):
+        return [word.encode() for word in re.findall(r" ?\w+| ?[^\w\s]+|\s", text)]
+
+    def bytes_of(word):
+        return [bytes([byte]) for byte in word]
+
     def joined(pieces, pair):
         done = []
         for piece in pieces:
@@ -18,10 +25,10 @@ class BytePairs(Correct, exercise="byte_pairs"):
                 done[-1] = [*pair]
             else:
                 done.append(piece)
-        return ["".join(piece) for piece in done]
+        return [b"".join(piece) if isinstance(piece, list) else piece for piece in done]
 
     def byte_pairs(words, num_merges):
-        spelled, merges = [list(word) for word in words], []
+        spelled, merges = [bytes_of(word) for word in words], []
         for _ in range(num_merges):
             counts = Counter()
             for word in spelled:
@@ -34,11 +41,29 @@ class BytePairs(Correct, exercise="byte_pairs"):
             spelled = [joined(word, best) for word in spelled]
         return merges
 
-    def encode(word, merges):
-        pieces = list(word)
+    def apply_merges(word, merges):
+        pieces = bytes_of(word)
         for pair in merges:
             pieces = joined(pieces, tuple(pair))
         return pieces
+
+    def vocabulary(merges):
+        return [*bytes_of(range(256)), *(first + second for first, second in merges)]
+
+    def encode(text, merges, special_tokens=()):
+        tokens, ids = vocabulary(merges), []
+        listed = "|".join(re.escape(token) for token in special_tokens)
+        for part in re.split(f"({listed})", text) if listed else [text]:
+            if part in special_tokens:
+                ids.append(len(tokens) + special_tokens.index(part))
+                continue
+            for word in split_words(part):
+                ids += [tokens.index(piece) for piece in apply_merges(word, merges)]
+        return ids
+
+    def decode(ids, merges, special_tokens=()):
+        tokens = vocabulary(merges) + [token.encode() for token in special_tokens]
+        return b"".join(tokens[i] for i in ids).decode(errors="replace")
 
 
 OverlapsCountedTwice = BytePairs.but(
@@ -49,13 +74,13 @@ OverlapsCountedTwice = BytePairs.but(
 count a pair as often as it can be merged."""
 
 MergedAsText = BytePairs.but(
-    "pieces = list(word)\nfor pair in merges:\n    pieces = joined(pieces, tuple(pair))\nreturn pieces",
-    'text = " ".join(word)\n'
+    "pieces = bytes_of(word)\nfor pair in merges:\n    pieces = joined(pieces, tuple(pair))\nreturn pieces",
+    'text = b" ".join(bytes_of(word))\n'
     "for first, second in merges:\n"
-    '    text = text.replace(f"{first} {second}", first + second)\n'
-    'return text.split(" ")',
+    '    text = text.replace(first + b" " + second, first + second)\n'
+    'return text.split(b" ")',
 )
-"""`encode` replaces text, so “b g” is also found in “ab g”: a pair is two whole pieces, not the end
+"""`apply_merges` replaces text, so “b g” is also found in “ab g”: a pair is two whole pieces, not the end
 of one and the beginning of the next."""
 
 TiesGoToTheFirstSeen = BytePairs.but("pair in set", "pair in dict.fromkeys").but(
@@ -71,7 +96,7 @@ TiesGoToTheLastPair = BytePairs.but(
 pair); take the first."""
 
 PairsAcrossWords = (
-    BytePairs.but("spelled, merges = …", 'text, merges = list("".join(words)), []')
+    BytePairs.but("spelled, merges = …", 'text, merges = bytes_of(b"".join(words)), []')
     .but(
         "for word in spelled:…\n        counts[pair] += …",
         "for pair in set(zip(text, text[1:], strict=False)):\n"
@@ -90,8 +115,8 @@ PairsNeverRecounted = BytePairs.but(
     """
     counts = Counter()
     for word in words:
-        for pair in set(zip(word, word[1:], strict=False)):
-            counts[pair] += len(word) - len(joined(list(word), pair))
+        for pair in set(zip(bytes_of(word), bytes_of(word)[1:], strict=False)):
+            counts[pair] += len(word) - len(joined(bytes_of(word), pair))
     return sorted(counts, key=lambda pair: (-counts[pair], pair))[:num_merges]
     """,
 )
@@ -103,7 +128,7 @@ OnlyRepeatedPairs = BytePairs.but("not counts", "not counts or max(counts.values
 learned."""
 
 OneMergePerWord = BytePairs.but(
-    'def …\n    return ["".join(piece) …',
+    'def joined…\n    return [b"".join(piece) …',
     """
     def joined(pieces, pair):
         for place in range(len(pieces) - 1):
@@ -129,7 +154,7 @@ MergedFromTheRight = BytePairs.but(
     pieces, place = list(pieces), len(pieces) - 2
     while place >= 0:
         if tuple(pieces[place : place + 2]) == pair:
-            pieces[place : place + 2] = ["".join(pair)]
+            pieces[place : place + 2] = [b"".join(pair)]
         place -= 1
     return pieces
     """,
@@ -138,7 +163,7 @@ MergedFromTheRight = BytePairs.but(
 “aaa” becomes aa, a."""
 
 LongestPieceFirst = BytePairs.but(
-    "pieces = list(word)\nfor pair in merges:\n    pieces = joined(pieces, tuple(pair))",
+    "pieces = bytes_of(word)\nfor pair in merges:\n    pieces = joined(pieces, tuple(pair))",
     """
     known, pieces = {a + b for a, b in merges}, []
     while word:
@@ -147,13 +172,13 @@ LongestPieceFirst = BytePairs.but(
         word = word[length:]
     """,
 )
-"""`encode` takes the longest known piece from the front of the word; apply the merges in the order
+"""`apply_merges` takes the longest known piece from the front of the word; apply the merges in the order
 in which they were learned."""
 
 LeftmostPairFirst = BytePairs.but(
-    "pieces = list(word)\nfor pair in merges:\n    pieces = joined(pieces, tuple(pair))",
+    "pieces = bytes_of(word)\nfor pair in merges:\n    pieces = joined(pieces, tuple(pair))",
     """
-    known, pieces = {tuple(pair) for pair in merges}, list(word)
+    known, pieces = {tuple(pair) for pair in merges}, bytes_of(word)
     place = 0
     while place < len(pieces) - 1:
         if (pieces[place], pieces[place + 1]) in known:
@@ -163,13 +188,13 @@ LeftmostPairFirst = BytePairs.but(
             place += 1
     """,
 )
-"""`encode` merges the leftmost known pair; apply the merge that was learned first, wherever its
+"""`apply_merges` merges the leftmost known pair; apply the merge that was learned first, wherever its
 pair is."""
 
 MostFrequentPairFirst = BytePairs.but(
-    "pieces = list(word)…\nreturn pieces",
+    "pieces = bytes_of(word)…\nreturn pieces",
     """
-    known, pieces = {tuple(pair) for pair in merges}, list(word)
+    known, pieces = {tuple(pair) for pair in merges}, bytes_of(word)
     while True:
         counts = Counter(p for p in zip(pieces, pieces[1:], strict=False) if p in known)
         if not counts:
@@ -177,8 +202,68 @@ MostFrequentPairFirst = BytePairs.but(
         pieces = joined(pieces, min(counts, key=lambda pair: (-counts[pair], pair)))
     """,
 )
-"""`encode` counts pairs in the word and merges the most frequent known one; apply the merges in the
-order in which they were learned."""
+"""`apply_merges` counts pairs in the word and merges the most frequent known one; apply the merges
+in the order in which they were learned."""
+
+SpacesDropped = BytePairs.but("re.findall(…)", "text.split()")
+"""The spaces between words are dropped, so the text cannot be restored: a word keeps the space
+before it, and every other space is a word."""
+
+SpacesAfterWords = BytePairs.but("re.findall(…)", r"""re.findall(r"\w+ ?|[^\w\s]+ ?|\s", text)""")
+"""Words keep the space after them; they should keep the one before them."""
+
+ManySpacesInAWord = BytePairs.but(
+    "re.findall(…)", r"""re.findall(r"\s*\w+|\s*[^\w\s]+|\s", text)"""
+)
+"""A word takes all spaces before it; it should take one at most, and every other space is a word."""
+
+PunctuationInWords = BytePairs.but("re.findall(…)", r"""re.findall(r" ?\S+|\s", text)""")
+"""Punctuation stays in the same word as the letters beside it; letters, digits and underscores are
+one kind of word, other visible characters another."""
+
+EncodedAcrossWords = BytePairs.but("in split_words(part)", "in [part.encode()]")
+"""`encode` applies the merges to the whole text, so tokens reach from one word into the next: split
+the text into words first."""
+
+SpecialTokensSpelledOut = BytePairs.but(
+    'in re.split(f"({listed})", text) if listed else [text]', "in [text]"
+)
+"""Special tokens inside the text are split into bytes; each one that is listed has one id."""
+
+SpecialTokensNotEscaped = BytePairs.but("re.escape(token)", "token")
+"""Special tokens are used as patterns, in which “|” means “or”: put each through `re.escape`."""
+
+SpecialTokensBeforeMerges = (
+    BytePairs.but("len(tokens) + special_tokens.index(part)", "256 + special_tokens.index(part)")
+    .but(
+        "tokens.index(piece) for",
+        "tokens.index(piece) + len(special_tokens) * (len(piece) > 1) for",
+    )
+    .but(
+        "tokens = vocabulary(merges) + [token.encode() for token in special_tokens]",
+        "tokens = vocabulary(merges)\n"
+        "tokens[256:256] = [token.encode() for token in special_tokens]",
+    )
+)
+"""Special tokens have the ids from 256 on; the merges come first, and the special tokens have the
+last ids."""
+
+SpecialTokensNotDecoded = BytePairs.but("[token.encode() for token in special_tokens]", "[b''] * 9")
+"""`decode` omits special tokens; it should return them as text."""
+
+TokensDecodedAlone = BytePairs.but(
+    'return b"".join(tokens[i] for i in ids).decode(errors="replace")',
+    'return "".join(tokens[i].decode(errors="replace") for i in ids)',
+)
+"""Each token is decoded alone, although it may end inside a character: join the bytes of all tokens
+first."""
+
+InvalidBytesRefused = BytePairs.but('decode(errors="replace")', "decode()")
+"""`decode` raises an error for bytes that are no valid UTF-8; they should become replacement
+characters, as a model may generate any ids."""
+
+InvalidBytesDropped = BytePairs.but('errors="replace"', 'errors="ignore"')
+"""Bytes that are no valid UTF-8 are dropped; they should become replacement characters."""
 
 
 # 7.1 ------------------------------------------------------------------------------------------
@@ -418,6 +503,12 @@ takes only the steps after the warm-up."""
 
 FinalRateForgotten = Rate.but("final + (peak - final)", "peak")
 """The rate falls to 0; it should end at `final`."""
+
+FinalRateAsALowerBound = Rate.but(
+    "return final …", "return max(final, peak * (1 + math.cos(math.pi * progress)) / 2)"
+)
+"""The cosine falls to 0 and is cut off at `final`; it should itself end at `final`: scale it by
+peak - final."""
 
 FinalRateAddedToTheCosine = Rate.but("(peak - final)", "peak")
 """`final` is added to the whole cosine, so the decay begins above the peak: scale the cosine by

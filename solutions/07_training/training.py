@@ -9,7 +9,9 @@
 
 # %%
 import math
+import re
 from collections import Counter
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import torch
@@ -188,7 +190,7 @@ def learning_rate(
 # </details>
 # <details><summary>Hint: one factor</summary>
 #
-# `min(1.0, max_norm / norm)` leaves small gradients unchanged. What if all gradients are 0? In Python, dividing a float by 0.0 raises an error; with tensors, it gives infinity.
+# `min(1.0, max_norm / norm)` leaves small gradients unchanged. (Dividing by `norm + 1e-6`, as PyTorch does, is accepted.) What if all gradients are 0? In Python, dividing a float by 0.0 raises an error; with tensors, it gives infinity.
 # </details>
 
 
@@ -227,7 +229,7 @@ print(f"the parts: {losses[0]:.4f} and {losses[1]:.4f}, the mean of both: {sum(l
 print(f"all targets that count at once: {whole:.4f}")
 
 # %% [markdown]
-# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets of all parts that count, and this mean. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. A part may contain no target that counts.
+# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets of all parts that count, and this mean. The numbers in `weight` must not change. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. A part may contain no target that counts.
 #
 # *Before you code:* what does `F.cross_entropy` return for a part in which every target is ignored? What is 0 times that?
 #
@@ -686,39 +688,66 @@ def check_same_attention(attention) -> None:
 # %% [markdown]
 # {{exercise byte_pairs}}
 #
-# A model reads tokens, so someone must decide what a token is. Characters make sequences long; a vocabulary of words has no token for a new word. Byte-pair encoding (BPE) starts with characters and repeatedly merges the most frequent pair of neighbours. Sennrich et al. 2016 ([section 3.2](https://arxiv.org/abs/1508.07909)) brought it to translation; almost every language model uses a form of it.
+# A model reads tokens, so someone must decide what a token is. Characters make sequences long; a vocabulary of words has no token for a new word. Byte-pair encoding (BPE) starts with small pieces and repeatedly merges the most frequent pair of neighbours. Sennrich et al. 2016 ([section 3.2](https://arxiv.org/abs/1508.07909)) brought it to translation. GPT-2 starts with bytes instead of characters (Radford et al. 2019, section 2.2): there are only 256, and every text in every script consists of them. You write the whole tokenizer.
 #
-# Write `byte_pairs`. It gets the words of a text, each as often as it occurs, and a number of merges:
+# `split_words` cuts a text into words, because no token should reach from one word into the next (pre-tokenisation). A word is a run of letters, digits and underscores, or a run of other visible characters, together with the *one* space before it, if there is one. Every other space, tab or line end is a word by itself. Words are returned as `bytes`, encoded as UTF-8.
 #
-# 1. each word is a list of pieces, at first its characters;
-# 2. count all pairs of neighbouring pieces, inside each word. A pair counts **as often as it can be merged**: in `aaa`, the pair `a, a` counts once, because the middle character can be used only once. (Many programs count two here, and learn a different vocabulary.)
-# 3. take the pair with the largest count; if several have the same count, the one that comes **first in alphabetical order**, as Python sorts tuples of strings;
+# `apply_merges` splits one word into pieces: single bytes at first, then every merge is applied to the whole word, from left to right, in the order in which the merges were learned.
+#
+# `byte_pairs` learns the merges. It gets the words of a text, each as often as it occurs, and a number of merges:
+#
+# 1. each word is a list of pieces, at first its single bytes;
+# 2. count all pairs of neighbouring pieces, inside each word. A pair counts **as often as it can be merged**: in `aaa`, the pair `a, a` counts once, because the middle byte can be used only once. (Many programs count two here, and learn a different vocabulary.)
+# 3. take the pair with the largest count; if several have the same count, the one that comes **first in alphabetical order**, as Python sorts tuples of bytes;
 # 4. merge every occurrence of it, in all words, from left to right; go back to 2.
 #
-# Learning ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in their order. `encode` then splits a new word into pieces: it applies every merge to the whole word, in the order in which the merges were learned.
+# Learning ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in their order.
 #
-# *Before you code:* which merges do `["aaab", "ab"]` give? Why must `encode` keep the order, instead of taking the longest piece that fits?
+# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these. A special token, such as `<|end|>`, marks something that is not text. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text: so a stranger's text cannot end a document.
+#
+# `decode` turns ids into text: it joins the bytes of all tokens, special ones included, and decodes the result as UTF-8. A token may end inside a character. Bytes that are no valid UTF-8 become `�`, Python's replacement character, because a model may generate any ids.
+#
+# *Before you code:* which merges do `[b"aaab", b"ab"]` give? Why must `apply_merges` keep the order, instead of taking the longest piece that fits?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
 # `(a, b)`, which counts two; then `(a, a)`, which ties with `(a, ab)` and comes first in alphabetical order; then `(aa, ab)`. A later merge consists of pieces that earlier merges have made, and the longest piece that fits may cross their boundaries: the model would get pieces that it never saw in such contexts.
 # </details>
 #
-# <details><summary>Hint: use one function in the other</summary>
+# <details><summary>Hint: words</summary>
 #
-# `encode(word, merges)` gives the pieces of a word after the merges so far. The number of pieces that disappear with one more merge tells you how often its pair could be merged.
+# `re.findall(r" ?\w+| ?[^\w\s]+|\s", text)` finds them; `word.encode()` gives their bytes.
+# </details>
+# <details><summary>Hint: bytes</summary>
+#
+# One byte of `word` is `word[i : i + 1]`, or `bytes([word[i]])`; `word[i]` alone is an integer. Bytes are joined like strings: `first + second`, `b"".join(pieces)`.
+# </details>
+# <details><summary>Hint: use one function in the others</summary>
+#
+# `apply_merges(word, merges)` gives the pieces of a word after the merges so far. The number of pieces that disappear with one more merge tells you how often its pair could be merged.
 # </details>
 # <details><summary>Hint: ties</summary>
 #
 # `min(counts, key=lambda pair: (-counts[pair], pair))` finds the largest count and, among equal counts, the smallest pair.
 # </details>
+# <details><summary>Hint: special tokens</summary>
+#
+# `re.split` keeps what it splits at if the pattern is in parentheses: `re.split("(<a>|<b>)", text)`. `|` and `.` have a meaning in patterns, so put each token through `re.escape`.
+# </details>
 
 
 # %% exercise="byte_pairs"
-def encode(word: str, merges: list[tuple[str, str]]) -> list[str]:
+def split_words(text: str) -> list[bytes]:
+    """Cut a text into words, each with the space before it, as bytes of UTF-8."""
+    ### BEGIN SOLUTION
+    return [word.encode() for word in re.findall(r" ?\w+| ?[^\w\s]+|\s", text)]
+    ### END SOLUTION
+
+
+def apply_merges(word: bytes, merges: list[tuple[bytes, bytes]]) -> list[bytes]:
     """Split a word into pieces by applying the merges in order."""
     ### BEGIN SOLUTION
-    pieces = list(word)
+    pieces = [bytes([byte]) for byte in word]
     for first, second in merges:
         place = 0
         while place < len(pieces):
@@ -729,20 +758,50 @@ def encode(word: str, merges: list[tuple[str, str]]) -> list[str]:
     ### END SOLUTION
 
 
-def byte_pairs(words: list[str], num_merges: int) -> list[tuple[str, str]]:
+def byte_pairs(words: list[bytes], num_merges: int) -> list[tuple[bytes, bytes]]:
     """Learn which pairs of pieces to merge, and return them in their order."""
     ### BEGIN SOLUTION
     merges = []
     for _ in range(num_merges):
         counts = Counter()
         for word in words:
-            pieces = encode(word, merges)
+            pieces = apply_merges(word, merges)
             for pair in set(zip(pieces, pieces[1:], strict=False)):
-                counts[pair] += len(pieces) - len(encode(word, [*merges, pair]))
+                counts[pair] += len(pieces) - len(apply_merges(word, [*merges, pair]))
         if not counts:
             break
         merges.append(min(counts, key=lambda pair: (-counts[pair], pair)))
     return merges
+    ### END SOLUTION
+
+
+def encode(
+    text: str, merges: list[tuple[bytes, bytes]], special_tokens: Sequence[str] = ()
+) -> list[int]:
+    """Turn a text into ids; only the special tokens that are listed count as such."""
+    ### BEGIN SOLUTION
+    pieces = [bytes([byte]) for byte in range(256)] + [first + second for first, second in merges]
+    id_of = {piece: i for i, piece in enumerate(pieces)}
+    listed = "|".join(re.escape(token) for token in special_tokens)
+    ids = []
+    for part in re.split(f"({listed})", text) if listed else [text]:
+        if part in special_tokens:
+            ids.append(len(pieces) + special_tokens.index(part))
+        else:
+            for word in split_words(part):
+                ids += [id_of[piece] for piece in apply_merges(word, merges)]
+    return ids
+    ### END SOLUTION
+
+
+def decode(
+    ids: list[int], merges: list[tuple[bytes, bytes]], special_tokens: Sequence[str] = ()
+) -> str:
+    """Turn ids into text; bytes that are no valid UTF-8 become replacement characters."""
+    ### BEGIN SOLUTION
+    tokens = [bytes([byte]) for byte in range(256)] + [first + second for first, second in merges]
+    tokens += [token.encode() for token in special_tokens]
+    return b"".join(tokens[i] for i in ids).decode(errors="replace")
     ### END SOLUTION
 
 

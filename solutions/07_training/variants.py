@@ -1,6 +1,7 @@
 """Right answers of chapter 07 that look different; none may lose a point."""
 
 import math
+import re
 from collections import Counter
 
 import torch
@@ -13,18 +14,26 @@ from classroom.exercise.answers import Variant
 
 
 class WordsWithCounts(Variant, exercise="byte_pairs"):
-    """Different words are kept once, with their counts, and cut by replacing in a marked string."""
+    """Different words are kept once, with their counts; special tokens are found by hand."""
+
+    def split_words(text):
+        return [
+            match.group().encode("utf-8") for match in re.finditer(r" ?(\w+|[^\w\s]+)|\s", text)
+        ]
 
     def merged(spelling, pair):
         pieces, place = [], 0
         while place < len(spelling):
             is_pair = spelling[place : place + 2] == pair
-            pieces.append("".join(spelling[place : place + 1 + is_pair]))
+            pieces.append(b"".join(spelling[place : place + 1 + is_pair]))
             place += 1 + is_pair
         return tuple(pieces)
 
     def byte_pairs(words, num_merges):
-        vocabulary = {tuple(word): count for word, count in Counter(words).items()}
+        vocabulary = {
+            tuple(word[i : i + 1] for i in range(len(word))): n
+            for word, n in Counter(words).items()
+        }
         merges = []
         while len(merges) < num_merges:
             scores = Counter()
@@ -44,19 +53,60 @@ class WordsWithCounts(Variant, exercise="byte_pairs"):
             vocabulary = renewed
         return merges
 
-    def encode(word, merges):
-        spelling = tuple(word)
+    def apply_merges(word, merges):
+        spelling = tuple(word[i : i + 1] for i in range(len(word)))
         for pair in merges:
             spelling = merged(spelling, tuple(pair))
         return list(spelling)
 
+    def encode(text, merges, special_tokens=()):
+        for number, token in enumerate(special_tokens):
+            before, found, after = text.partition(token)
+            if found:
+                return [
+                    *encode(before, merges, special_tokens),
+                    256 + len(merges) + number,
+                    *encode(after, merges, special_tokens),
+                ]
+        order = {first + second: 256 + i for i, (first, second) in enumerate(merges)}
+        return [
+            piece[0] if len(piece) == 1 else order[piece]
+            for word in split_words(text)
+            for piece in apply_merges(word, merges)
+        ]
+
+    def decode(ids, merges, special_tokens=()):
+        buffer = bytearray()
+        for i in ids:
+            if i < 256:
+                buffer.append(i)
+            elif i < 256 + len(merges):
+                buffer += merges[i - 256][0] + merges[i - 256][1]
+            else:
+                buffer += special_tokens[i - 256 - len(merges)].encode()
+        return str(bytes(buffer), "utf-8", "replace")
+
 
 class LowestRankFirst(Variant, exercise="byte_pairs"):
-    """Encoding looks for the pair with the lowest rank until none is known; learning sorts."""
+    """The pair with the lowest rank is merged until none is known; words are found by groups."""
 
-    def encode(word, merges):
+    def split_words(text):
+        words, kinds = [], []
+        for character in text:
+            kind = (
+                "space" if character.isspace() else "word" if re.match(r"\w", character) else "sign"
+            )
+            if kind != "space" and kinds and (kinds[-1] == kind or words[-1] == " "):
+                words[-1] += character
+                kinds[-1] = kind
+            else:
+                words.append(character)
+                kinds.append(kind)
+        return [word.encode() for word in words]
+
+    def apply_merges(word, merges):
         ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
-        pieces = list(word)
+        pieces = [bytes([byte]) for byte in word]
         while len(pieces) > 1:
             rank, a, b = min(
                 (ranks.get(pair, math.inf), *pair) for pair in zip(pieces, pieces[1:], strict=False)
@@ -76,10 +126,10 @@ class LowestRankFirst(Variant, exercise="byte_pairs"):
             counts = {}
             for word in words:
                 last = None
-                pieces = encode(word, merges)
+                pieces = apply_merges(word, merges)
                 for pair in zip(pieces, pieces[1:], strict=False):
                     if pair[0] == pair[1] and pair == last:
-                        last = None  # its first letter is used up
+                        last = None  # its first byte is used up
                         continue
                     counts[pair] = counts.get(pair, 0) + 1
                     last = pair
@@ -89,32 +139,81 @@ class LowestRankFirst(Variant, exercise="byte_pairs"):
             merges.append(ordered[0][0])
         return merges
 
+    def tokens(merges, special_tokens):
+        yield from (bytes([byte]) for byte in range(256))
+        yield from (b"".join(pair) for pair in merges)
+        yield from (token.encode() for token in special_tokens)
 
-class BetweenBlanks(Variant, exercise="byte_pairs"):
-    """Pieces stand in a string between blanks, and `replace` merges them; pairs are lists."""
+    def encode(text, merges, special_tokens=()):
+        id_of = {token: i for i, token in enumerate(tokens(merges, special_tokens))}
+        ids, rest = [], text
+        while rest:
+            starts = {token: rest.find(token) for token in special_tokens if token in rest}
+            token = min(starts, key=starts.get, default="")
+            start = starts.get(token, len(rest))
+            for word in split_words(rest[:start]):
+                ids.extend(id_of[piece] for piece in apply_merges(word, merges))
+            ids.extend([id_of[token.encode()]] if token else [])
+            rest = rest[start + len(token) :]
+        return ids
 
-    def joined(spelled, pair):
-        a, b = pair
-        return f"  {spelled}  ".replace(f" {a}  {b} ", f" {a}{b} ").strip()
+    def decode(ids, merges, special_tokens=()):
+        known = list(tokens(merges, special_tokens))
+        return b"".join(map(known.__getitem__, ids)).decode("utf-8", "replace")
+
+
+class BetweenMarks(Variant, exercise="byte_pairs"):
+    """Pieces stand in a string between marks, one character a byte; pairs are lists."""
+
+    def split_words(text):
+        return [w.encode() for w in re.split(r"( ?[^\W]+| ?[^\w\s]+|\s)", text) if w]
+
+    def spelled(word):
+        return "||".join(chr(200 + byte) for byte in word)
+
+    def joined(text, pair):
+        a, b = ("".join(chr(200 + byte) for byte in piece) for piece in pair)
+        return f"||{text}||".replace(f"|{a}||{b}|", f"|{a}{b}|").strip("|")
+
+    def pieces(text):
+        return [bytes(ord(c) - 200 for c in piece) for piece in text.split("||")]
 
     def byte_pairs(words, num_merges):
-        texts, merges = ["  ".join(word) for word in words], []
+        texts, merges = [spelled(word) for word in words], []
         for _ in range(num_merges):
-            pairs = sorted({p for t in texts for p in zip(t.split(), t.split()[1:], strict=False)})
+            pairs = sorted({p for t in texts for p in zip(pieces(t), pieces(t)[1:], strict=False)})
             if not pairs:
                 break
             gains = [
-                sum(len(t.split()) - len(joined(t, pair).split()) for t in texts) for pair in pairs
+                sum(len(pieces(t)) - len(pieces(joined(t, pair))) for t in texts) for pair in pairs
             ]
             merges.append(list(pairs[gains.index(max(gains))]))
             texts = [joined(t, merges[-1]) for t in texts]
         return merges
 
-    def encode(word, merges):
-        text = "  ".join(word)
+    def apply_merges(word, merges):
+        text = spelled(word)
         for pair in merges:
             text = joined(text, pair)
-        return text.split()
+        return pieces(text)
+
+    def encode(text, merges, special_tokens=()):
+        listed = [b"%c" % byte for byte in range(256)] + [a + b for a, b in merges]
+        if not special_tokens:
+            found = (piece for word in split_words(text) for piece in apply_merges(word, merges))
+            return [listed.index(piece) for piece in found]
+        *others, last = special_tokens
+        parts = [encode(part, merges, others) for part in text.split(last)]
+        number = len(listed) + len(others)
+        return parts[0] + [i for part in parts[1:] for i in (number, *part)]
+
+    def decode(ids, merges, special_tokens=()):
+        listed = [b"%c" % byte for byte in range(256)] + [a + b for a, b in merges]
+        listed += [bytes(token, "utf-8") for token in special_tokens]
+        text = b""
+        for i in ids:
+            text += listed[i]
+        return text.decode(errors="replace")
 
 
 # 7.1 ------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The bytes that pass between a check and the code under test.
 
-Only tensors, numbers, strings, containers of them, and handles cross; nothing is ever unpickled. A
-message is the length of a JSON header, the header, and the raw bytes of the tensors in the order in
-which the header names them.
+Only tensors, numbers, strings, bytes, containers of them, and handles cross; nothing is ever
+unpickled. A message is the length of a JSON header, the header, and the raw bytes of the tensors in
+the order in which the header names them.
 """
 
 import json
@@ -49,7 +49,7 @@ def pack(value: Any) -> bytes:
     """Encode a value as one message.
 
     Args:
-        value: A tensor, number, string, bool, None or `Handle`, or lists, tuples and
+        value: A tensor, number, string, bool, None or `Handle`, bytes, or lists, tuples and
             string-keyed dictionaries of them.
 
     Raises:
@@ -131,6 +131,9 @@ class _Encoder:
         if type(value) is str:
             self._count(len(value))
             return value
+        if type(value) is bytes:
+            self._count(len(value))
+            return {"bytes": value.hex()}
         if isinstance(value, Tensor):
             return self._tensor(value)
         if type(value) is Handle:
@@ -213,6 +216,8 @@ class _Decoder:
             return self._tensor(dtype, shape, bool(description.get("meta")))
         if "handle" in description:
             return self.resolve(Handle(int(description["handle"]), str(description["owner"])))
+        if "bytes" in description:
+            return bytes.fromhex(description["bytes"])
         if "dict" in description:
             return {self._key(k): self.build(v, depth + 1) for k, v in description["dict"]}
         kind = list if "list" in description else tuple

@@ -446,7 +446,7 @@ def _pieces(value: Any, lent: Lent) -> Iterator[bytes]:
             )
         case float():
             yield b"float" + _steps(np.array(value))
-        case None | bool() | int() | str():
+        case None | bool() | int() | str() | bytes():
             yield f"{type(value).__name__} {value!r}".encode()
         case list() | tuple():
             yield f"{len(value)} items".encode()
