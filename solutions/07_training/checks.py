@@ -52,6 +52,7 @@ def merge(pieces, pair):
 
 @oracle
 def merges_oracle(words, num_merges):
+    """Give each merge, and how often each pair can be merged at that point."""
     spelled, merges = [bytes_of(word) for word in words], []
     for _ in range(num_merges):
         counts = Counter()
@@ -60,8 +61,9 @@ def merges_oracle(words, num_merges):
                 counts[pair] += len(pieces) - len(merge(pieces, pair))
         if not counts:
             break
-        merges.append(min(counts, key=lambda pair: (-counts[pair], pair)))
-        spelled = [merge(pieces, merges[-1]) for pieces in spelled]
+        best = min(counts, key=lambda pair: (-counts[pair], pair))
+        merges.append((best, sorted(counts.items())))
+        spelled = [merge(pieces, best) for pieces in spelled]
     return merges
 
 
@@ -69,9 +71,13 @@ def judge_merges(seen, words, num_merges):
     if not isinstance(seen, (list, tuple)) or any(len(pair) != 2 for pair in seen):
         return f"`byte_pairs` should return a list of pairs; it returned {describe(seen)}"
     expected = merges_oracle(words, num_merges)
-    for place, (pair, right) in enumerate(zip(seen, expected, strict=False)):
+    for place, (pair, (right, counts)) in enumerate(zip(seen, expected, strict=False)):
         if tuple(pair) != right:
-            return f"merge {place} is {tuple(pair)}, expected {right}"
+            times = dict(counts)
+            why = (
+                f"these are {times.get(tuple(pair), 0)} and {times[right]} times neighbours by then"
+            )
+            return f"merge {place} is {tuple(pair)}, expected {right}: {why}"
     if len(seen) != len(expected):
         return f"there are {len(seen)} merges, expected {len(expected)}"
     return None
@@ -272,7 +278,7 @@ class TestBytePairs:
         expect_law(subject, case, "apply_merges", inputs, judge_pieces)
 
     @points(1)
-    def test_encoding_does_not_merge_across_words(self, subject, case):
+    def test_encoding_merges_inside_words_only(self, subject, case):
         def inputs(case):
             x, y, z = as_bytes(letters(case, 3))
             merges = [(b" ", x), (x, b"!"), (y, b" "), (z, b" "), (b"!", y)]
@@ -722,6 +728,8 @@ def judge_clipped(seen, gradients, max_norm):
 def judge_norm(seen, gradients, max_norm):
     if problem := judge_form(seen, gradients):
         return problem
+    if isinstance(seen[1], torch.Tensor) and seen[1].dtype != gradients[0].dtype:
+        return f"norm has dtype {seen[1].dtype}, but the gradients have {gradients[0].dtype}"
     return differs("norm", seen[1], length_of(gradients), ROUNDING)
 
 
@@ -1033,6 +1041,8 @@ def judge_master(seen, master, gradient, lr):
             return f"{label} has dtype {tensor.dtype}, expected {dtype}"
         if problem := differs(label, tensor, expected, digits):
             return problem
+    if problem := differs("weight", seen[1], seen[0].bfloat16(), 1e-3):
+        return f"{problem} (expected is the new master that you return, rounded to bfloat16)"
     return None
 
 

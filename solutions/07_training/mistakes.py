@@ -233,6 +233,10 @@ SpecialTokensSpelledOut = BytePairs.but(
 SpecialTokensNotEscaped = BytePairs.but("re.escape(token)", "token")
 """Special tokens are used as patterns, in which “|” means “or”: put each through `re.escape`."""
 
+SplitAtAnEmptyPattern = BytePairs.but(" if listed else [text]", "")
+"""Without special tokens the pattern is empty, and `re.split` cuts at every character, so nothing is
+merged: split only if there are special tokens."""
+
 SpecialTokensBeforeMerges = (
     BytePairs.but("len(tokens) + special_tokens.index(part)", "256 + special_tokens.index(part)")
     .but(
@@ -617,6 +621,10 @@ LargestNorm = Clip.but("norm = …", "norm = max(g.norm() for g in gradients if 
 """The largest norm of a gradient is used; the global norm is the square root of the sum of the
 squares of all of them."""
 
+NormInFloat32 = Clip.but("], norm", "], torch.tensor(float(norm))")
+"""The norm goes through a Python number and comes back as float32; keep the dtype of the gradients,
+or return the number."""
+
 NormAfterClipping = Clip.but(
     "return …", "return [g if g is None else g * factor for g in gradients], norm * factor"
 )
@@ -816,6 +824,13 @@ the gradient first."""
 
 MasterChangedInPlace = LowPrecision.but("master = master - lr", "master -= lr")
 """The given master is changed in place: return new weights."""
+
+CopyUpdatedByItself = LowPrecision.but(
+    "master = master - lr * gradient.float()",
+    "weight = master.bfloat16() - lr * gradient\nmaster = master - lr * gradient.float()",
+).but("master, master.bfloat16()", "master, weight")
+"""The bfloat16 copy is updated by itself, in bfloat16, so it drifts away from the master: round the
+new master instead."""
 
 CopyNotRounded = LowPrecision.but("master.bfloat16()", "master")
 """The second result is the float32 master again; return a bfloat16 copy of it."""

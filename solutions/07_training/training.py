@@ -26,7 +26,7 @@ from classroom import check
 # A language model is trained on windows of a long text. Three small functions prepare them, and a mistake in any of these gives a loss that is too good:
 #
 # - `cut` holds out the last `num_held_out` tokens of the text, none if that is 0. The text is split once, before any window is drawn, so no window of one part can reach into the other.
-# - `starts_from` returns the positions at which windows begin. It gets random numbers from 0 to below 1 and maps them evenly to all positions at which a window of `length` tokens *and the token after it* fit: the lowest numbers give position 0, the highest the last such position.
+# - `starts_from` returns the positions at which windows begin. It gets random numbers from 0 to below 1 and maps equal shares of them to all positions, as integers, at which a window of `length` tokens *and the token after it* fit: the lowest numbers give position 0, the highest the last such position.
 # - `get_batch` returns the windows that begin at `starts`, and the targets: for each token of each window, the token that comes after it in the text.
 #
 # *Before you code:* a text has 6 tokens, windows have 4. Where can they begin? Which token of the text is never an input, and which is never a target?
@@ -175,7 +175,7 @@ def learning_rate(
 #
 # Occasionally a batch has a gradient with a far too large norm, and one step along it can undo hours of training. Gradient clipping (Pascanu et al. 2013, [algorithm 1](https://arxiv.org/abs/1211.5063)) keeps the direction and shortens the step: compute the norm of **all** entries of **all** gradients together, and if it exceeds `max_norm`, multiply every gradient by $\text{max\_norm}/\text{norm}$.
 #
-# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. Also return the norm before clipping, because it is the best early warning of a run. If the norm is not finite, because a gradient contains NaN or infinity, raise `ValueError`: any gradient you returned would ruin every weight.
+# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. Also return the norm before clipping, as a Python number or in the dtype of the gradients, because it is the best early warning of a run. If the norm is not finite, because a gradient contains NaN or infinity, raise `ValueError`: any gradient you returned would ruin every weight.
 #
 # *Before you code:* two gradients have norms 3 and 4. What is the norm of both together? With `max_norm` 1, what are their norms after clipping?
 #
@@ -229,7 +229,7 @@ print(f"the parts: {losses[0]:.4f} and {losses[1]:.4f}, the mean of both: {sum(l
 print(f"all targets that count at once: {whole:.4f}")
 
 # %% [markdown]
-# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets of all parts that count, and this mean. The numbers in `weight` must not change. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. A part may contain no target that counts.
+# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets of all parts that count, and this mean. `weight` must not change, nor require or keep a gradient afterwards. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. A part may contain no target that counts.
 #
 # *Before you code:* what does `F.cross_entropy` return for a part in which every target is ignored? What is 0 times that?
 #
@@ -295,7 +295,7 @@ print(f"a log probability among a thousand: {half:.5f} in bfloat16, {full:.5f} i
 #
 # - `rms_norm` normalises vectors in half precision, $x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$ times a gain. Squares, mean and square root are computed in float32, and the result has the dtype of `x`, so that the next product is fast.
 # - `token_losses` returns the cross-entropy of every token in nats. The logits are in bfloat16 and may be large; the losses are computed and returned in float32.
-# - `master_step` is a step of plain gradient descent, $w - \mathrm{lr}\cdot g$. The weights are stored twice: a float32 **master** copy, to which updates are added, and a bfloat16 copy of it for the products. Given the master and a gradient in bfloat16, return the new master and its copy.
+# - `master_step` is a step of plain gradient descent, $w - \mathrm{lr}\cdot g$. The weights are stored twice: a float32 **master** copy, to which updates are added, and a bfloat16 copy of it for the products. Given the master and a gradient in bfloat16, return the new master and this new master rounded to bfloat16.
 #
 # *Before you code:* between 0.5 and 1, neighbours in bfloat16 are $2^{-8}$ apart. Why did the weight in the cell above never change? How large must an update be to change it?
 #
@@ -690,7 +690,7 @@ def check_same_attention(attention) -> None:
 #
 # A model reads tokens, so someone must decide what a token is. Characters make sequences long; a vocabulary of words has no token for a new word. Byte-pair encoding (BPE) starts with small pieces and repeatedly merges the most frequent pair of neighbours. Sennrich et al. 2016 ([section 3.2](https://arxiv.org/abs/1508.07909)) brought it to translation. GPT-2 starts with bytes instead of characters (Radford et al. 2019, section 2.2): there are only 256, and every text in every script consists of them. You write the whole tokenizer.
 #
-# `split_words` cuts a text into words, because no token should reach from one word into the next (pre-tokenisation). A word is a run of letters, digits and underscores, or a run of other visible characters, together with the *one* space before it, if there is one. Every other space, tab or line end is a word by itself. Words are returned as `bytes`, encoded as UTF-8.
+# `split_words` cuts a text into words, because no token should reach from one word into the next (pre-tokenisation). A word is a run of letters, digits and underscores, or a run of other visible characters, together with the *one* space before it, if there is one. Every other character of white space is a word by itself. Words are returned as `bytes`, encoded as UTF-8.
 #
 # `apply_merges` splits one word into pieces: single bytes at first, then every merge is applied to the whole word, from left to right, in the order in which the merges were learned.
 #
@@ -703,9 +703,9 @@ def check_same_attention(attention) -> None:
 #
 # Learning ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in their order.
 #
-# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these. A special token, such as `<|end|>`, marks something that is not text. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text: so a stranger's text cannot end a document.
+# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these, in the order in which they are listed. (The merges are such as `byte_pairs` learns.) A special token, such as `<|end|>`, marks something that is not text; none is part of another. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text: so a stranger's text cannot end a document.
 #
-# `decode` turns ids into text: it joins the bytes of all tokens, special ones included, and decodes the result as UTF-8. A token may end inside a character. Bytes that are no valid UTF-8 become `�`, Python's replacement character, because a model may generate any ids.
+# `decode` turns ids into text: it joins the bytes of all tokens, special ones included, and decodes the result as UTF-8. A token may end inside a character. Bytes that are no valid UTF-8 become `�`, Python's replacement character, because a model may generate any sequence of ids.
 #
 # *Before you code:* which merges do `[b"aaab", b"ab"]` give? Why must `apply_merges` keep the order, instead of taking the longest piece that fits?
 #
