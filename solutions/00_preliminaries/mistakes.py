@@ -735,6 +735,15 @@ SumsExactlyOne = CheckSoftmax.but("randn(3, 4", "randn(100, 7").but(
 )
 """The sums are required to be exactly 1, and after rounding they rarely are: allow a tolerance."""
 
+ZeroWeightsForbidden = CheckSoftmax.but(
+    "assert …",
+    "weights = softmax(scores, dim)\n"
+    "assert (weights > 0).all()\n"
+    "assert alike(weights, torch.softmax(scores, dim))",
+)
+"""Every weight is required to be above 0. Of scores that lie far apart the smaller gets a weight that
+rounds to 0, and that is correct: require at least 0."""
+
 TestsUnspecifiedBehaviour = CheckSoftmax.but(
     "generator = …",
     "weights = softmax(torch.full((2, 3), -math.inf), -1)\n"

@@ -687,6 +687,7 @@ RIGHT_MODELS = {
     "the same, with padding set to 0 first and a last digit that depends on the batch": rounded_by_its_batch,
     "the same, with the mean of the real tokens added": with_mean_of_real_tokens,
     "the same, and causal": causal_too,
+    "every token is doubled, with no attention at all": lambda x, lengths: 2 * x,
 }
 WRONG_MODELS = {
     "padding is attended to like any token": lambda x, lengths: mix(

@@ -7,7 +7,7 @@
 #
 # **Conventions.** A token is a row, and a projection matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`. Tensors of heads have the axes `(batch, heads, length, d_head)`. A mask is boolean and True where attention is allowed; in this notebook every query may attend to at least one key. `num_heads` heads of width `d_head` are concatenated: head 0 has the first `d_head` features, head 1 the next ones, and so on.
 #
-# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it. How your class initialises its weights is up to you.
+# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in training mode, as it was built: add no dropout. How your class initialises its weights is up to you.
 
 # %%
 import math

@@ -7,7 +7,7 @@
 #
 # **Conventions.** A token is a row of `d_model` features, and a weight matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`; exercises that use this layout say so. A norm's scale is called `gain` and its shift `bias` (the paper's $\gamma$ and $\beta$; `nn.LayerNorm` calls the first one `weight`). A mask is boolean and True where attention is allowed.
 #
-# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in evaluation mode. How your class initialises its weights is up to you.
+# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in training mode, as it was built: add no dropout. How your class initialises its weights is up to you.
 
 # %%
 import math
