@@ -260,6 +260,7 @@ def differs(
     said += f"seen {shown}, expected {wanted}"
     relation = (
         (is_mask and _flags_apart(seen, expected))
+        or _inverse(seen, expected)
         or _relation(seen, expected, tolerance, sizes)
         or _with_an_input(seen, expected, given or {})
         or _nearly(seen, expected)
@@ -514,6 +515,20 @@ def _as_a_whole(seen: Tensor, expected: Tensor) -> str:
     if len(order) > 2 * _FEW and bool(expected.flatten()[order].diff().ge(0).all()):
         return "; the entries are in the correct order of size, but their values are wrong"
     return ""
+
+
+def _inverse(seen: Tensor, expected: Tensor) -> str:
+    """Say that an order is the inverse of the right one: ranks instead of indices, for instance."""
+    counted = torch.arange(seen.shape[-1]).double().expand_as(seen)
+    orders = seen.sort(-1).values, expected.sort(-1).values
+    if seen.shape[-1] < _FEW or not all(torch.equal(order, counted) for order in orders):
+        return ""
+    if not torch.equal(seen.gather(-1, expected.long()), counted):
+        return ""
+    return (
+        "; it is the inverse permutation: is asked which one comes first, second, and so on, or at "
+        "which place each one comes?"
+    )
 
 
 def _flags_apart(seen: Tensor, expected: Tensor) -> str:

@@ -235,7 +235,13 @@ def expect_agrees(
 
 
 def expect_law(
-    subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge, draws: int = 1
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    judge: Judge,
+    draws: int = 1,
+    correct: Callable[..., Any] | None = None,
 ) -> None:
     """Expect the result of a function to obey a law.
 
@@ -248,13 +254,14 @@ def expect_law(
             that says how it is broken. An exception, such as a TypeError, means that the result
             has the wrong form.
         draws: As in `expect_agrees`.
+        correct: Computes a result that obeys it, to be shown beside one that does not.
 
     Raises:
         CheckFailed: If the law is broken.
 
     """
     for _ in range(draws):
-        _expect(subject, case, name, inputs, judge, None)
+        _expect(subject, case, name, inputs, judge, None, correct=correct)
 
 
 def expect_answer(
@@ -609,6 +616,7 @@ def _expect(
     oracle: Callable[..., Any] | None,
     tolerance: float | None = None,
     compared: Sequence[int] = (),
+    correct: Callable[..., Any] | None = None,
 ) -> None:
     args = inputs(case)
     problem, error = attempt(subject, name, args, judge)
@@ -623,7 +631,8 @@ def _expect(
                 problem += Wrong(
                     subject, case, name, args, inputs, judge, oracle, tolerance, compared
                 ).said()
-            example = smallest_example(subject, case, name, args, inputs, judge, oracle)
+            shown = oracle or correct
+            example = smallest_example(subject, case, name, args, inputs, judge, shown, correct)
         else:
             example = shown_shapes(args, judge, oracle)
     raise CheckFailed(problem, alike, example)
