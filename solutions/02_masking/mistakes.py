@@ -843,14 +843,6 @@ too."""
 MaskOnTheCpu = Window.but("device=query.device, dtype=query.dtype", "dtype=query.dtype")
 """The mask has the dtype of the inputs, but is created on the CPU, wherever they are."""
 
-DeviceOfTheMachine = Window.but(
-    "scores = query …",
-    'device = "cuda" if torch.cuda.is_available() else "cpu"\n'
-    "scores = query @ key.mT / math.sqrt(query.shape[-1])",
-).but("device=query.device", "device=device", times=2)
-"""What is created is on a fixed device, or on the GPU if the machine has one; the inputs may be on
-another: use query.device."""
-
 MaskInFloat32 = Window.but(", dtype=query.dtype", "")
 """The mask is created in float32, whatever the inputs are: scores in bfloat16 become float32 when
 it is added, and then their dtype does not match that of the values."""
