@@ -655,7 +655,7 @@ published_check(norm_over_everything)
 print("passes")
 
 # %% [markdown]
-# Write a test that catches such bugs. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. It is run on eight wrong ones: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the square root, one has no gain and one no bias. Correct ones must pass, and one of these computes in `float32` for any input: a tolerance of 0.0001 leaves room for that. `x` has the axes `(batch, length, d_model)`.
+# Write a test that catches such bugs. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. It is run on eight wrong ones: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the square root, one has no gain and one no bias. Correct ones must pass, and one of these computes in `float32` for any input: a tolerance of 0.001 leaves room for that. `x` has the axes `(batch, length, d_model)`.
 #
 # *Before you code:* why does the test above not detect a variance that was divided by 511? On which tokens does $\varepsilon$ matter, and is a difference of $10^{-3}$ there large or small?
 #
