@@ -505,6 +505,12 @@ CubicTermForgotten = Activations.but(
 )
 """The cubic term 0.044715·x³ inside the tanh is missing."""
 
+CubicTermTenTimesTooLarge = Activations.but(
+    "F.gelu(x, …",
+    "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.44715 * x**3)))",
+)
+"""The cubic term has the factor 0.44715; it is 0.044715, with two zeros before the digits."""
+
 CubicTermOutsideTheFactor = Activations.but(
     "F.gelu(x, …", "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x + 0.044715 * x**3))"
 )
@@ -636,6 +642,10 @@ feature, and this keeps it with that probability."""
 KeptBelowTheRate = Dropout.but("noise >= rate", "noise < rate")
 """The scale is correct, but the wrong features are kept: drop a feature where its noise is below
 the rate."""
+
+MultipliedByTheKeptFraction = Dropout.but("/ (1 - rate)", "* (1 - rate)")
+"""The features that are kept are multiplied by 1 - rate, which makes them smaller still: divide by
+it, so that the mean stays the same."""
 
 NotRescaled = Dropout.but("return …", "return x * (noise >= rate) if training else x")
 """The features that are kept are not scaled up, so sums are smaller in training than in evaluation:

@@ -262,7 +262,7 @@ def differs(
         (is_mask and _flags_apart(seen, expected))
         or _inverse(seen, expected)
         or _relation(seen, expected, tolerance, sizes)
-        or _with_an_input(seen, expected, given or {})
+        or _with_an_input(seen, expected, given or {}, sizes)
         or _nearly(seen, expected)
         or _moved(seen, expected, tolerance)
         or _rows(seen, expected, axes)
@@ -292,7 +292,7 @@ def _relation(
     seen: Tensor, expected: Tensor, tolerance: float | None, sizes: Mapping[str, int] | None
 ) -> str:
     """Say what would make wrong numbers right, or what they lack, if it is simple."""
-    if len(expected.unique()) < _FEW:
+    if _are_few(expected):
         return ""
     largest = expected.abs().argmax()
     factor = seen.flatten()[largest] / expected.flatten()[largest]
@@ -459,13 +459,15 @@ def _nearly(seen: Tensor, expected: Tensor) -> str:
     return ""
 
 
-def _with_an_input(seen: Tensor, expected: Tensor, given: Mapping[str, Any]) -> str:
-    """Say that an input is returned, or added or multiplied too often or not at all."""
+def _with_an_input(
+    seen: Tensor, expected: Tensor, given: Mapping[str, Any], sizes: Mapping[str, int]
+) -> str:
+    """Say that an input is returned, or added or multiplied too often, not at all or too little."""
     parts = {}
     for name, value in given.items():
         parts |= value if isinstance(value, dict) else {name: value}
     extra = seen - expected
-    if len(expected.unique()) < _FEW or not bool(extra.isfinite().all()):
+    if _are_few(expected) or not bool(extra.isfinite().all()):
         return ""
     for name, value in parts.items():
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -474,7 +476,7 @@ def _with_an_input(seen: Tensor, expected: Tensor, given: Mapping[str, Any]) -> 
             part = value.detach().double().expand_as(expected)
         except RuntimeError:
             continue
-        if len(part.unique()) < _FEW or not bool(part.isfinite().all()):
+        if _are_few(part) or not bool(part.isfinite().all()):
             continue
         wrong = {
             f"it is `{name}` itself": part,
@@ -486,7 +488,18 @@ def _with_an_input(seen: Tensor, expected: Tensor, given: Mapping[str, Any]) -> 
         for said, numbers in wrong.items():
             if close(seen, numbers):
                 return f"; {said}"
+        added = expected - part
+        factor = ((seen - part) / added).flatten()[added.abs().argmax()]
+        if not _are_few(added) and factor and close(seen - part, factor * added):
+            by = f"{number(factor)} times what is expected{_in_sizes(factor, sizes)}"
+            return f"; what is added to `{name}` is {by}"
     return ""
+
+
+def _are_few(numbers: Tensor) -> bool:
+    """Return whether there are so few different numbers that a relation may hold by chance."""
+    is_whole = bool((numbers == numbers.round()).all())
+    return len(numbers.unique()) < _FEW - (not is_whole)
 
 
 def _as_a_whole(seen: Tensor, expected: Tensor) -> str:
