@@ -737,8 +737,8 @@ NoToleranceForRounding = (
     .but("assert alike", "assert torch.equal")
     .but("randn(3, 4", "randn(50, 7")
 )
-"""Floats are compared exactly (`==` or `torch.equal`), so correct results fail because of rounding:
-allow a tolerance."""
+"""Floats are compared exactly, or nearly so, and correct results fail because of rounding: allow a
+tolerance."""
 
 SumsExactlyOne = CheckSoftmax.but("randn(3, 4", "randn(100, 7").but(
     "scores = torch.cat(…\n    assert …", "assert (softmax(scores, -1).sum(-1) == 1).all()"

@@ -389,8 +389,8 @@ ExactComparison = (
     .but("5, 4, generator", "50, 4, generator")
     .but("assert torch.allclose(before, …", "assert torch.equal(before, after @ matrix)")
 )
-"""Floats are compared exactly (`==` or `torch.equal`): rounding makes the test reject correct
-implementations, so allow a tolerance."""
+"""Floats are compared without room for rounding (by `==`, `<=` or `torch.equal` alone), so correct
+implementations are rejected: allow a tolerance."""
 
 
 # 1.10 -----------------------------------------------------------------------------------------

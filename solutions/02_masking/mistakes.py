@@ -509,7 +509,7 @@ ComparedExactly = (
     .but("together = …", "alone = model(x[:1, :7], lengths[:1])")
     .but("assert …", "assert largest_difference(alone, model(x, lengths)[:1], lengths[:1]) == 0")
 )
-"""Results are required to be equal to the last digit. That digit depends on the order in which
+"""Results are required to be equal to the last digit, or nearly. That digit depends on the order in which
 numbers are added, so correct models fail: allow a tolerance."""
 
 NanInThePadding = CheckPadding.but(

@@ -689,7 +689,7 @@ DifferencesCancel = CheckHeads.but(
 their absolute values."""
 
 NoTolerance = CheckHeads.but("assert …", "assert torch.equal(seen, expected(*args))")
-"""Numbers are compared exactly: correct layers differ in the last digits, and one of them computes
+"""Numbers are compared exactly, or nearly so: correct layers differ in the last digits, and one of them computes
 in float32, so allow a tolerance."""
 
 

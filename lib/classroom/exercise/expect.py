@@ -632,7 +632,8 @@ def _expect(
                     subject, case, name, args, inputs, judge, oracle, tolerance, compared
                 ).said()
             shown = oracle or correct
-            example = smallest_example(subject, case, name, args, inputs, judge, shown, correct)
+            is_one = correct is not None
+            example = smallest_example(subject, case, name, args, inputs, judge, shown, is_one)
         else:
             example = shown_shapes(args, judge, oracle)
     raise CheckFailed(problem, alike, example)
