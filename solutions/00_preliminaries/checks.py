@@ -788,11 +788,24 @@ def shifted(scores, dim, top):
     return exponentials / exponentials.sum(dim=dim, keepdim=True)
 
 
+def never_zero(scores, dim):
+    return torch.softmax(scores, dim).clamp_min(1e-30)
+
+
+def exactly_one(scores, dim):
+    """Weights in steps of 2 to the -22, so that their sums have no rounding error."""
+    weights = (torch.softmax(scores, dim) * 2**22).round() / 2**22
+    largest = weights.argmax(dim, keepdim=True)
+    return weights.scatter_add(dim, largest, 1 - weights.sum(dim, keepdim=True))
+
+
 RIGHT = {
     "torch's softmax": torch.softmax,
     "softmax as in 0.1": softmax_or_zeros,
     "through the log-softmax": lambda scores, dim: torch.log_softmax(scores, dim).exp(),
     "computed in single precision": through_float32,
+    "weights too small to matter are raised to 1e-30": never_zero,
+    "weights are rounded so that they sum to exactly 1": exactly_one,
 }
 WRONG = {
     "there is no shift: a score of 1000 gives NaN": lambda scores, dim: shifted(scores, dim, 0.0),

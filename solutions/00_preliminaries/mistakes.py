@@ -505,6 +505,12 @@ CubicTermForgotten = Activations.but(
 )
 """The cubic term 0.044715·x³ inside the tanh is missing."""
 
+CubicTermTenTimesTooLarge = Activations.but(
+    "F.gelu(x, …",
+    "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.44715 * x**3)))",
+)
+"""The cubic term has the factor 0.44715; it is 0.044715, with two zeros before the digits."""
+
 CubicTermOutsideTheFactor = Activations.but(
     "F.gelu(x, …", "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x + 0.044715 * x**3))"
 )
@@ -637,6 +643,10 @@ KeptBelowTheRate = Dropout.but("noise >= rate", "noise < rate")
 """The scale is correct, but the wrong features are kept: drop a feature where its noise is below
 the rate."""
 
+MultipliedByTheKeptFraction = Dropout.but("/ (1 - rate)", "* (1 - rate)")
+"""The features that are kept are multiplied by 1 - rate, which makes them smaller still: divide by
+it, so that the mean stays the same."""
+
 NotRescaled = Dropout.but("return …", "return x * (noise >= rate) if training else x")
 """The features that are kept are not scaled up, so sums are smaller in training than in evaluation:
 divide by 1 - rate."""
@@ -727,13 +737,22 @@ NoToleranceForRounding = (
     .but("assert alike", "assert torch.equal")
     .but("randn(3, 4", "randn(50, 7")
 )
-"""Floats are compared exactly (`==` or `torch.equal`), so correct results fail because of rounding:
-allow a tolerance."""
+"""Floats are compared exactly, or nearly so, and correct results fail because of rounding: allow a
+tolerance."""
 
 SumsExactlyOne = CheckSoftmax.but("randn(3, 4", "randn(100, 7").but(
     "scores = torch.cat(…\n    assert …", "assert (softmax(scores, -1).sum(-1) == 1).all()"
 )
 """The sums are required to be exactly 1, and after rounding they rarely are: allow a tolerance."""
+
+ZeroWeightsForbidden = CheckSoftmax.but(
+    "assert …",
+    "weights = softmax(scores, dim)\n"
+    "assert (weights > 0).all()\n"
+    "assert alike(weights, torch.softmax(scores, dim))",
+)
+"""Every weight is required to be above 0. Of scores that lie far apart the smaller gets a weight that
+rounds to 0, and that is correct: require at least 0."""
 
 TestsUnspecifiedBehaviour = CheckSoftmax.but(
     "generator = …",

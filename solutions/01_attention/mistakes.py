@@ -148,6 +148,13 @@ of all squares."""
 AsymmetryNotRelative = Scores.but(" / scores.norm()", "")
 """The difference is not divided by the size of the scores, so doubling them doubles it."""
 
+AsymmetryBySpectralNorm = Scores.but(
+    "(scores - scores.T).norm() / scores.norm()",
+    "torch.linalg.norm(scores - scores.T, 2) / torch.linalg.norm(scores, 2)",
+)
+"""For a matrix, ord=2 is the spectral norm, the largest singular value. Here the norm is the root
+of the sum of all squared entries: `scores.norm()`, or ord="fro"."""
+
 
 # 1.4 ------------------------------------------------------------------------------------------
 class Attention(Correct, exercise="scaled_dot_product_attention"):
@@ -251,6 +258,10 @@ have 6 / d_head."""
 KurtosisWithoutExcess = LogitStd.but("return 6", "return 3 + 6")
 """This is the kurtosis; the excess kurtosis is 3 less, because a normal distribution has kurtosis
 3."""
+
+FourthMomentsAdded = LogitStd.but("return 6 / d_head", "return 9 / d_head - 3")
+"""The fourth moment of one product, 9, is divided by d_head before 3 is subtracted. Fourth moments
+do not add, but fourth cumulants do: subtract 3 from each first, then divide the 6 by d_head."""
 
 EntropyInBits = LogitStd.but("sum(dim=-1)", "sum(dim=-1) / math.log(2)")
 """The entropy is in bits; nats use the natural logarithm."""
@@ -378,8 +389,8 @@ ExactComparison = (
     .but("5, 4, generator", "50, 4, generator")
     .but("assert torch.allclose(before, …", "assert torch.equal(before, after @ matrix)")
 )
-"""Floats are compared exactly (`==` or `torch.equal`): rounding makes the test reject correct
-implementations, so allow a tolerance."""
+"""Floats are compared without room for rounding (by `==`, `<=` or `torch.equal` alone), so correct
+implementations are rejected: allow a tolerance."""
 
 
 # 1.10 -----------------------------------------------------------------------------------------

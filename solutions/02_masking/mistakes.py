@@ -509,7 +509,7 @@ ComparedExactly = (
     .but("together = …", "alone = model(x[:1, :7], lengths[:1])")
     .but("assert …", "assert largest_difference(alone, model(x, lengths)[:1], lengths[:1]) == 0")
 )
-"""Results are required to be equal to the last digit. That digit depends on the order in which
+"""Results are required to be equal to the last digit, or nearly. That digit depends on the order in which
 numbers are added, so correct models fail: allow a tolerance."""
 
 NanInThePadding = CheckPadding.but(
@@ -532,6 +532,10 @@ OtherSequencesNeverChange = CheckPadding.but(
 )
 """Only the padding changes, never the other sequences of the batch: a dependence between sequences
 goes unnoticed."""
+
+PaddingStaysTheSame = CheckPadding.but("x[:1, :5]", "x[:1]")
+"""Both calls get the first sequence with the same padding after it, so only the rest of the batch
+changes: cut off the padding in one of the calls, or fill it with other numbers."""
 
 AmountOfPaddingNeverChanges = CheckPadding.but(
     "alone = …\nassert …",
@@ -728,6 +732,10 @@ back."""
 DiagonalMaskedToo = Columns.but("tril(diagonal=-1)", "tril()")
 """A token must see itself: with the diagonal masked, the first query sees nothing and its output is
 NaN."""
+
+ScaledByLength = Columns.but("query.shape[0]", "query.shape[1]")
+"""The scores are divided by the square root of the length; with one column per token, the width of a
+query is shape[0]."""
 
 MaskDropped = Columns.but("hidden = …\nreturn …", "return value @ scores.softmax(dim=0)")
 """There is no mask any more: each token sees the whole text."""

@@ -50,6 +50,15 @@ MaskAfterSoftmax = Head.but(
 """Masked weights are set to zero after the softmax, so the rest no longer sum to 1: mask the scores
 instead."""
 
+CausalWithoutAMask = Head.but(
+    "if mask is not None:",
+    "if mask is None:\n"
+    "    mask = torch.ones_like(scores, dtype=torch.bool).tril()\n"
+    "if mask is not None:",
+)
+"""Without a mask, the head is causal: no token sees a later one. No mask means that nothing is
+masked."""
+
 RootForgotten = Head.but("math.sqrt(self.d_head)", "self.d_head")
 """The scores are divided by d_head; it should be the square root of d_head."""
 
@@ -113,6 +122,10 @@ ScaledByTokenWidth = Loop.but("attn_mask=mask", "attn_mask=mask, scale=x.shape[-
 
 ScaledByWidthOfValues = Loop.but("attn_mask=mask", "attn_mask=mask, scale=v.shape[-1] ** -0.5")
 """The scores are divided by the square root of d_value; the dot product has d_head terms."""
+
+CausalWithoutAMask = Loop.but("attn_mask=mask", "attn_mask=mask, is_causal=mask is None")
+"""Without a mask, the heads are causal: no token sees a later one. No mask means that nothing is
+masked."""
 
 NoMaskAtAll = Loop.but("q, x @ k, x @ v, attn_mask=mask", "to_query, x @ to_key, x @ to_value").but(
     "q, k, v", "to_query, to_key, to_value"
@@ -228,6 +241,15 @@ way round."""
 ValuesFromX = MultiHead.but("value(source)", "value(x)")
 """The values are computed from x although the keys come from the context: keys and values have the
 same source."""
+
+CausalWithoutAMask = MultiHead.but(
+    "if mask is not None:",
+    "if mask is None:\n"
+    "    mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()\n"
+    "if mask is not None:",
+)
+"""Without a mask, the layer is causal: no token sees a later one. No mask means that nothing is
+masked."""
 
 MaskUnused = MultiHead.but("if mask is not None:\n    scores = …", "")
 """The mask is not used: every query sees every key."""
@@ -667,7 +689,7 @@ DifferencesCancel = CheckHeads.but(
 their absolute values."""
 
 NoTolerance = CheckHeads.but("assert …", "assert torch.equal(seen, expected(*args))")
-"""Numbers are compared exactly: correct layers differ in the last digits, and one of them computes
+"""Numbers are compared exactly, or nearly so: correct layers differ in the last digits, and one of them computes
 in float32, so allow a tolerance."""
 
 

@@ -7,7 +7,7 @@
 #
 # **Conventions.** A token is a row, and a projection matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`. Tensors of heads have the axes `(batch, heads, length, d_head)`. A mask is boolean and True where attention is allowed; in this notebook every query may attend to at least one key. `num_heads` heads of width `d_head` are concatenated: head 0 has the first `d_head` features, head 1 the next ones, and so on.
 #
-# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it. How your class initialises its weights is up to you.
+# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in training mode, as it was built: add no dropout. How your class initialises its weights is up to you.
 
 # %%
 import math
@@ -579,7 +579,7 @@ for attention in (torch_attention, scrambled_attention):
         print(f"{attention.__name__:20} is caught")
 
 # %% [markdown]
-# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. It is run on nine wrong layers: one splits the heads wrongly, one scales wrongly, three omit something, three use the mask wrongly (one of them only if there are as many sequences as heads), and one gives each sequence the result of another. Correct layers must pass, and one of them computes in `float32` for any input. Leave each query at least one key in your masks: where nothing is allowed, correct layers differ.
+# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. It is run on nine wrong layers: one splits the heads wrongly, one scales wrongly, three omit something, three use the mask wrongly (one of them only if there are as many sequences as heads), and one gives each sequence the result of another. Correct layers must pass, and one of them computes in `float32` for any input, so that a result may be off by a hundred-thousandth of the largest number on the way: a tolerance of 0.001 leaves room for that. Leave each query at least one key in your masks: where nothing is allowed, correct layers differ.
 #
 # *Before you code:* a test can find bugs only in what it varies. Which inputs does the published test never use?
 #

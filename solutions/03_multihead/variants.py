@@ -27,7 +27,7 @@ class TorchKernel(Variant, exercise="SelfAttentionHead"):
 
 
 class AddedMask(Variant, exercise="SelfAttentionHead"):
-    """A float mask is added to the scores, by einsum; there is a buffer, and a dropout."""
+    """A float mask is added to the scores, by einsum; there is a buffer, and a dropout of 0."""
 
     class SelfAttentionHead(nn.Module):
         def __init__(self, d_model: int, d_head: int):
@@ -35,7 +35,7 @@ class AddedMask(Variant, exercise="SelfAttentionHead"):
             self.key = nn.Linear(d_model, d_head, bias=False)
             self.query = nn.Linear(d_model, d_head, bias=False)
             self.value = nn.Linear(d_model, d_head, bias=False)
-            self.dropout = nn.Dropout(0.3)
+            self.dropout = nn.Dropout(0.0)
             self.register_buffer("root", torch.tensor(float(d_head)).sqrt())
 
         def forward(self, x, mask=None):

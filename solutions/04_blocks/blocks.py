@@ -7,7 +7,7 @@
 #
 # **Conventions.** A token is a row of `d_model` features, and a weight matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`; exercises that use this layout say so. A norm's scale is called `gain` and its shift `bias` (the paper's $\gamma$ and $\beta$; `nn.LayerNorm` calls the first one `weight`). A mask is boolean and True where attention is allowed.
 #
-# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in evaluation mode. How your class initialises its weights is up to you.
+# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in training mode, as it was built: add no dropout. How your class initialises its weights is up to you.
 
 # %%
 import math
@@ -655,7 +655,7 @@ published_check(norm_over_everything)
 print("passes")
 
 # %% [markdown]
-# Write a test that catches such bugs. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. It is run on eight wrong ones: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the square root, one has no gain and one no bias. Correct ones must pass, and one of these computes in `float32` for any input. `x` has the axes `(batch, length, d_model)`.
+# Write a test that catches such bugs. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. It is run on eight wrong ones: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the square root, one has no gain and one no bias. Correct ones must pass, and one of these computes in `float32` for any input: a tolerance of 0.001 leaves room for that. `x` has the axes `(batch, length, d_model)`.
 #
 # *Before you code:* why does the test above not detect a variance that was divided by 511? On which tokens does $\varepsilon$ matter, and is a difference of $10^{-3}$ there large or small?
 #

@@ -790,7 +790,7 @@ a large one, or tokens that are nearly constant."""
 ExactComparison = CheckNorm.but(
     "assert …", "assert torch.equal(seen, F.layer_norm(x, (4,), gain, bias, eps))"
 )
-"""The test demands that numbers are exactly equal, but correct implementations round differently:
+"""The test demands that numbers are equal, or too nearly so, but correct implementations round differently:
 allow a small difference."""
 
 ExpectsDivisionByOneLess = CheckNorm.but(

@@ -235,7 +235,7 @@ class FloatMask(Variant, exercise="TransformerBlock"):
             self.attention = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
             self.up = nn.Linear(d_model, d_ff)
             self.down = nn.Linear(d_ff, d_model)
-            self.drop = nn.Dropout(0.1)
+            self.drop = nn.Dropout(0.0)
 
         def forward(self, x, mask=None):
             bias = None

@@ -31,8 +31,8 @@ def as_function(
 
     Returns:
         A function `(settings, weights, *inputs)`. It builds the module, gives it the dtype of the
-        weights, replaces its parameters, and calls it in evaluation mode. It raises `WrongWeights`
-        if the module's parameters have other names or shapes than the weights.
+        weights, replaces its parameters, and calls it in training mode, as it was built. It raises
+        `WrongWeights` if the module's parameters have other names or shapes than the weights.
 
     """
 
@@ -49,7 +49,7 @@ def as_function(
             module.to(weight.dtype)
             break
         module.load_state_dict(weights, strict=False)  # buffers are the module's own
-        return module.eval()(*inputs)
+        return module.train()(*inputs)  # a dropout is to be seen
 
     return call
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from classroom.exercise.answers import Answer
 
 _SQUARE = 5
+# Of the integers that a small case draws, the highest is as much above the lowest.
+_FEW = 9
 
 
 @dataclass
@@ -54,7 +56,8 @@ class Case:
         return self._round(low + (high - low) * unit)
 
     def integer(self, low: int, high: int) -> int:
-        """Draw an integer from `low` to `high`, both included."""
+        """Draw an integer from `low` to `high`, both included; in a small case a low one."""
+        high = min(high, low + _FEW) if self.rounded else high
         return int(torch.randint(low, high + 1, (), generator=self.generator))
 
     def shuffled(self, items: Iterable[Any]) -> list[Any]:

@@ -260,8 +260,9 @@ def differs(
     said += f"seen {shown}, expected {wanted}"
     relation = (
         (is_mask and _flags_apart(seen, expected))
+        or _inverse(seen, expected)
         or _relation(seen, expected, tolerance, sizes)
-        or _with_an_input(seen, expected, given or {})
+        or _with_an_input(seen, expected, given or {}, sizes)
         or _nearly(seen, expected)
         or _moved(seen, expected, tolerance)
         or _rows(seen, expected, axes)
@@ -291,7 +292,7 @@ def _relation(
     seen: Tensor, expected: Tensor, tolerance: float | None, sizes: Mapping[str, int] | None
 ) -> str:
     """Say what would make wrong numbers right, or what they lack, if it is simple."""
-    if len(expected.unique()) < _FEW:
+    if _are_few(expected):
         return ""
     largest = expected.abs().argmax()
     factor = seen.flatten()[largest] / expected.flatten()[largest]
@@ -458,13 +459,15 @@ def _nearly(seen: Tensor, expected: Tensor) -> str:
     return ""
 
 
-def _with_an_input(seen: Tensor, expected: Tensor, given: Mapping[str, Any]) -> str:
-    """Say that an input is returned, or added or multiplied too often or not at all."""
+def _with_an_input(
+    seen: Tensor, expected: Tensor, given: Mapping[str, Any], sizes: Mapping[str, int]
+) -> str:
+    """Say that an input is returned, or added or multiplied too often, not at all or too little."""
     parts = {}
     for name, value in given.items():
         parts |= value if isinstance(value, dict) else {name: value}
     extra = seen - expected
-    if len(expected.unique()) < _FEW or not bool(extra.isfinite().all()):
+    if _are_few(expected) or not bool(extra.isfinite().all()):
         return ""
     for name, value in parts.items():
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -473,7 +476,7 @@ def _with_an_input(seen: Tensor, expected: Tensor, given: Mapping[str, Any]) -> 
             part = value.detach().double().expand_as(expected)
         except RuntimeError:
             continue
-        if len(part.unique()) < _FEW or not bool(part.isfinite().all()):
+        if _are_few(part) or not bool(part.isfinite().all()):
             continue
         wrong = {
             f"it is `{name}` itself": part,
@@ -485,7 +488,18 @@ def _with_an_input(seen: Tensor, expected: Tensor, given: Mapping[str, Any]) -> 
         for said, numbers in wrong.items():
             if close(seen, numbers):
                 return f"; {said}"
+        added = expected - part
+        factor = ((seen - part) / added).flatten()[added.abs().argmax()]
+        if not _are_few(added) and factor and close(seen - part, factor * added):
+            by = f"{number(factor)} times what is expected{_in_sizes(factor, sizes)}"
+            return f"; what is added to `{name}` is {by}"
     return ""
+
+
+def _are_few(numbers: Tensor) -> bool:
+    """Return whether there are so few different numbers that a relation may hold by chance."""
+    is_whole = bool((numbers == numbers.round()).all())
+    return len(numbers.unique()) < _FEW - (not is_whole)
 
 
 def _as_a_whole(seen: Tensor, expected: Tensor) -> str:
@@ -514,6 +528,20 @@ def _as_a_whole(seen: Tensor, expected: Tensor) -> str:
     if len(order) > 2 * _FEW and bool(expected.flatten()[order].diff().ge(0).all()):
         return "; the entries are in the correct order of size, but their values are wrong"
     return ""
+
+
+def _inverse(seen: Tensor, expected: Tensor) -> str:
+    """Say that an order is the inverse of the right one: ranks instead of indices, for instance."""
+    counted = torch.arange(seen.shape[-1]).double().expand_as(seen)
+    orders = seen.sort(-1).values, expected.sort(-1).values
+    if seen.shape[-1] < _FEW or not all(torch.equal(order, counted) for order in orders):
+        return ""
+    if not torch.equal(seen.gather(-1, expected.long()), counted):
+        return ""
+    return (
+        "; it is the inverse permutation: is asked which one comes first, second, and so on, or at "
+        "which place each one comes?"
+    )
 
 
 def _flags_apart(seen: Tensor, expected: Tensor) -> str:

@@ -7,6 +7,7 @@ on fresh inputs, and shows the smallest case on which the code is wrong.
 """
 
 import contextlib
+import copy
 import inspect
 import itertools
 import math
@@ -15,13 +16,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from classroom.calls.subject import Crashed, StudentError, Subject, WrongKind
 from classroom.calls.wire import pack
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
-from classroom.exercise.comparing import describe, differs, loses_precision, wrong_form
+from classroom.exercise.comparing import (
+    close,
+    describe,
+    differs,
+    loses_precision,
+    number,
+    wrong_form,
+)
 from classroom.exercise.diagnosis import (
     Crash,
     Inputs,
@@ -54,6 +63,8 @@ _LUCK = 1e-3
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
 _MOST_TOGETHER = 8
+# Relative to the largest number: correct implementations differ by less, because of rounding.
+_ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +235,13 @@ def expect_agrees(
 
 
 def expect_law(
-    subject: Subject, case: Case, name: str, inputs: Inputs, judge: Judge, draws: int = 1
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    judge: Judge,
+    draws: int = 1,
+    correct: Callable[..., Any] | None = None,
 ) -> None:
     """Expect the result of a function to obey a law.
 
@@ -237,13 +254,14 @@ def expect_law(
             that says how it is broken. An exception, such as a TypeError, means that the result
             has the wrong form.
         draws: As in `expect_agrees`.
+        correct: Computes a result that obeys it, to be shown beside one that does not.
 
     Raises:
         CheckFailed: If the law is broken.
 
     """
     for _ in range(draws):
-        _expect(subject, case, name, inputs, judge, None)
+        _expect(subject, case, name, inputs, judge, None, correct=correct)
 
 
 def expect_answer(
@@ -545,6 +563,10 @@ def expect_test_judges(
             problem = f"your test lets a wrong implementation pass: {must_catch}"
     if problem is None:
         return
+    if description not in changing:
+        with contextlib.suppress(Exception):  # what is found out beside the verdict
+            accepted = [d for d in right if verdicts[d] is None]
+            problem += _on_its_inputs(subject, name, lent, description, list(right), accepted)
     if description in changing:
         problem += (
             ". Your test is not deterministic: called again on the same function, it gives the "
@@ -594,6 +616,7 @@ def _expect(
     oracle: Callable[..., Any] | None,
     tolerance: float | None = None,
     compared: Sequence[int] = (),
+    correct: Callable[..., Any] | None = None,
 ) -> None:
     args = inputs(case)
     problem, error = attempt(subject, name, args, judge)
@@ -608,7 +631,9 @@ def _expect(
                 problem += Wrong(
                     subject, case, name, args, inputs, judge, oracle, tolerance, compared
                 ).said()
-            example = smallest_example(subject, case, name, args, inputs, judge, oracle)
+            shown = oracle or correct
+            is_one = correct is not None
+            example = smallest_example(subject, case, name, args, inputs, judge, shown, is_one)
         else:
             example = shown_shapes(args, judge, oracle)
     raise CheckFailed(problem, alike, example)
@@ -685,6 +710,83 @@ def _until_not_luck(
     return verdicts, {d for d in passed if found[d]}
 
 
+def _on_its_inputs(
+    subject: Subject,
+    name: str,
+    lent: Implementations,
+    judged: str,
+    right: Sequence[str],
+    accepted: Sequence[str],
+) -> str:
+    """Say how an implementation differs from correct ones on the inputs that a test chooses.
+
+    Where correct ones differ from each other, as at padded positions, nothing is expected.
+    """
+    calls: list[tuple[Any, ...]] = []
+    seen: list[Tensor] = []
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        given = copy.deepcopy((args, kwargs))
+        result = lent[judged](*args, **kwargs)
+        calls.append(given)
+        seen.append(_numbers(result))
+        return result
+
+    _verdict(subject, name, noting)
+    if not calls:
+        return ". Your test never calls the function that it is given"
+    if judged in right and not accepted:
+        return ". It rejects every other correct one, too" if len(right) > 1 else ""
+    theirs = {d: [_numbers(lent[d](*args, **kwargs)) for args, kwargs in calls] for d in right}
+    nearest = min((d for d in accepted if d != judged), key=lambda d: _gap(seen, theirs[d]))
+    expected = theirs[nearest]
+    largest = max(float(t.nan_to_num(0, 0, 0).abs().amax()) for t in expected)
+    if judged in right:
+        gap = _gap(seen, expected)
+        if not 1e-17 * largest < gap <= _ROUNDING * largest:
+            return ""
+        return (
+            f". On your inputs its results differ by up to {number(gap)} from those of another "
+            f"correct one ({nearest}): allow for rounding"
+        )
+    if all(map(close, seen, expected)):
+        return (
+            ". On the inputs of your test it returns what a correct one returns, up to rounding: "
+            "choose inputs for which this bug changes the result"
+        )
+    agreed = [
+        torch.stack([(theirs[d][n] - e).abs() for d in right]).amax(0) <= _ROUNDING * largest
+        for n, e in enumerate(expected)
+    ]
+    gap = _gap(*([t[a] for t, a in zip(ts, agreed, strict=True)] for ts in (seen, expected)))
+    if gap == math.inf:
+        return ". On the inputs of your test it gives NaN or infinity, and no assertion fails"
+    if not gap:
+        return ""
+    return (
+        f". On the inputs of your test its results are off by up to {number(gap)} (the largest "
+        f"correct one is {number(largest)}), and no assertion fails: compare all of them, more "
+        "closely, or choose inputs for which this bug changes more"
+    )
+
+
+def _numbers(result: Any) -> Tensor:
+    """Return the numbers of a result in one row."""
+    if isinstance(result, (list, tuple)):
+        return torch.cat(list(map(_numbers, result)))
+    return torch.as_tensor(result).detach().double().flatten()
+
+
+def _gap(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    """Return by how much numbers differ at most, infinity if one of two is NaN or infinite."""
+    largest = 0.0
+    for one, other in zip(ones, others, strict=True):
+        is_same = (one == other) | (one.isnan() & other.isnan())
+        gap = (one - other).abs().nan_to_num(math.inf, math.inf).masked_fill(is_same, 0.0)
+        largest = max([largest, *gap.tolist()])
+    return largest
+
+
 def _lendable(implementations: Implementations) -> Implementations:
     """Give implementations one signature: that of the fewest parameters."""
     signatures = []
@@ -715,7 +817,7 @@ def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) ->
         return None
     except Crashed as error:
         if error.kind == "AssertionError":
-            if error.text:
+            if error.text and error.text not in error.where:
                 return f"Its message: {error.text}"
             # The line is more informative than an assertion without a message.
             return f"It stopped{error.where or ' at an assertion without a message'}"

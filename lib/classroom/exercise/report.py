@@ -14,6 +14,8 @@ DIAGNOSIS = re.compile(r"This is (the mistake|one of \d+ mistakes)")
 """Matches the beginning of the sentence in a message that names a mistake."""
 _CASE = ("A small case to try it on:", "It was called with ")
 _MAX_LATER_CASE = 300
+# What may differ between two messages that say the same.
+_NUMBERS = re.compile(r"-?\d[\d.e+-]*")
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,18 @@ class Report:
         """
         messages: list[str] = []
         named: set[tuple[str, ...]] = set()
+        problems: set[str] = set()
         for result in self.results:
             text = result.message if not messages else _shortened(result.message)
+            problem = _NUMBERS.sub("0", text.split("\n")[0])
             if not text or result.mistakes in named or any(text in message for message in messages):
                 continue
+            if not result.mistakes and problem.startswith(tuple(problems)):
+                if problem in problems:
+                    continue
+                text = text.split("\n")[0]  # a case has been shown
             messages.append(text)
+            problems.add(problem)
             if len(result.mistakes) == 1:
                 named.add(result.mistakes)
         return messages

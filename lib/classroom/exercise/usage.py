@@ -96,7 +96,10 @@ class Wrong:
         if first is None:
             return ""  # that nothing is returned has been said
         if not same(first, again):
-            return "; called again with the same inputs, it returns something else"
+            return (
+                "; called again with the same inputs, it returns something else: is there a "
+                "dropout, another random number, or a number kept from an earlier call?"
+            )
         return "; with other numbers, it returned the same result" if same(first, other) else ""
 
     def _influence(self, of_parts: bool) -> str:

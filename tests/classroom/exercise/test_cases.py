@@ -49,6 +49,12 @@ def test_both_ends_of_a_range_of_integers_are_drawn():
     assert drawn == {3, 4, 5} and all(type(number) is int for number in drawn)
 
 
+def test_integers_of_a_small_case_are_small():
+    case = Case("seed").smaller({}, rounded=True)
+    assert {case.integer(3, 500) for _ in range(200)} == set(range(3, 13))
+    assert Case("seed").smaller({}, rounded=False).integer(100, 500) > 109
+
+
 def test_sizes_can_be_replaced_by_name():
     case = Case("seed", sizes={"length": 2})
     assert case.size("length", 7) == 2 and case.size("width", 5) == 5

@@ -302,6 +302,20 @@ def test_a_single_number_says_what_it_is_to_the_right_one():
         assert differs("loss", seen, 0.3).endswith(f"; {said}")
 
 
+def test_three_fractions_are_enough_for_a_factor_and_three_integers_are_not():
+    assert differs("bias", f64(0.2, 0.5, 0.9), f64(0.1, 0.25, 0.45)).endswith(
+        "; every entry is 2 times what is expected"
+    )
+    assert "times" not in differs("counts", f64(2, 4, 6), f64(1, 2, 3))
+
+
+def test_ranks_in_place_of_an_order_are_recognised():
+    order = torch.tensor([[2, 0, 3, 1], [1, 2, 0, 3]])
+    assert "; it is the inverse permutation" in differs("order", order.argsort(-1), order)
+    assert "inverse" not in differs("order", order.flip(0), order)
+    assert "inverse" not in differs("order", order.argsort(-1)[:, :3], order[:, :3])
+
+
 def test_a_wrong_place_is_named_by_its_axis():
     expected = torch.arange(20, dtype=torch.float64).reshape(4, 5).sin()
     seen = expected.clone()
@@ -319,8 +333,8 @@ def test_rows_that_stand_where_others_belong_are_told():
     assert told.endswith("; along batch, 1 holds what belongs at 2, 2 holds what belongs at 1")
     told = differs("output", right[:, [0, 1, 1, 3, 4]], right)
     assert told.endswith("; along axis 1, 2 holds what belongs at 1")
-    told = differs("losses", right[0, [2, 1, 0]], right[0, :3])
-    assert told.endswith("; along axis 0, 0 holds what belongs at 2, 2 holds what belongs at 0")
+    told = differs("losses", right[0, [1, 0, 2]], right[0, :3])
+    assert told.endswith("; along axis 0, 0 holds what belongs at 1, 1 holds what belongs at 0")
     assert "belongs" not in differs("ranks", f64(2, 1, 3), f64(1, 2, 3))  # by chance, perhaps
 
 
@@ -420,6 +434,10 @@ def test_entries_that_should_be_zero_are_counted():
         (lambda x, w: RIGHT - x, "`x` is not added, and should be"),
         (lambda x, w: RIGHT * w, "`gain` is multiplied once too often"),
         (lambda x, w: RIGHT / w, "it is not multiplied by `gain`, and should be"),
+        (
+            lambda x, w: x + 3 * (RIGHT - x),
+            "what is added to `x` is 3 times what is expected (which is n)",
+        ),
     ],
 )
 def test_an_input_that_is_one_too_many_or_missing_is_named(seen, said):

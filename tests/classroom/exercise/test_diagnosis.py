@@ -354,6 +354,35 @@ def test_a_law_shows_no_expected_result():
     assert shown["you return"].endswith(", 'text', 3)")
 
 
+def test_a_law_shows_one_correct_result_if_it_can_be_computed():
+    def said(correct):
+        subject = LocalSubject({"f": lambda q, k: 2 * oracle(q, k)})
+        with pytest.raises(CheckFailed) as raised:
+            expect_law(subject, Case("seed"), "f", inputs, judge_of_law, correct=correct)
+        return list(lines(raised.value))
+
+    def judge_of_law(seen, q, k):
+        return None if torch.equal(seen, oracle(q, k)) else "is not right"
+
+    def not_recorded(q, k):
+        raise KeyError
+
+    assert said(oracle) == ["q", "k", "you return", "correct is"]
+    assert said(not_recorded) == ["q", "k", "you return"]
+
+
+def test_a_long_dict_takes_several_lines():
+    weights = {f"map_{n}.weight": torch.ones(2, 3) for n in range(3)}
+    failed = failure(
+        lambda q, k, weights: oracle(q, k) * 2,
+        inputs=lambda case: (*inputs(case), weights),
+        oracle=lambda q, k, weights: oracle(q, k),
+    )
+    first, _, last = failed.example.split("\n")[3:6]
+    assert first.startswith("  weights    = {map_0.weight: [[1.0,") and first.endswith("],")
+    assert last.startswith("                map_2.weight: [[") and last.endswith("]}")
+
+
 def test_a_law_that_takes_its_arguments_together_numbers_them():
     subject = LocalSubject({"f": lambda q, k: q.sum()})
     with pytest.raises(CheckFailed) as raised:

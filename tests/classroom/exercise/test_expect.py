@@ -157,7 +157,7 @@ def test_a_result_that_is_the_same_for_all_inputs_or_another_for_the_same_says_s
     stuck = failed(expect_agrees, lambda x: torch.ones(5).double(), args, right, total)
     assert stuck.problem.endswith("; with other numbers, it returned the same result")
     loose = failed(expect_agrees, lambda x: torch.rand(5).double(), args, right, total)
-    assert loose.problem.endswith("; called again with the same inputs, it returns something else")
+    assert "; called again with the same inputs, it returns something else" in loose.problem
 
 
 def test_a_right_function_agrees():
@@ -545,9 +545,47 @@ def test_a_false_alarm_earns_nothing_and_is_quoted():
     for bug in WRONG:
         with pytest.raises(CheckFailed) as raised:
             judged(never_content, bug)
-        assert raised.value.problem == (
-            "your test rejects a correct implementation (the mean). Its message: I expected two"
+        said = raised.value.problem
+        assert said.startswith("your test rejects a correct implementation (the mean). It stopped")
+        assert 'I expected two")' in said and said.endswith(
+            "It rejects every other correct one, too"
         )
+
+
+def said_of(test, bug="the first", right=RIGHT):
+    with pytest.raises(CheckFailed) as raised:
+        judged(test, bug, right=right)
+    return raised.value.problem
+
+
+def test_a_bug_that_gets_past_is_compared_with_right_ones_on_the_inputs_of_the_test():
+    numbers = torch.tensor([2.0, 3.0, 7.0])
+
+    def all_alike(mean):
+        assert mean(torch.ones(3)) == 1
+
+    def wide(mean):
+        assert mean(numbers) < 5
+
+    def undefined(mean):
+        mean(torch.tensor([float("inf"), 1.0]))
+
+    assert "it returns what a correct one returns" in said_of(all_alike)
+    assert "are off by up to 2 (the largest correct one is 4)" in said_of(wide)
+    right = {**RIGHT, "the middle for two": lambda x: x.median() if len(x) == 2 else x.mean()}
+    assert "off by" not in said_of(undefined, right=right)
+    assert "never calls the function" in said_of(lambda mean: None)
+
+
+def test_what_is_right_up_to_rounding_is_told_by_how_much():
+    right = {**RIGHT, "the mean in half precision": lambda x: x.half().mean().float()}
+
+    def exact(mean):
+        assert abs(mean(torch.tensor([0.1, 0.2])) - 0.15) < 1e-6
+
+    said = said_of(exact, right=right)
+    assert "(the mean in half precision)" in said and "allow for rounding" in said
+    assert "differ by up to 9.766e-05 from" in said
 
 
 def test_a_test_that_changes_its_mind_is_told_so():

@@ -29,6 +29,15 @@ def test_only_the_first_failure_is_told_whole_and_nothing_twice():
     assert report.messages == ["first\n  x = 2", "second"]
 
 
+def test_what_differs_in_numbers_only_is_told_once_and_what_is_longer_without_its_case():
+    case = "\nA small case to try it on:\n  x = 2"
+    first = "weights: seen -1.08, expected 0" + case
+    report = report_of(first, "weights: seen 3e-5, expected 0" + case)
+    assert report.messages == [first]
+    report = report_of(first, "weights: seen 2, expected 0; it is 1 more" + case)
+    assert report.messages == [first, "weights: seen 2, expected 0; it is 1 more"]
+
+
 def test_later_failures_keep_what_they_were_called_with_and_the_name_of_another_mistake():
     """What is long is left out there, and a mistake is not explained twice."""
     called = "It was called with x (2, 3)"
