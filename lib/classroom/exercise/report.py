@@ -98,17 +98,18 @@ class Report:
         """The messages to show to the student.
 
         The first failure in full, later ones without what is long, no repetition, and nothing
-        more about a mistake that has been named.
+        more about a mistake that has been named, alone or among others.
         """
         messages: list[str] = []
-        named: set[tuple[str, ...]] = set()
+        named: set[str] = set()
         for result in self.results:
             text = result.message if not messages else _shortened(result.message)
-            if not text or result.mistakes in named or any(text in message for message in messages):
+            is_named = not named.isdisjoint(result.mistakes)
+            if not text or is_named or any(text in message for message in messages):
                 continue
             messages.append(text)
             if len(result.mistakes) == 1:
-                named.add(result.mistakes)
+                named.update(result.mistakes)
         return messages
 
     def to_json(self) -> dict[str, Any]:
