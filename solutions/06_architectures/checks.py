@@ -661,6 +661,34 @@ def masking_oracle(tokens, choice, kind, word, num_special, mask_id, vocab_size,
     return inputs, labels
 
 
+def why_masked(seen, tokens, choice, kind, word, num_special, mask_id, vocab_size, share, *, part):
+    """Say what decides about the first token whose input or label is wrong."""
+    given = tokens, choice, kind, word, num_special, mask_id, vocab_size, share
+    place = list(MASKED).index(part)
+    expected = masking_oracle(*given)
+    row, i = (seen[place] != expected[place]).nonzero()[0].tolist()
+    mine, right = (int(results[place][row, i]) for results in (seen, expected))
+    token, number = int(tokens[row, i]), vocab_size - num_special
+    said = f". For example, at [{row}, {i}] is {mine} and should be {right}: the token is"
+    if token < num_special:
+        return f"{said} {token}, which is special (below num_special = {num_special})"
+    chance = f"choice {choice[row, i]:.3g}, share {share:.3g}"
+    if expected[1][row, i] == -100:
+        return f"{said} {token}, which is not chosen ({chance})"
+    if part == "labels":
+        return f"{said} {token}, which is chosen ({chance}), so it is to be predicted"
+    how = (
+        "below 0.8, so it is masked"
+        if kind[row, i] < 0.8
+        else f"from 0.8 to below 0.9, and word {word[row, i]:.4g} times the {number} words from "
+        f"{num_special} to {vocab_size - 1} is {float(word[row, i] * number):.4g}, which selects "
+        f"number {right - num_special}, counted from 0"
+        if kind[row, i] < 0.9
+        else "0.9 or more, so it stays"
+    )
+    return f"{said} {token}, which is chosen ({chance}), and kind {kind[row, i]:.4g} is {how}"
+
+
 MASKED = {"inputs": "batch length", "labels": "batch length"}
 
 
@@ -697,7 +725,16 @@ class TestMaskedTokens:
         expect_inputs_unchanged(subject, case, "masked_tokens", masking_inputs)
 
     def compare(self, subject, case, inputs, parts):
-        expect_agrees(subject, case, "masked_tokens", inputs, masking_oracle, MASKED, compare=parts)
+        expect_agrees(
+            subject,
+            case,
+            "masked_tokens",
+            inputs,
+            masking_oracle,
+            MASKED,
+            compare=parts,
+            why=partial(why_masked, part=parts[0]),
+        )
 
 
 # 6.8 ------------------------------------------------------------------------------------------
@@ -949,6 +986,24 @@ def mask_oracle(length, prefix_lens):
     return torch.full_like(causal, True), causal, prefix
 
 
+def why_allowed(masks, length, prefix_lens, compared="prefix"):
+    """Say of the first wrong entry of a mask whether it should be True, and why."""
+    place = list(MASKS).index(compared)
+    mine, right = masks[place], mask_oracle(length, prefix_lens)[place]
+    *sequence, query, key = (mine != right).nonzero()[0].tolist()
+    said = (
+        f". For example query {query} {'sees' if right[*sequence, query, key] else 'does not see'} "
+    )
+    if compared == "both_ways":
+        return f"{said}key {key}, because every token sees every token"
+    where = f"key {key}, which is {'after it' if key > query else 'not after it'}"
+    if not sequence:
+        return said + where
+    prefix = int(prefix_lens[sequence[0]])
+    inside = "inside" if key < prefix else "outside"
+    return f"{said}{where}, and {inside} the prefix of sequence {sequence[0]} ({prefix} tokens)"
+
+
 MASKS = {
     "both_ways": "length length",
     "causal": "length length",
@@ -1020,7 +1075,14 @@ class TestOneBlockThreeMasks:
     def compare_masks(self, subject, case, part):
         for _ in range(3):
             expect_agrees(
-                subject, case, "three_masks", mask_inputs, mask_oracle, MASKS, compare=[part]
+                subject,
+                case,
+                "three_masks",
+                mask_inputs,
+                mask_oracle,
+                MASKS,
+                compare=[part],
+                why=partial(why_allowed, compared=part),
             )
 
 
@@ -1351,12 +1413,12 @@ def tree_differs(what, seen, expected):
     return None
 
 
-def drawn_tree(case, tied=False):
+def drawn_tree(case, tied=False, layers=3):
     vocab_size, d_model = (
         case.size("vocab_size", 11, smallest=2),
         case.size("d_model", 4, smallest=2),
     )
-    d_ff, layers = case.size("d_ff", 6), case.size("layers", 3)
+    d_ff, layers = case.size("d_ff", 6), case.size("layers", layers)
     max_len = case.size("max_len", 13)
     tree = {
         "embedding": {
@@ -1378,10 +1440,10 @@ def drawn_tokens(case, *shape):
     return torch.tensor(tokens).reshape(shape)
 
 
-def tree_inputs(case, tied=False, batched=True):
+def tree_inputs(case, tied=False, batched=True, layers=3):
     batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
     shape = (batch, length) if batched else (length,)
-    return drawn_tree(case, tied), drawn_tokens(case, *shape)
+    return drawn_tree(case, tied, layers), drawn_tokens(case, *shape)
 
 
 def targets_inputs(case, tied=False, batched=True):
@@ -1493,7 +1555,9 @@ def nothing_changed(after, name, *args):
 class TestFunctionalGradients:
     @points(2)
     def test_the_logits_are_computed_from_the_parameter_tree(self, subject, case):
-        expect_agrees(subject, case, "functional_logits", tree_inputs, tree_logits_oracle, LOGITS)
+        for layers in (3, 12):  # as words, "10" and "11" come before "2"
+            inputs = partial(tree_inputs, layers=layers)
+            expect_agrees(subject, case, "functional_logits", inputs, tree_logits_oracle, LOGITS)
 
     @points(1)
     def test_without_an_unembedding_the_weights_are_tied(self, subject, case):

@@ -180,7 +180,8 @@ ShiftedBack = Loss.but(
     "return F.cross_entropy(logits.transpose(1, 2), inputs, ignore_index=pad)",
 )
 """The input and the targets are both shifted, which cancels: each position sees the token that it
-should predict."""
+should predict. That happens also if the input is written into the targets themselves: after
+`inputs = targets` both are one tensor, so clone it, or join bos and the rest by torch.cat."""
 
 ShiftedLeft = Loss.but(
     "first = torch.full((len(targets), 1), bos)", "last = torch.full((len(targets), 1), pad)"
@@ -387,6 +388,13 @@ HeadsNotMergedBack = Cross.but("transpose(1, 2).flatten(2)", "reshape(x.shape)")
 """The heads are merged without swapping the axes back, which mixes tokens and heads: transpose
 before you flatten."""
 
+HeadsNeverTransposed = Cross.but(
+    "return x.unflatten(-1, …", "return x.reshape(len(x), self.num_heads, -1, self.d_head)"
+).but("transpose(1, 2).flatten(2)", "reshape(x.shape)")
+"""The heads are split and merged by view or reshape alone, without a transpose: (batch, length,
+d_model) read as (batch, num_heads, length, d_head) mixes tokens and features. Split the last axis
+into (num_heads, d_head), then swap two axes; and swap them back before merging."""
+
 HeadsInterleaved = Cross.but(
     "(self.num_heads, self.d_head)).transpose(1, 2", "(self.d_head, self.num_heads)).movedim(-1, 1"
 ).but("output.transpose(1, 2)", "output.movedim(1, -1)")
@@ -553,6 +561,18 @@ vocab_size - num_special words."""
 
 RandomIdsTooLow = MaskedTokens.but("num_special + (word * number)", "(word * number)")
 """Random ids begin at 0, among the special tokens, and miss the last words: add num_special."""
+
+RandomSpecialTokensRaised = MaskedTokens.but("vocab_size - num_special", "vocab_size").but(
+    "num_special + (word * number).floor().long()",
+    "(word * number).floor().long().clamp(min=num_special)",
+)
+"""Random words are drawn from all ids, and special ones are raised to num_special, so this word is
+drawn more often than others; each of the vocab_size - num_special words needs an equal part of
+the interval from 0 to 1, so scale by their number, then add num_special."""
+
+LastWordNeverDrawn = MaskedTokens.but("vocab_size - num_special", "vocab_size - num_special - 1")
+"""The last word is never drawn: the words from num_special to vocab_size - 1 are vocab_size -
+num_special, and rounding down leaves out the upper end anyway."""
 
 RandomWordRounded = MaskedTokens.but("floor", "round")
 """The random word is rounded to the nearest id, so the first has half its probability, and an id
@@ -724,6 +744,19 @@ PrefixOfTheFirstSequence = OneBlock.but(
     ")",
 )
 """All sequences get the prefix of the first one; each has its own length."""
+
+PrefixWrittenIntoTheCausalMask = OneBlock.but(
+    "in_prefix = …\nprefix = …",
+    """
+    prefix = [causal] * len(prefix_lens)
+    for mask, prefix_len in zip(prefix, prefix_lens, strict=True):
+        mask[:, :prefix_len] = True
+    prefix = torch.stack(prefix)
+    """,
+)
+"""The prefixes are written into the causal mask itself, so it is no longer causal, and all
+sequences get the longest prefix: `mask = causal` and `[causal] * batch` are the same tensor again,
+not a copy. Clone it for each sequence."""
 
 PrefixMaskCausalOnly = OneBlock.but("causal | in_prefix", "causal.expand(len(prefix_lens), -1, -1)")
 """The prefix mask is causal everywhere; tokens of the prefix must see one another in both
@@ -1074,6 +1107,13 @@ FirstBlockRepeated = Functions.but(
     'for _ in parameters["blocks"]:\n    x = block(x, past, parameters["blocks"]["0"])',
 )
 """Every block is computed with the weights of block 0; each has its own branch of the tree."""
+
+BlocksInTheOrderOfWords = Functions.but(
+    'for weights in parameters["blocks"].values():\n    x = block(x, past, weights)',
+    'for name in sorted(parameters["blocks"]):\n    x = block(x, past, parameters["blocks"][name])',
+)
+"""The blocks run in the order of their names as words, in which "10" comes before "2": with more
+than ten blocks that is another order. Take them as they are in the tree, or sort by int(name)."""
 
 NothingMasked = Functions.but("dtype=torch.bool).tril()", "dtype=torch.bool)")
 """The causal mask hides nothing: each position sees the tokens after it, and the loss is too

@@ -528,7 +528,7 @@ def _flags_apart(seen: Tensor, expected: Tensor) -> str:
     said = f"; {many} entries are True instead of False, {few} are False instead of True"
     if not (many and few):
         said = f"; all of these are {'True instead of False' if many else 'False instead of True'}"
-    if seen.dim() > 1 and seen.shape[-1] <= _BUCKETS:
+    if seen.dim() > 1 and seen.shape[-1] <= _BUCKETS // 2:
         at = tuple(_index_of_first(seen != expected)[:-1])
         row, right = (" ".join(str(int(flag)) for flag in t[at]) for t in (seen, expected))
         said += f"; row {list(at)} is {row}, expected {right}"
