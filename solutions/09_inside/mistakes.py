@@ -144,9 +144,10 @@ TooSoft = Induction.but("200.0 * max_len**0.5 * stay", "stay").but(
 """The scores are so small that the softmax is nearly uniform; multiply the queries by a large
 number."""
 
-OneLayerTooSoft = Induction.but('"token", 200', '"token", 3')
-"""The scores of layer 2 are so small that many wrong positions together outweigh the correct one;
-make them as large as those of layer 1."""
+TooSoftForALongText = Induction.but('"token", 200', '"token", 3')
+"""The scores of a layer, or of both, are large enough for short texts only: in a long one, many
+wrong positions together outweigh the correct one. Make each correct score about 100 after the
+division by the square root of d_head."""
 
 CopiesTheMatchedToken = Induction.but('"value2": wiring("token"', '"value2": wiring("before"')
 """Layer 2 copies `before`, which equals the current token; copy `token`, which is what came
