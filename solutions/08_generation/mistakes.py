@@ -621,6 +621,19 @@ PaddingVisible = LeftPadded.but(
 )
 """Tokens attend to the padding before them; only a padding position may see itself."""
 
+PaddingSeesEverything = LeftPadded.but(
+    "mask = mask | (places[:, None] == places)", "mask = mask | ~is_real[:, :, None]"
+)
+"""The rows of padding positions are True everywhere; a padding position sees itself and nothing
+else: add the diagonal to the mask, not whole rows."""
+
+PaddingSeesPadding = LeftPadded.but(
+    "mask = mask | (places[:, None] == places)",
+    "mask = mask | ((places[:, None] >= places) & ~is_real[:, :, None])",
+)
+"""A padding position sees all padding up to itself; it sees itself and nothing else: add the
+diagonal to the mask."""
+
 MaskInverted = LeftPadded.but("positions, mask", "positions, ~mask")
 """The mask is True where attention is not allowed; True means allowed."""
 
@@ -704,6 +717,13 @@ ResidualNotNormalised = Speculative.but(
     "return [*written, int((u >= edges).sum().clamp(max=len(edges) - 1))]",
 )
 """The residual is not divided by its sum, so its cumulative sum does not reach 1; divide it."""
+
+FirstTokenIfNoSumExceeds = Speculative.but(
+    "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
+    "edges = torch.cumsum(more, dim=0)\nreturn [*written, int((edges > u).int().argmax())]",
+)
+"""The residual is not divided by its sum, so for a large u no cumulative sum exceeds it, and argmax
+returns 0, as of any row that is False throughout; divide the residual by its sum."""
 
 ContinuesAfterARejection = Speculative.but(
     "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
