@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import textwrap
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -92,6 +93,11 @@ def answer_of(subject, args, ask):
         return ("crashed", error.kind, "" if error.kind == "ValueError" else error.text)
     except StudentError as error:
         return ("failed", type(error).__name__)
+
+
+def without(case, name):
+    """Return a case that does not look for one known mistake, which is already ruled out."""
+    return replace(case, mistakes=tuple(m for m in case.mistakes if m.name != name))
 
 
 # 5.1 ------------------------------------------------------------------------------------------
@@ -344,6 +350,7 @@ class TestSinusoidalPositions:
         for sign in (1, -1):
             asked = functools.partial(inputs, sign=sign)
             expect_near(subject, case, "shift_matrix", asked, shift_oracle, returns)
+            case = without(case, "ShiftedBackwards")  # which is the same if the sign is lost
 
 
 # 5.5 ------------------------------------------------------------------------------------------
