@@ -72,6 +72,8 @@ def expect_answer(subject, case, draw, request, judge):
     trials = [(given, answer(subject, *given)) for given in map(draw, map(case.fresh, range(3)))]
     if any(seen is None for _, seen in trials):
         raise CheckFailed(problem)
+    if all(judge(seen, *given) is None for given, seen in trials):
+        raise CheckFailed(problem)  # what is right here is like many that are wrong elsewhere
     alike = []
     for mistake in case.mistakes:
         code = known(mistake)
@@ -119,7 +121,8 @@ def run_block(x, mask, weights):
 
 def decoder_inputs(case, is_scaled=False):
     batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
-    vocab_size, d_model = case.size("vocab_size", 11), case.size("d_model", 4, smallest=2)
+    # With fewer features, a norm leaves nothing but signs.
+    vocab_size, d_model = case.size("vocab_size", 11), case.size("d_model", 4, smallest=3)
     d_ff, layers = case.size("d_ff", 7), case.size("layers", 3)
     max_len = case.size("max_len", 13)
     tokens = torch.tensor(
@@ -244,9 +247,20 @@ def loss_inputs(case, padded=True):
     return drawn_targets(case, padded), case.normal(VOCAB, VOCAB), case.normal(9, VOCAB)
 
 
+def asked_loss(subject, answer, targets):
+    """Ask for the loss of a model; also return what the model was called with."""
+    heard = []
+
+    @observing
+    def model(tokens):
+        heard.append(tokens.tolist())
+        return answer(tokens)
+
+    return subject.call("shifted_loss", subject.lend(model), targets, BOS, PAD), heard
+
+
 def loss_request(subject, targets, table, places):
-    model = subject.lend(partial(position_model, table, places))
-    return subject.call("shifted_loss", model, targets, BOS, PAD)
+    return asked_loss(subject, partial(position_model, table, places), targets)
 
 
 def flow_request(subject, targets, table, places):
@@ -290,11 +304,34 @@ def shifted_oracle(targets, table, places):
     return sum(nats) / len(nats)
 
 
-def loss_judge(loss, targets, table, places):
-    loss, problem = as_a_number(loss)
+def loss_judge(answer, targets, table, places):
+    loss, problem = as_a_number(answer[0])
     if problem:
         return problem
-    return differs("the loss", loss, shifted_oracle(targets, table, places))
+    expected = shifted_oracle(targets, table, places)
+    problem = differs("the loss", loss, expected)
+    return problem and f"{problem}. {why_loss(answer[1], targets, float(expected))}"
+
+
+def why_loss(heard, targets, expected):
+    """Say what the model should have been called with, or how the mean is taken."""
+    shifted = [[BOS, *row[:-1]] for row in targets.tolist()]
+    names = f"bos {BOS}, eos {EOS}, pad {PAD}"
+    if len(heard) != 1:
+        return f"The model was called {len(heard)} times, expected once"
+    for row, (seen, right) in enumerate(zip(heard[0], shifted, strict=False)):
+        if seen != right:
+            return (
+                f"For the targets {targets[row].tolist()} the model's input was {seen}, expected "
+                f"{right} ({names})"
+            )
+    count = int((targets != PAD).sum())
+    return (
+        f"The model's input is correct. {count} of the {targets.numel()} targets are not pad: their "
+        f"losses, in the first row those of {[t for t in targets[0].tolist() if t != PAD]} at the "
+        f"logits of the same positions, have the sum {count * expected:.4g}, which is divided by "
+        f"{count} ({names})"
+    )
 
 
 def rule_model(rule, tokens):
@@ -303,8 +340,7 @@ def rule_model(rule, tokens):
 
 
 def rule_request(subject, rule, targets):
-    model = subject.lend(partial(rule_model, rule))
-    return subject.call("shifted_loss", model, targets, BOS, PAD)
+    return asked_loss(subject, partial(rule_model, rule), targets)
 
 
 def copies(tokens):
@@ -339,8 +375,8 @@ class TestShiftedLoss:
 
     @points(2, only_with="test_each_target_is_predicted_from_the_tokens_before_it")
     def test_a_model_that_copies_its_input_has_a_high_loss(self, subject, case):
-        def judge(loss, rule, targets):
-            loss, problem = as_a_number(loss)
+        def judge(answer, rule, targets):
+            loss, problem = as_a_number(answer[0])
             if problem or loss > 5:
                 return problem
             return (
@@ -359,8 +395,8 @@ class TestShiftedLoss:
             length = case.integer(4, 7)
             return counts_up, torch.arange(NUM_SPECIAL, NUM_SPECIAL + length).expand(2, -1)
 
-        def judge(loss, rule, targets):
-            loss, problem = as_a_number(loss)
+        def judge(answer, rule, targets):
+            loss, problem = as_a_number(answer[0])
             if problem or loss < 0.1:
                 return problem
             return (
@@ -631,14 +667,16 @@ def masking_inputs(case, share=0.6, kind=None):
         [[case.integer(0, vocab_size - 1) for _ in range(length)] for _ in range(batch)]
     )
     tokens[:, 0] = torch.arange(batch) % num_special
-    tokens[:, 1:4] = num_special  # the first word
+    tokens[:, 1:7] = num_special  # the first word
     choice, kinds, word = case.uniform(3, batch, length)
-    choice[:, :4] = 0.0
+    choice[:, :7] = 0.0
     if kind is not None:
         low, high = kind
         kinds = low + (high - low) * kinds
-    else:  # all three, whatever else is drawn
-        kinds[:, 1:4] = torch.tensor([0.4, 0.85, 0.95])
+    else:  # all three, and all boundaries, whatever else is drawn
+        choice[:, 6:7] = share
+        at = [0.4, 0.85, 0.95, 0.8, 0.9][: length - 1]
+        kinds[:, 1:6] = torch.tensor(at, dtype=torch.float64)
     mask_id = case.integer(0, num_special - 1)
     return tokens, choice, kinds, word, num_special, mask_id, vocab_size, share
 

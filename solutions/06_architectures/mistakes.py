@@ -106,6 +106,9 @@ ScaleIgnored = Logits.but(
 """`is_scaled` changes nothing: if it is True, multiply the embeddings by the square root of
 d_model."""
 
+ScaledByTheWholeWidth = Logits.but("math.sqrt(table.shape[1])", "table.shape[1]")
+"""The embeddings are multiplied by d_model; multiply by its square root."""
+
 DividedInsteadOfScaled = Logits.but("x * math", "x / math")
 """The embeddings are divided by the square root of d_model; multiply by it."""
 
@@ -354,6 +357,29 @@ ScaledByModelWidth = Cross.but("self.d_head**0", "(self.num_heads * self.d_head)
 use the square root of d_head."""
 
 
+ScaledByTheNumberOfHeads = Cross.but("self.d_head**0", "self.num_heads**0")
+"""The scores are divided by the square root of the number of heads; use the square root of d_head,
+the width of the vectors that are compared."""
+
+SoftmaxOverHeads = Cross.but(
+    "if …\noutput = …",
+    "if source_mask is not None:\n"
+    "    scores = scores.masked_fill(~source_mask[:, None, None, :], -1e9)\n"
+    "output = scores.softmax(dim=1) @ value",
+)
+"""The softmax runs over the heads; the weights of each target token must sum to 1 over the source:
+dim=-1."""
+
+PaddingSetToZero = Cross.but("if …\n    scores = …", "").but(
+    "query = self.split(self.query(x))\n",
+    "if source_mask is not None:\n"
+    "    memory = memory * source_mask[:, :, None]\n"
+    "query = self.split(self.query(x))\n",
+)
+"""The padding of the memory is set to 0, but its positions still get scores and weights; set their
+scores to minus infinity before the softmax."""
+
+
 class OneHeadOnly(Cross):
     """All features make one head, whatever `num_heads` says; each head has d_model / num_heads of
     them, and a softmax of its own."""
@@ -549,6 +575,15 @@ SpecialTokensChosen = MaskedTokens.but("chosen = …", "chosen = choice < share"
 
 FirstWordNeverChosen = MaskedTokens.but("tokens >= num_special", "tokens > num_special")
 """Token num_special is treated as special; it is the first word."""
+
+ChosenAtTheShare = MaskedTokens.but("choice < share", "choice <= share")
+"""A token with choice equal to share is chosen, too; choice must be below share."""
+
+MaskedAtTheBoundary = MaskedTokens.but("kind < 0.8", "kind <= 0.8").but("kind >= 0.8", "kind > 0.8")
+"""A chosen token with kind equal to 0.8 is masked; from 0.8 on it becomes a random word."""
+
+ReplacedAtTheBoundary = MaskedTokens.but("kind < 0.9", "kind <= 0.9")
+"""A chosen token with kind equal to 0.9 becomes a random word; from 0.9 on it stays."""
 
 RandomFromTheWholeVocabulary = MaskedTokens.but("vocab_size - num_special", "vocab_size").but(
     "num_special + (word * number)", "(word * number)"
@@ -943,6 +978,14 @@ whole target: exchange the two."""
 
 PaddingStillVisible = Mended.but("cross_v, real", "cross_v, everything")
 """The source's padding is still visible: cross-attention needs the source mask."""
+
+PaddingSetToZero = Mended.but(
+    "return x …",
+    "memory = memory * real.mT\n"
+    "return x + attend(x @ cross_q, memory @ cross_k, memory @ cross_v, everything)",
+)
+"""The source's padding is set to 0, but its positions still get a score, 0, and with it some
+weight: set their scores to minus infinity by the source mask."""
 
 QueriesFromTheOldStream = (
     Mended.but("everything = torch.ones(x.shape[1], memory.shape[1]) == 1", "")

@@ -728,8 +728,10 @@ def tell(story, words, tokens):
     for row in tokens.tolist():
         beginning = "".join({words["a"]: "a", words["b"]: "b"}.get(token, "?") for token in row[1:])
         likely = {words[word]: share for word, share in story.get(beginning, {}).items()}
-        rest = (1 - sum(likely.values())) / (WORDS - len(likely))
-        rows.append([likely.get(token, rest) for token in range(WORDS)])
+        # All else shares the rest, not quite evenly: a tie may be broken in any way.
+        others = {token: 1 + 0.01 * token for token in range(WORDS) if token not in likely}
+        rest = (1 - sum(likely.values())) / sum(others.values())
+        rows.append([likely.get(token, rest * others.get(token, 0)) for token in range(WORDS)])
     return torch.tensor(rows, dtype=torch.float64).log()
 
 
