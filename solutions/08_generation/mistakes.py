@@ -177,6 +177,10 @@ TokensRemovedWhenPIsOne = NextToken.but("if p == 1:\n    return logits", "")
 ProbabilitiesReturned = NextToken.but("(1, order, ordered)", "(1, order, ordered).softmax(dim=1)")
 """`top_p` returns probabilities; return logits, so that the steps can be combined."""
 
+ColdestOfTheWholeBatch = NextToken.but("logits.amax(dim=1, keepdim=True)", "logits.max()")
+"""At temperature 0, only the highest logit of the whole batch stays, and the other rows lose all
+their tokens: take the maximum of each row."""
+
 AlwaysTheMostProbable = NextToken.but("edges = …\nreturn …", "return logits.argmax(dim=1)")
 """`draw` always takes the most probable token; use u to choose it."""
 
@@ -380,6 +384,12 @@ class CacheBytes(Correct, exercise="cache_bytes"):
             positions[place] = start + i
         return keys, values, positions
 
+
+FirstTokensOfALongPromptKept = CacheBytes.but(
+    "key[:, :, i]", "key[:, :, i - max(key.shape[2] - window, 0)]"
+).but("value[:, :, i]", "value[:, :, i - max(key.shape[2] - window, 0)]")
+"""Of more new tokens than there are slots, `sliding_cache` stores the first `window` keys and
+values, at the positions of the last: keep the newest."""
 
 QueryHeadsCounted = CacheBytes.but("* num_kv_heads", "* num_heads")
 """`cache_bytes` uses the number of query heads; only the heads of keys and values are stored."""
@@ -1124,6 +1134,17 @@ OneChunkForAll = Retention.but("in range(0, query.shape[2], chunk_len)", "in [0]
 )
 """The whole sequence is one chunk, so `chunk_len` is not used, and there is one state instead of
 one for each chunk."""
+
+TokensFadeAsInAFullChunk = Retention.but("fade ** (n - i)", "fade ** (chunk_len - i)")
+"""In a last chunk that is not full, the tokens enter the state faded as if it were: token i of n,
+counted from 1, fades by `decay ** (n - i)`, with the chunk's own n."""
+
+StatesBeforeTheChunks = Retention.but(
+    "state = fade**n * state + (fade ** (n - i) * k).mT @ v\nstates.append(state)",
+    "states.append(state)\nstate = fade**n * state + (fade ** (n - i) * k).mT @ v",
+)
+"""The states before each chunk are returned; append a state after the chunk has been added to
+it."""
 
 PaddingFades = Retention.but(
     "states.append(state)", "states.append(fade ** (chunk_len - n) * state)"
