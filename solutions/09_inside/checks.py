@@ -191,18 +191,28 @@ def judge_induction(tokens, noted, answer):
         f"{len(wrong)} of {len(places)} predictions are wrong. After {shown.replace('] … [', ', …, ')} "
         f"the model predicts {said}, but the first {sequence[-1]} was followed by {right}. On average, "
         f"layer 1 gives {noted[0][0]:.2f} of its attention to the previous position, and layer 2 "
-        f"{noted[1][0]:.2f} to the position that followed the first time{too_soft(noted)}"
+        f"{noted[1][0]:.2f} to the position that followed the first time{what_to_change(noted)}"
     )
 
 
-def too_soft(noted):
-    """Say which layers look at the right place most, but not alone."""
+def what_to_change(noted):
+    """Say which matrices make a layer look elsewhere, or not at the right place alone."""
     soft = [f"layer {n}" for n, (share, is_most) in enumerate(noted, 1) if is_most and share < 0.9]
-    if not soft:
-        return ""
+    if soft:
+        return (
+            f". In {' and '.join(soft)} the right position gets more than any other, but not nearly "
+            "all: its score must exceed the others by more, the more of them there are"
+        )
+    if noted[0][0] < 0.9:
+        return ". Look at query1 and key1 first: they decide where layer 1 looks"
+    if noted[1][0] < 0.9:
+        return (
+            ". So layer 1 looks at the right position: look at what value1 and output1 write into "
+            "`before`, and at query2 and key2, which should compare the current token with it"
+        )
     return (
-        f". In {' and '.join(soft)} the right position gets more than any other, but not nearly all: "
-        "its score must exceed the others by more, the more of them there are"
+        ". So both layers look at the right positions: look at value2 and output2, which should copy "
+        "the token there into `guess`"
     )
 
 
