@@ -191,6 +191,10 @@ FirstHalfCounted = Inside.but("half,", "half - 1,")
 """The average includes the end of the first half, where nothing is repeated yet; start at the first
 position of the second half."""
 
+LastPositionLeftOut = Inside.but("2 * half)", "2 * half - 1)")
+"""The average leaves out the last position; the second half goes to position 2 * half - 1,
+included."""
+
 AveragedOverAllPositions = Inside.but(
     "return attention[..., places, places - half + 1].mean(dim=(0, 2))",
     "return (\n"
@@ -227,6 +231,14 @@ LensWithoutEpsilon = Inside.but(
 )
 """The lens divides by the standard deviation without epsilon; the norm adds 1e-5 to the variance
 before the square root, which matters where the stream is small."""
+
+DeviationOfASample = Inside.but(
+    "read = F.layer_norm(streams, gain.shape, gain, bias)",
+    "centred = streams - streams.mean(dim=-1, keepdim=True)\n"
+    "read = centred / (streams.std(dim=-1, keepdim=True) + 1e-5) * gain + bias",
+)
+"""The lens divides by torch's std plus epsilon; std divides by d_model - 1, and a LayerNorm by
+d_model, with epsilon added to the variance under the root: use F.layer_norm."""
 
 VarianceOfASample = Inside.but(
     "read = F.layer_norm(streams, gain.shape, gain, bias)",
