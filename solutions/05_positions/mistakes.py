@@ -151,6 +151,13 @@ ShiftedBackwards = Sinusoids.but("[c, s], [-s, c]", "[c, -s], [s, c]")
 """The matrix shifts rows back instead of forward: it is transposed, which rotates every clock the
 other way."""
 
+SignOfTheShiftLost = Sinusoids.but("= shift / base", "= abs(shift) / base")
+"""A negative shift moves rows forward, like a positive one: keep its sign in the angle."""
+
+NegativeShiftIgnored = Sinusoids.but("= shift / base", "= max(shift, 0) / base")
+"""A negative shift gives the identity, as a loop over range(shift) does: it must move rows back,
+so compute the angle from the shift, whatever its sign."""
+
 OneAngleForAll = Sinusoids.but("shift / base ** (i / d_model)", "shift")
 """Every clock is rotated by the angle of the fastest; each has its own angle, shift / base^(2i /
 d_model)."""
@@ -226,6 +233,10 @@ RowsAlongTheBatch = Learned.but("table[offset:end]", "table[offset : offset + x.
 """The rows run along the batch, so all tokens of a sequence get the same one: the tokens are the
 second axis of x."""
 
+RowBefore = Learned.but("table[offset:end]", "table[torch.arange(offset, end) - 1]")
+"""Each token gets the row before its own, and the first one the last row (index -1): positions are
+counted from 0, and `offset` is the position of the first token."""
+
 OneRowForAll = Learned.but("offset:end", "offset")
 """All tokens get the row of the first one: each token needs the row of its own position."""
 
@@ -290,6 +301,26 @@ HeadsTakenForPositions = Rotary.but(
 )
 """The angles run along the axis of the heads instead of that of the tokens: in (batch, heads,
 length, d_head) the tokens are the second-to-last axis."""
+
+HeadsSplitAcrossTokens = Rotary.but(
+    "(x @ w).unflatten(-1, (num_heads, -1)).transpose(1, 2)",
+    "(x @ w).reshape(len(x), num_heads, x.shape[1], -1)",
+)
+"""The heads are split by view or reshape to (batch, heads, length, d_head) without a transpose,
+which mixes tokens and features: split the features first, then swap two axes."""
+
+HeadsMergedWithoutATranspose = Rotary.but(
+    "output.transpose(1, 2).flatten(-2)", "output.reshape(*x.shape[:2], -1)"
+)
+"""The heads are concatenated without swapping the axes back, which mixes tokens and heads:
+transpose before you flatten."""
+
+HeadsNeverTransposed = Rotary.but(
+    "(x @ w).unflatten(-1, (num_heads, -1)).transpose(1, 2)",
+    "(x @ w).reshape(len(x), num_heads, x.shape[1], -1)",
+).but("output.transpose(1, 2).flatten(-2)", "output.reshape(*x.shape[:2], -1)")
+"""The heads are split and concatenated by view or reshape alone, which mixes tokens and features:
+split the last axis into (num_heads, d_head) and swap two axes; swap them back at the end."""
 
 AnglesInHalfPrecision = Rotary.but(
     "angle = (positions[..., None] / base**exponent)[:, None]",
@@ -455,6 +486,17 @@ QueriesAlignedWithTheFirstKeys = Alibi.but("k_len - q_len, k_len", "q_len")
 """The queries are aligned with the first keys; if keys come from a cache, the queries are the last
 tokens."""
 
+EvenSlopesAdded = Alibi.but("range(1, 2 * below, 2)", "range(2, 2 * below + 1, 2)")
+"""The second, fourth, … slope of the longer series are added, which are those of the shorter one
+again: add the first, third, fifth, …, which lie between them."""
+
+SlopesSorted = Alibi.but(
+    "return torch.tensor(slopes[:num_heads], dtype=torch.float64)",
+    "slopes = sorted(slopes[:num_heads], reverse=True)\n"
+    "return torch.tensor(slopes, dtype=torch.float64)",
+)
+"""The slopes are sorted; by the rule, those of the power of two come first, then the added ones."""
+
 KeysInRows = Alibi.but(
     "return bias.masked_fill(distance < 0, -math.inf)",
     "bias = bias.masked_fill(distance < 0, -math.inf)\nreturn bias.transpose(-2, -1)",
@@ -541,6 +583,13 @@ IndicesInsteadOfCoordinates = InSpace.but(
     ").flatten(-2)",
 )
 """The points are rotated by their index in the sequence, as tokens are; use their coordinates."""
+
+EveryOtherFeature = InSpace.but(
+    "even, odd = …",
+    "x = x.unflatten(-1, (width, axes)).mT.flatten(-2)\neven, odd = x[..., 0::2], x[..., 1::2]",
+)
+"""Each axis takes every axes-th feature (x[..., axis::axes]); the first d_head / axes features
+belong to the first axis, the next ones to the second."""
 
 CoordinatesAdded = InSpace.but(
     "angle = (coordinates[..., None] / base**exponent).flatten(-2)",

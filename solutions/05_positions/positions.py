@@ -24,7 +24,7 @@ from classroom import check
 #
 # Write a test for this property, which is called permutation equivariance. `check_order_blindness` gets `layer`, a function of `x` with shape `(length, d_model)` that returns the same shape for any length and width. Your test calls the layer on tokens of your choice and asserts what holds for an order-blind layer. Every blind layer must pass, with any rounding error. Every layer must fail that depends on the order in any way, however weakly, or that gives one token the output of another.
 #
-# A causal mask makes the order visible: the first token sees only itself, the second one sees both. Write `order_counter_example`: it returns two tokens on which causal attention with the given projections is *not* blind. Some output must change by more than 0.01.
+# A causal mask makes the order visible: the first token sees only itself, the second one sees both. Write `order_counter_example`: it returns two tokens on which causal attention with the given projections is *not* blind. Some output must change by more than 0.01. The projections are those of a new model of any width: their entries are random, with a mean of 0 and a standard deviation of $1/\sqrt{d_\text{model}}$, so your tokens need not be adapted to them.
 #
 # *Before you code:* which permutation of three tokens keeps all distances between them? Which one keeps every token's neighbours, if the last and the first count as neighbours? A layer that uses only the distances, or only the neighbours, would pass a test that tries only such permutations.
 #

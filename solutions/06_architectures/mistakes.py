@@ -106,6 +106,9 @@ ScaleIgnored = Logits.but(
 """`is_scaled` changes nothing: if it is True, multiply the embeddings by the square root of
 d_model."""
 
+ScaledByTheWholeWidth = Logits.but("math.sqrt(table.shape[1])", "table.shape[1]")
+"""The embeddings are multiplied by d_model; multiply by its square root."""
+
 DividedInsteadOfScaled = Logits.but("x * math", "x / math")
 """The embeddings are divided by the square root of d_model; multiply by it."""
 
@@ -180,7 +183,8 @@ ShiftedBack = Loss.but(
     "return F.cross_entropy(logits.transpose(1, 2), inputs, ignore_index=pad)",
 )
 """The input and the targets are both shifted, which cancels: each position sees the token that it
-should predict."""
+should predict. That happens also if the input is written into the targets themselves: after
+`inputs = targets` both are one tensor, so clone it, or join bos and the rest by torch.cat."""
 
 ShiftedLeft = Loss.but(
     "first = torch.full((len(targets), 1), bos)", "last = torch.full((len(targets), 1), pad)"
@@ -353,6 +357,29 @@ ScaledByModelWidth = Cross.but("self.d_head**0", "(self.num_heads * self.d_head)
 use the square root of d_head."""
 
 
+ScaledByTheNumberOfHeads = Cross.but("self.d_head**0", "self.num_heads**0")
+"""The scores are divided by the square root of the number of heads; use the square root of d_head,
+the width of the vectors that are compared."""
+
+SoftmaxOverHeads = Cross.but(
+    "if …\noutput = …",
+    "if source_mask is not None:\n"
+    "    scores = scores.masked_fill(~source_mask[:, None, None, :], -1e9)\n"
+    "output = scores.softmax(dim=1) @ value",
+)
+"""The softmax runs over the heads; the weights of each target token must sum to 1 over the source:
+dim=-1."""
+
+PaddingSetToZero = Cross.but("if …\n    scores = …", "").but(
+    "query = self.split(self.query(x))\n",
+    "if source_mask is not None:\n"
+    "    memory = memory * source_mask[:, :, None]\n"
+    "query = self.split(self.query(x))\n",
+)
+"""The padding of the memory is set to 0, but its positions still get scores and weights; set their
+scores to minus infinity before the softmax."""
+
+
 class OneHeadOnly(Cross):
     """All features make one head, whatever `num_heads` says; each head has d_model / num_heads of
     them, and a softmax of its own."""
@@ -386,6 +413,13 @@ mixes tokens and features: split the features first, then swap two axes."""
 HeadsNotMergedBack = Cross.but("transpose(1, 2).flatten(2)", "reshape(x.shape)")
 """The heads are merged without swapping the axes back, which mixes tokens and heads: transpose
 before you flatten."""
+
+HeadsNeverTransposed = Cross.but(
+    "return x.unflatten(-1, …", "return x.reshape(len(x), self.num_heads, -1, self.d_head)"
+).but("transpose(1, 2).flatten(2)", "reshape(x.shape)")
+"""The heads are split and merged by view or reshape alone, without a transpose: (batch, length,
+d_model) read as (batch, num_heads, length, d_head) mixes tokens and features. Split the last axis
+into (num_heads, d_head), then swap two axes; and swap them back before merging."""
 
 HeadsInterleaved = Cross.but(
     "(self.num_heads, self.d_head)).transpose(1, 2", "(self.d_head, self.num_heads)).movedim(-1, 1"
@@ -542,6 +576,15 @@ SpecialTokensChosen = MaskedTokens.but("chosen = …", "chosen = choice < share"
 FirstWordNeverChosen = MaskedTokens.but("tokens >= num_special", "tokens > num_special")
 """Token num_special is treated as special; it is the first word."""
 
+ChosenAtTheShare = MaskedTokens.but("choice < share", "choice <= share")
+"""A token with choice equal to share is chosen, too; choice must be below share."""
+
+MaskedAtTheBoundary = MaskedTokens.but("kind < 0.8", "kind <= 0.8").but("kind >= 0.8", "kind > 0.8")
+"""A chosen token with kind equal to 0.8 is masked; from 0.8 on it becomes a random word."""
+
+ReplacedAtTheBoundary = MaskedTokens.but("kind < 0.9", "kind <= 0.9")
+"""A chosen token with kind equal to 0.9 becomes a random word; from 0.9 on it stays."""
+
 RandomFromTheWholeVocabulary = MaskedTokens.but("vocab_size - num_special", "vocab_size").but(
     "num_special + (word * number)", "(word * number)"
 )
@@ -553,6 +596,18 @@ vocab_size - num_special words."""
 
 RandomIdsTooLow = MaskedTokens.but("num_special + (word * number)", "(word * number)")
 """Random ids begin at 0, among the special tokens, and miss the last words: add num_special."""
+
+RandomSpecialTokensRaised = MaskedTokens.but("vocab_size - num_special", "vocab_size").but(
+    "num_special + (word * number).floor().long()",
+    "(word * number).floor().long().clamp(min=num_special)",
+)
+"""Random words are drawn from all ids, and special ones are raised to num_special, so this word is
+drawn more often than others; each of the vocab_size - num_special words needs an equal part of
+the interval from 0 to 1, so scale by their number, then add num_special."""
+
+LastWordNeverDrawn = MaskedTokens.but("vocab_size - num_special", "vocab_size - num_special - 1")
+"""The last word is never drawn: the words from num_special to vocab_size - 1 are vocab_size -
+num_special, and rounding down leaves out the upper end anyway."""
 
 RandomWordRounded = MaskedTokens.but("floor", "round")
 """The random word is rounded to the nearest id, so the first has half its probability, and an id
@@ -724,6 +779,19 @@ PrefixOfTheFirstSequence = OneBlock.but(
     ")",
 )
 """All sequences get the prefix of the first one; each has its own length."""
+
+PrefixWrittenIntoTheCausalMask = OneBlock.but(
+    "in_prefix = …\nprefix = …",
+    """
+    prefix = [causal] * len(prefix_lens)
+    for mask, prefix_len in zip(prefix, prefix_lens, strict=True):
+        mask[:, :prefix_len] = True
+    prefix = torch.stack(prefix)
+    """,
+)
+"""The prefixes are written into the causal mask itself, so it is no longer causal, and all
+sequences get the longest prefix: `mask = causal` and `[causal] * batch` are the same tensor again,
+not a copy. Clone it for each sequence."""
 
 PrefixMaskCausalOnly = OneBlock.but("causal | in_prefix", "causal.expand(len(prefix_lens), -1, -1)")
 """The prefix mask is causal everywhere; tokens of the prefix must see one another in both
@@ -911,6 +979,14 @@ whole target: exchange the two."""
 PaddingStillVisible = Mended.but("cross_v, real", "cross_v, everything")
 """The source's padding is still visible: cross-attention needs the source mask."""
 
+PaddingSetToZero = Mended.but(
+    "return x …",
+    "memory = memory * real.mT\n"
+    "return x + attend(x @ cross_q, memory @ cross_k, memory @ cross_v, everything)",
+)
+"""The source's padding is set to 0, but its positions still get a score, 0, and with it some
+weight: set their scores to minus infinity by the source mask."""
+
 QueriesFromTheOldStream = (
     Mended.but("everything = torch.ones(x.shape[1], memory.shape[1]) == 1", "")
     .but("x = x + attend", "found = attend")
@@ -1074,6 +1150,13 @@ FirstBlockRepeated = Functions.but(
     'for _ in parameters["blocks"]:\n    x = block(x, past, parameters["blocks"]["0"])',
 )
 """Every block is computed with the weights of block 0; each has its own branch of the tree."""
+
+BlocksInTheOrderOfWords = Functions.but(
+    'for weights in parameters["blocks"].values():\n    x = block(x, past, weights)',
+    'for name in sorted(parameters["blocks"]):\n    x = block(x, past, parameters["blocks"][name])',
+)
+"""The blocks run in the order of their names as words, in which "10" comes before "2": with more
+than ten blocks that is another order. Take them as they are in the tree, or sort by int(name)."""
 
 NothingMasked = Functions.but("dtype=torch.bool).tril()", "dtype=torch.bool)")
 """The causal mask hides nothing: each position sees the tokens after it, and the loss is too

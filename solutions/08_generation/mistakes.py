@@ -177,6 +177,10 @@ TokensRemovedWhenPIsOne = NextToken.but("if p == 1:\n    return logits", "")
 ProbabilitiesReturned = NextToken.but("(1, order, ordered)", "(1, order, ordered).softmax(dim=1)")
 """`top_p` returns probabilities; return logits, so that the steps can be combined."""
 
+ColdestOfTheWholeBatch = NextToken.but("logits.amax(dim=1, keepdim=True)", "logits.max()")
+"""At temperature 0, only the highest logit of the whole batch stays, and the other rows lose all
+their tokens: take the maximum of each row."""
+
 AlwaysTheMostProbable = NextToken.but("edges = …\nreturn …", "return logits.argmax(dim=1)")
 """`draw` always takes the most probable token; use u to choose it."""
 
@@ -380,6 +384,12 @@ class CacheBytes(Correct, exercise="cache_bytes"):
             positions[place] = start + i
         return keys, values, positions
 
+
+FirstTokensOfALongPromptKept = CacheBytes.but(
+    "key[:, :, i]", "key[:, :, i - max(key.shape[2] - window, 0)]"
+).but("value[:, :, i]", "value[:, :, i - max(key.shape[2] - window, 0)]")
+"""Of more new tokens than there are slots, `sliding_cache` stores the first `window` keys and
+values, at the positions of the last: keep the newest."""
 
 QueryHeadsCounted = CacheBytes.but("* num_kv_heads", "* num_heads")
 """`cache_bytes` uses the number of query heads; only the heads of keys and values are stored."""
@@ -621,6 +631,19 @@ PaddingVisible = LeftPadded.but(
 )
 """Tokens attend to the padding before them; only a padding position may see itself."""
 
+PaddingSeesEverything = LeftPadded.but(
+    "mask = mask | (places[:, None] == places)", "mask = mask | ~is_real[:, :, None]"
+)
+"""The rows of padding positions are True everywhere; a padding position sees itself and nothing
+else: add the diagonal to the mask, not whole rows."""
+
+PaddingSeesPadding = LeftPadded.but(
+    "mask = mask | (places[:, None] == places)",
+    "mask = mask | ((places[:, None] >= places) & ~is_real[:, :, None])",
+)
+"""A padding position sees all padding up to itself; it sees itself and nothing else: add the
+diagonal to the mask."""
+
 MaskInverted = LeftPadded.but("positions, mask", "positions, ~mask")
 """The mask is True where attention is not allowed; True means allowed."""
 
@@ -704,6 +727,13 @@ ResidualNotNormalised = Speculative.but(
     "return [*written, int((u >= edges).sum().clamp(max=len(edges) - 1))]",
 )
 """The residual is not divided by its sum, so its cumulative sum does not reach 1; divide it."""
+
+FirstTokenIfNoSumExceeds = Speculative.but(
+    "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
+    "edges = torch.cumsum(more, dim=0)\nreturn [*written, int((edges > u).int().argmax())]",
+)
+"""The residual is not divided by its sum, so for a large u no cumulative sum exceeds it, and argmax
+returns 0, as of any row that is False throughout; divide the residual by its sum."""
 
 ContinuesAfterARejection = Speculative.but(
     "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
@@ -1104,6 +1134,17 @@ OneChunkForAll = Retention.but("in range(0, query.shape[2], chunk_len)", "in [0]
 )
 """The whole sequence is one chunk, so `chunk_len` is not used, and there is one state instead of
 one for each chunk."""
+
+TokensFadeAsInAFullChunk = Retention.but("fade ** (n - i)", "fade ** (chunk_len - i)")
+"""In a last chunk that is not full, the tokens enter the state faded as if it were: token i of n,
+counted from 1, fades by `decay ** (n - i)`, with the chunk's own n."""
+
+StatesBeforeTheChunks = Retention.but(
+    "state = fade**n * state + (fade ** (n - i) * k).mT @ v\nstates.append(state)",
+    "states.append(state)\nstate = fade**n * state + (fade ** (n - i) * k).mT @ v",
+)
+"""The states before each chunk are returned; append a state after the chunk has been added to
+it."""
 
 PaddingFades = Retention.but(
     "states.append(state)", "states.append(fade ** (chunk_len - n) * state)"

@@ -144,9 +144,10 @@ TooSoft = Induction.but("200.0 * max_len**0.5 * stay", "stay").but(
 """The scores are so small that the softmax is nearly uniform; multiply the queries by a large
 number."""
 
-OneLayerTooSoft = Induction.but('"token", 200', '"token", 3')
-"""The scores of layer 2 are so small that many wrong positions together outweigh the correct one;
-make them as large as those of layer 1."""
+TooSoftForALongText = Induction.but('"token", 200', '"token", 3')
+"""The scores of a layer, or of both, are large enough for short texts only: in a long one, many
+wrong positions together outweigh the correct one. Make each correct score about 100 after the
+division by the square root of d_head."""
 
 CopiesTheMatchedToken = Induction.but('"value2": wiring("token"', '"value2": wiring("before"')
 """Layer 2 copies `before`, which equals the current token; copy `token`, which is what came
@@ -190,6 +191,10 @@ FirstHalfCounted = Inside.but("half,", "half - 1,")
 """The average includes the end of the first half, where nothing is repeated yet; start at the first
 position of the second half."""
 
+LastPositionLeftOut = Inside.but("2 * half)", "2 * half - 1)")
+"""The average leaves out the last position; the second half goes to position 2 * half - 1,
+included."""
+
 AveragedOverAllPositions = Inside.but(
     "return attention[..., places, places - half + 1].mean(dim=(0, 2))",
     "return (\n"
@@ -226,6 +231,14 @@ LensWithoutEpsilon = Inside.but(
 )
 """The lens divides by the standard deviation without epsilon; the norm adds 1e-5 to the variance
 before the square root, which matters where the stream is small."""
+
+DeviationOfASample = Inside.but(
+    "read = F.layer_norm(streams, gain.shape, gain, bias)",
+    "centred = streams - streams.mean(dim=-1, keepdim=True)\n"
+    "read = centred / (streams.std(dim=-1, keepdim=True) + 1e-5) * gain + bias",
+)
+"""The lens divides by torch's std plus epsilon; std divides by d_model - 1, and a LayerNorm by
+d_model, with epsilon added to the variance under the root: use F.layer_norm."""
 
 VarianceOfASample = Inside.but(
     "read = F.layer_norm(streams, gain.shape, gain, bias)",

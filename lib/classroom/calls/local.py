@@ -130,7 +130,7 @@ _HINTS = (
         "any number of axes in front is fine",
     ),
     (
-        r"index -?\d+ is out of (bounds|range)|index out of (bounds|range)|Index tensor",
+        r"(index|Target) -?\d+ is out of (bounds|range)|index out of (bounds|range)|Index tensor",
         "An index lies beyond its axis: is it counted from 1, one too large, or a number such as "
         "-100 that marks an ignored target?",
     ),

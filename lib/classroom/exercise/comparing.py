@@ -256,6 +256,8 @@ def differs(
     distance = (seen - expected).abs().nan_to_num(float("inf")).where(off, -1.0)
     where = _index(distance, int(distance.argmax()))
     shown, wanted = _distinguished(seen[where], expected[where])
+    if is_mask:
+        shown, wanted = str(bool(seen[where])), str(bool(expected[where]))
     said = f"{label}: wrong in {_count(off)}; furthest off at {list(where)}: "
     said += f"seen {shown}, expected {wanted}"
     relation = (
@@ -551,8 +553,14 @@ def _flags_apart(seen: Tensor, expected: Tensor) -> str:
     if seen.dim() > 1 and seen.shape[-1] == seen.shape[-2] and bool((seen.mT == expected).all()):
         return "; with its last two axes exchanged, it is correct"
     many, few = int((seen > expected).sum()), int((seen < expected).sum())
-    places = f"{many} entries are True instead of False, {few} are False instead of True"
-    return f"; {places}"
+    said = f"; {many} entries are True instead of False, {few} are False instead of True"
+    if not (many and few):
+        said = f"; all of these are {'True instead of False' if many else 'False instead of True'}"
+    if seen.dim() > 1 and seen.shape[-1] <= _BUCKETS // 2:
+        at = tuple(_index_of_first(seen != expected)[:-1])
+        row, right = (" ".join(str(int(flag)) for flag in t[at]) for t in (seen, expected))
+        said += f"; row {list(at)} is {row}, expected {right}"
+    return said
 
 
 def _place(off: Tensor, axes: Sequence[str]) -> str:

@@ -261,13 +261,27 @@ def smallest_example(
         is_short = _count(args) + _count(results) <= _LONGEST // 3  # each takes three at least
         if is_short and (not shown or not _looks_right(*results.values())):
             given = zip(names_of(judge, oracle, len(args)), args, strict=True)
-            rows = [*_with_settings_together(given), *((n, _show(v)) for n, v in results.items())]
+            parts = _wrong_parts(results)
+            rows = [*_with_settings_together(given), *((n, _show(v)) for n, v in parts.items())]
             lines = _aligned(rows)
             if sum(map(len, lines)) <= _LONGEST and max(map(len, lines)) < 1000:
                 shown = "\n".join(["A small case to try it on:", *lines])
         if not _looks_right(*results.values()) and not is_recording():
             break
     return shown
+
+
+def _wrong_parts(results: dict[str, Any]) -> dict[str, Any]:
+    """Return, of several results, those that are wrong, by their place; all if all are."""
+    seen, expected = results.get("you return"), results.get("expected")
+    if not (isinstance(seen, (tuple, list)) and isinstance(expected, (tuple, list))):
+        return results
+    if len(seen) != len(expected) or not any(isinstance(part, Tensor) for part in expected):
+        return results
+    wrong = [n for n, parts in enumerate(zip(seen, expected, strict=True)) if not same(*parts)]
+    if not 0 < len(wrong) < len(seen):
+        return results
+    return {f"{said}[{n}]": result[n] for n in wrong for said, result in results.items()}
 
 
 def _looks_right(seen: Any, expected: Any = None) -> bool:

@@ -172,6 +172,7 @@ def expect_agrees(
     tolerance: float | None = None,
     alike: float | None = None,
     draws: int = 1,
+    why: Callable[..., str] | None = None,
 ) -> None:
     """Expect a student's function to return what `oracle` returns.
 
@@ -189,6 +190,8 @@ def expect_agrees(
         alike: Tolerance for recognising a known mistake; `tolerance` by default.
         draws: How often inputs are drawn: more than once where so few differ that a result which
             was recorded for another seed may fit.
+        why: Takes a wrong result, or the tuple of them, and the arguments; returns sentences that
+            say why one of its entries should be another, or nothing. They begin with a full stop.
 
     Raises:
         CheckFailed: If anything differs.
@@ -201,6 +204,7 @@ def expect_agrees(
     shapes: dict[str, tuple[int, ...]] = {}
 
     def judge(seen: Any, *args: Any) -> str | None:
+        returned = seen
         try:
             expected = oracle(*args)
         except Exception as error:
@@ -214,7 +218,7 @@ def expect_agrees(
             given = dict(zip(names_of(judge, oracle, len(args)), args, strict=True))
             more = returns[label].split(), case.asked, given
             if label in compared and (problem := differs(label, s, e, tolerance, *more)):
-                return problem
+                return problem + (why(returned, *args) if why else "")
             if tolerance is None and (problem := loses_precision(label, s, args)):
                 return problem
         return None

@@ -100,15 +100,16 @@ class Report:
         """The messages to show to the student.
 
         The first failure in full, later ones without what is long, no repetition, and nothing
-        more about a mistake that has been named.
+        more about a mistake that has been named, alone or among others.
         """
         messages: list[str] = []
-        named: set[tuple[str, ...]] = set()
+        named: set[str] = set()
         problems: set[str] = set()
         for result in self.results:
             text = result.message if not messages else _shortened(result.message)
             problem = _NUMBERS.sub("0", text.split("\n")[0])
-            if not text or result.mistakes in named or any(text in message for message in messages):
+            is_named = not named.isdisjoint(result.mistakes)
+            if not text or is_named or any(text in message for message in messages):
                 continue
             if not result.mistakes and problem.startswith(tuple(problems)):
                 if problem in problems:
@@ -117,7 +118,7 @@ class Report:
             messages.append(text)
             problems.add(problem)
             if len(result.mistakes) == 1:
-                named.add(result.mistakes)
+                named.update(result.mistakes)
         return messages
 
     def to_json(self) -> dict[str, Any]:

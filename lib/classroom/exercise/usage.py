@@ -61,7 +61,8 @@ class Wrong:
         """Say how it uses its inputs, if that can be found out; begins with a semicolon."""
         self.case.memory.setdefault(_LEFT, _SEARCH)
         return (
-            self._unsteadiness()
+            self._change()
+            or self._unsteadiness()
             or self._influence(of_parts=False)
             or self._instead()
             or self._influence(of_parts=True)
@@ -86,6 +87,20 @@ class Wrong:
                 self._call(*args)
             took.append(time.monotonic() - started)
         return min(took)
+
+    def _change(self) -> str:
+        """Say which argument it changes: a wrong result may have been computed from that."""
+        try:
+            _, after = self.subject.call_and_return_inputs(self.name, *self.args)
+        except StudentError:
+            return ""
+        for label, before, now in zip(self._labels, self.args, after, strict=True):
+            if not same(before, now):
+                return (
+                    f"; it changes its argument `{label}` in place, so what it reads from it after "
+                    "that is something else (`b = a` and a slice share memory; .clone() copies)"
+                )
+        return ""
 
     def _unsteadiness(self) -> str:
         """Say whether the result changes without the inputs, or not with them."""

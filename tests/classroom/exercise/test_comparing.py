@@ -385,7 +385,14 @@ def test_a_wrong_mask_says_how_it_is_wrong():
         "with its last two axes exchanged, it is correct"
     )
     told = differs("mask", torch.ones(4, 4, dtype=torch.bool).tril(1), mask)
-    assert told.endswith("; 3 entries are True instead of False, 0 are False instead of True")
+    assert told.endswith(
+        "seen True, expected False; all of these are True instead of False; row [0] is 1 1 0 0, "
+        "expected 1 0 0 0"
+    )
+    told = differs("mask", mask.roll(1, 0), mask)
+    assert "; 3 entries are True instead of False, 3 are False instead of True; row [0]" in told
+    wide = torch.ones(40, 40, dtype=torch.bool)
+    assert "row" not in differs("mask", wide.tril(), wide.tril(2))
 
 
 RIGHT = torch.arange(1, 21, dtype=torch.float64).reshape(4, 5).sin() * 3

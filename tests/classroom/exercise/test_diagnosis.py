@@ -224,6 +224,23 @@ def test_what_is_shown_is_what_happens():
     torch.testing.assert_close(oracle(q, k), expected, rtol=1e-3, atol=1e-9)
 
 
+def test_of_several_results_only_those_that_are_wrong_are_shown():
+    case, x = Case("seed"), torch.ones(3)
+
+    def shown(*parts):
+        subject = LocalSubject({"f": lambda x: parts})
+        judge = lambda seen, x: "wrong"  # noqa: E731
+        given = lambda case: (x,)  # noqa: E731
+        example = smallest_example(subject, case, "f", (x,), given, judge, lambda x: (x, x, 7))
+        return [line.split("=")[0].strip() for line in example.split("\n")[1:]]
+
+    assert shown(x, 2 * x, 7) == ["x", "you return[1]", "expected[1]"]
+    assert shown(2 * x, x, 8) == [
+        *("x", "you return[0]", "expected[0]", "you return[2]", "expected[2]"),
+    ]
+    assert shown(2 * x, 2 * x, 8) == shown(x, 2 * x) == ["x", "you return", "expected"]
+
+
 def test_many_settings_take_few_lines_that_can_be_typed_in():
     settings = (3, 0.5, None, True, "mean", 7, 11, 13)
 

@@ -108,6 +108,27 @@ def test_an_input_that_is_not_used_or_should_not_be_is_named(wrong, said):
     assert failure.problem.endswith(f"; {said}")
 
 
+def test_an_input_that_is_changed_in_place_is_named_as_the_cause():
+    def wrong(x, y, w):
+        half = x[:3]
+        half += y[:3]
+        return both(x, y, w)
+
+    failure = failed(expect_agrees, wrong, both_inputs, both, {"output": "width"})
+    assert "; it changes its argument `x` in place, so what it reads from it" in failure.problem
+
+
+def test_a_check_may_say_why_an_entry_should_be_another():
+    def why(seen, x, n):
+        total, half = seen
+        return f". Rows are added, and half of {n} is {n / 2}, not {half}" if half != n / 2 else ""
+
+    said = failed(expect_agrees, lambda x, n: (x.sum(1), n / 3), inputs, oracle, PAIR, why=why)
+    assert ". Rows are added, and half of " in said.problem
+    said = failed(expect_agrees, lambda x, n: (-x.sum(1), n / 2), inputs, oracle, PAIR, why=why)
+    assert "Rows are added" not in said.problem
+
+
 def test_an_input_that_is_added_is_named():
     wrong = lambda x, y, w: both(x, y, w) + x  # noqa: E731
     failure = failed(expect_agrees, wrong, both_inputs, both, {"output": "width"})

@@ -49,6 +49,18 @@ def test_later_failures_keep_what_they_were_called_with_and_the_name_of_another_
     assert report.messages == messages
 
 
+def test_a_mistake_that_has_been_named_is_not_named_again_among_others():
+    alike = "This is one of 2 mistakes that look alike here: “a”: One; or “b”: Two."
+    found = (
+        CheckResult("one", 1, 0, f"first\n{alike}", ("A", "B")),
+        CheckResult("two", 1, 0, "second\nThis is the mistake “a”: One.", ("A",)),
+        CheckResult("three", 1, 0, f"third\n{alike}", ("A", "B")),
+        CheckResult("four", 1, 0, f"fourth\n{alike}", ("B", "C")),
+    )
+    said = [message.split("\n")[0] for message in Report("f", "1.1 Title", found).messages]
+    assert said == ["first", "second", "fourth"]
+
+
 def test_the_text_fits_the_page():
     long = "word " * 500 + "\n" + "\n".join(["  numbers = " + "1.0, " * 200] * 30)
     text = report_of(long, *(f"message {i}" for i in range(30))).to_text()
