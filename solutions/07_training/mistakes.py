@@ -698,6 +698,15 @@ NeverDivided = Accumulated.but("count = …", "").but(
 """The losses are summed and never divided: the mean loss divides by the number of targets that
 count."""
 
+GradientLeftOnTheWeight = Accumulated.but(
+    "weight.clone().requires_grad_()", "weight.requires_grad_()"
+).but(
+    "gradient = gradient + torch.autograd.grad(part, leaf)[0]",
+    "part.backward()\ngradient = leaf.grad",
+)
+"""The gradient is accumulated in `weight` itself, which belongs to the caller: a second call would
+add to it. Differentiate with respect to a clone."""
+
 IgnoredTargetsCounted = Accumulated.but("(targets != -100).sum", "targets.numel")
 """The sum is divided by the number of all targets, the ignored ones included: average only over
 those that count."""

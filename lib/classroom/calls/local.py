@@ -181,6 +181,10 @@ class Settings:
         np.seterr(**self.at_errors)
 
 
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
 class LocalSubject(Subject):
     """Code that lives in this process, such as the cells of an open notebook.
 
@@ -253,10 +257,17 @@ class LocalSubject(Subject):
                 )
 
     def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Call the function `name`; return its result, and its arguments after the call."""
+        """Call the function `name`; return its result, and its arguments after the call.
+
+        A tensor that requires a gradient since then is returned with this gradient.
+        """
         given = self._given(args)
         result = self._run(name, lambda function: function(*given))
-        return self._returned(name, result), self._returned(name, given)
+        after = tuple(
+            arg if isinstance(arg, Handle) else (now, now.grad) if _requires_grad(now) else now
+            for arg, now in zip(args, given, strict=True)
+        )
+        return self._returned(name, result), self._returned(name, after)
 
     def parameters(self, name: str) -> list[str]:
         """Return the names of the parameters of the function `name`; see `Subject`."""

@@ -489,8 +489,21 @@ _IN_PLACE = (
 )
 
 
-def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inputs) -> None:
-    """Expect a function to leave its arguments as they were.
+def expect_inputs_unchanged(
+    subject: Subject,
+    case: Case,
+    name: str,
+    inputs: Inputs,
+    lent: Sequence[Callable[..., Any]] = (),
+) -> None:
+    """Expect a function to leave its arguments as they were, and to leave no gradient on them.
+
+    Args:
+        subject: The code under test.
+        case: Draws the inputs, and holds the known mistakes.
+        name: The function to call.
+        inputs: Draws its arguments from a case.
+        lent: Functions that are passed to it before these.
 
     Raises:
         CheckFailed: If it changed one in place; it names the known mistakes that change it too.
@@ -498,7 +511,7 @@ def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inp
     """
     args = inputs(case)
     try:
-        changed = _changed(subject, name, args)
+        changed = _changed(subject, name, args, lent)
     except StudentError as error:
         raise CheckFailed(str(error)) from error
     if changed is None:
@@ -506,19 +519,26 @@ def expect_inputs_unchanged(subject: Subject, case: Case, name: str, inputs: Inp
     alike = []
     for mistake in case.mistakes:
         with contextlib.suppress(StudentError):
-            if _changed(known(mistake), name, args) == changed:
+            if _changed(known(mistake), name, args, lent) == changed:
                 alike.append(mistake)
-    names = dict(enumerate(subject.parameters(name)))
+    names = dict(enumerate(subject.parameters(name)[len(lent) :]))
     which = f"`{names[changed]}`" if changed in names else f"number {changed + 1}"
     raise CheckFailed(_IN_PLACE.format(name, which), alike)
 
 
-def _changed(subject: Subject, name: str, args: tuple[Any, ...]) -> int | None:
+def _changed(
+    subject: Subject,
+    name: str,
+    args: tuple[Any, ...],
+    lent: Sequence[Callable[..., Any]] = (),
+) -> int | None:
     """Return the index of the first argument that a function changes in place, if any."""
     if isinstance(subject, RecordedSubject):  # its bits may differ from those of this machine
-        return subject.answer(("changed", name, args), lambda code: _changed(code, name, args))
-    _, after = subject.call_and_return_inputs(name, *args)
-    for index, (before, now) in enumerate(zip(args, after, strict=True)):
+        return subject.answer(
+            ("changed", name, args), lambda code: _changed(code, name, args, lent)
+        )
+    _, after = subject.call_and_return_inputs(name, *map(subject.lend, lent), *args)
+    for index, (before, now) in enumerate(zip(args, after[len(lent) :], strict=True)):
         if pack(before) != pack(now):
             return index
     return None

@@ -393,8 +393,9 @@ def test_inputs_left_alone_pass():
         (lambda x, ys, z, n: ys[0].zero_(), "ys"),
         (lambda x, ys, z, n: ys.append(2), "ys"),
         (lambda x, ys, z, n: z.zero_(), "z"),
+        (lambda x, ys, z, n: x.requires_grad_().sum().backward(), "x"),
     ],
-    ids=["numbers", "shape", "dtype", "in a list", "a list", "nan"],
+    ids=["numbers", "shape", "dtype", "in a list", "a list", "nan", "a gradient"],
 )
 def test_inputs_changed_in_place_are_told_by_their_name(change, which):
     failure = failed(expect_inputs_unchanged, change, mixed)
