@@ -31,6 +31,7 @@ IMPORTED = (
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
     "matplotlib.pyplot",
+    "myst_nb.ext.glue",  # for glue: a second and a half, most of it for a grammar of addresses
     "numpy",
     "torch",
     "torch._dynamo",  # what the first update of an optimizer imports

@@ -287,12 +287,17 @@ def _put_together(
         cell = _with_swap(cell, *swap)
     try:
         cell = _with_definitions(cell, answer.cell)
-        is_same = ast.dump(ast.parse(cell)) == ast.dump(ast.parse(start))
+        is_same = _without_layout(cell) == _without_layout(start)
     except SyntaxError as error:
         raise ValueError(f"is not Python: {error.msg} in {str(error.text).strip()!r}") from None
     if is_same and not (is_correct or answer.change_files):
         raise ValueError("is the same as the cell that it should change")
     return replace(answer, exercise=exercise, cell=cell)
+
+
+@functools.cache  # most cells are the start of several others
+def _without_layout(cell: str) -> str:
+    return ast.dump(ast.parse(cell))
 
 
 def _solution(path: Path, exercise: str) -> str:
