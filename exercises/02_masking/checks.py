@@ -929,9 +929,16 @@ def expect_kept(subject, case, device, dtype):
     def judge(seen):
         if isinstance(seen, Crash):
             seen = f"{seen.kind}: {seen.text}"
-        if seen != wanted:
-            return f"with inputs of {dtype} on the device `{device}`: {seen}; expected {wanted}"
-        return None
+        if seen == wanted:
+            return None
+        said = f"with inputs of {dtype} on the device `{device}`: {seen}; expected {wanted}"
+        if device == "meta" and "device" in seen:
+            said += (
+                ". A tensor that you create is on another device than the inputs: give "
+                "torch.arange, torch.zeros and the like `device=query.device`. (On `meta` tensors "
+                "have no numbers, and every machine has it.)"
+            )
+        return said
 
     modes = [("meta", "float32"), ("cpu", "bfloat16"), ("meta", "bfloat16")]
     others = [asking(kind_of_output, *mode, fade) for mode in modes for fade in (0.5, 0.0)]

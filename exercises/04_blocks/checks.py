@@ -221,6 +221,17 @@ def width_oracle(d_ff, multiple):
     ...
 
 
+def enough(width, d_ff, multiple):
+    """Say if a gated network of this width has fewer weights than a plain one of width d_ff."""
+    if not isinstance(width, (int, float)) or 3 * width >= 2 * d_ff:
+        return None
+    return (
+        f"width is {width:g}: a gated network of width {width:g} has 3 * {width:g} = {3 * width:g} "
+        f"weights per feature of the stream, but a plain one of width {d_ff} has 2 * {d_ff} = "
+        f"{2 * d_ff}, which is more"
+    )
+
+
 @exercise(
     "feed_forward",
     number="4.2",
@@ -252,6 +263,7 @@ class TestFeedForward:
     @points(1)
     def test_gated_width_is_the_smallest_with_at_least_as_many_weights(self, subject, case):
         for inputs in (width_between_multiples, width_at_a_multiple, width_just_above_a_multiple):
+            expect_law(subject, case, "gated_width", inputs, enough, correct=width_oracle)
             expect_agrees(subject, case, "gated_width", inputs, width_oracle, {"width": ""})
 
         def is_whole(width, d_ff, multiple):
@@ -586,6 +598,16 @@ def tokens_of(width):
     return torch.randn(7, width, generator=generator, dtype=torch.float64)
 
 
+@handed_out
+def folded_oracle(gain, bias, weight, linear_bias):
+    ...
+
+
+@handed_out
+def centred_oracle(weight, linear_bias):
+    ...
+
+
 def reads_the_same(new, gain, bias, weight, linear_bias):
     if problem := wrong_pair(new, weight, linear_bias):
         return problem
@@ -619,7 +641,7 @@ def writes_the_same_centred(new, weight, linear_bias):
 class TestFoldNorm:
     @points(3)
     def test_folding_does_not_change_the_output_of_the_layer(self, subject, case):
-        expect_law(subject, case, "fold_norm", reader_inputs, reads_the_same)
+        expect_law(subject, case, "fold_norm", reader_inputs, reads_the_same, correct=folded_oracle)
 
     @points(
         1,
@@ -634,7 +656,14 @@ class TestFoldNorm:
 
     @points(1)
     def test_centring_subtracts_only_the_mean_of_the_output(self, subject, case):
-        expect_law(subject, case, "centre_writer", writer_inputs, writes_the_same_centred)
+        expect_law(
+            subject,
+            case,
+            "centre_writer",
+            writer_inputs,
+            writes_the_same_centred,
+            correct=centred_oracle,
+        )
 
 
 # 4.10 -----------------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ def expect_answer(subject, case, draw, request, judge):
     trials = [(given, answer(subject, *given)) for given in map(draw, map(case.fresh, range(3)))]
     if any(seen is None for _, seen in trials):
         raise CheckFailed(problem)
+    if all(judge(seen, *given) is None for given, seen in trials):
+        raise CheckFailed(problem)  # what is right here is like many that are wrong elsewhere
     alike = []
     for mistake in case.mistakes:
         code = known(mistake)
@@ -87,7 +89,8 @@ def block_weights(case, d_model, d_ff):
 
 def decoder_inputs(case, is_scaled=False):
     batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
-    vocab_size, d_model = case.size("vocab_size", 11), case.size("d_model", 4, smallest=2)
+    # With fewer features, a norm leaves nothing but signs.
+    vocab_size, d_model = case.size("vocab_size", 11), case.size("d_model", 4, smallest=3)
     d_ff, layers = case.size("d_ff", 7), case.size("layers", 3)
     max_len = case.size("max_len", 13)
     tokens = torch.tensor(
@@ -207,9 +210,20 @@ def loss_inputs(case, padded=True):
     return drawn_targets(case, padded), case.normal(VOCAB, VOCAB), case.normal(9, VOCAB)
 
 
+def noting(answer, heard, tokens):
+    heard.append(tokens.tolist())
+    return answer(tokens)
+
+
+def asked_loss(subject, answer, targets):
+    """Ask for the loss of a model; also return what the model was called with."""
+    heard = []
+    model = observing(partial(noting, answer, heard))
+    return subject.call("shifted_loss", subject.lend(model), targets, BOS, PAD), heard
+
+
 def loss_request(subject, targets, table, places):
-    model = subject.lend(partial(position_model, table, places))
-    return subject.call("shifted_loss", model, targets, BOS, PAD)
+    return asked_loss(subject, partial(position_model, table, places), targets)
 
 
 def flow_request(subject, targets, table, places):
@@ -245,11 +259,34 @@ def shifted_oracle(targets, table, places):
     ...
 
 
-def loss_judge(loss, targets, table, places):
-    loss, problem = as_a_number(loss)
+def loss_judge(answer, targets, table, places):
+    loss, problem = as_a_number(answer[0])
     if problem:
         return problem
-    return differs("the loss", loss, shifted_oracle(targets, table, places))
+    expected = shifted_oracle(targets, table, places)
+    problem = differs("the loss", loss, expected)
+    return problem and f"{problem}. {why_loss(answer[1], targets, float(expected))}"
+
+
+def why_loss(heard, targets, expected):
+    """Say what the model should have been called with, or how the mean is taken."""
+    shifted = [[BOS, *row[:-1]] for row in targets.tolist()]
+    names = f"bos {BOS}, eos {EOS}, pad {PAD}"
+    if len(heard) != 1:
+        return f"The model was called {len(heard)} times, expected once"
+    for row, (seen, right) in enumerate(zip(heard[0], shifted, strict=False)):
+        if seen != right:
+            return (
+                f"For the targets {targets[row].tolist()} the model's input was {seen}, expected "
+                f"{right} ({names})"
+            )
+    count = int((targets != PAD).sum())
+    return (
+        f"The model's input is correct. {count} of the {targets.numel()} targets are not pad: their "
+        f"losses, in the first row those of {[t for t in targets[0].tolist() if t != PAD]} at the "
+        f"logits of the same positions, have the sum {count * expected:.4g}, which is divided by "
+        f"{count} ({names})"
+    )
 
 
 def rule_model(rule, tokens):
@@ -258,8 +295,7 @@ def rule_model(rule, tokens):
 
 
 def rule_request(subject, rule, targets):
-    model = subject.lend(partial(rule_model, rule))
-    return subject.call("shifted_loss", model, targets, BOS, PAD)
+    return asked_loss(subject, partial(rule_model, rule), targets)
 
 
 def copies(tokens):
@@ -294,8 +330,8 @@ class TestShiftedLoss:
 
     @points(2, only_with="test_each_target_is_predicted_from_the_tokens_before_it")
     def test_a_model_that_copies_its_input_has_a_high_loss(self, subject, case):
-        def judge(loss, rule, targets):
-            loss, problem = as_a_number(loss)
+        def judge(answer, rule, targets):
+            loss, problem = as_a_number(answer[0])
             if problem or loss > 5:
                 return problem
             return (
@@ -314,8 +350,8 @@ class TestShiftedLoss:
             length = case.integer(4, 7)
             return counts_up, torch.arange(NUM_SPECIAL, NUM_SPECIAL + length).expand(2, -1)
 
-        def judge(loss, rule, targets):
-            loss, problem = as_a_number(loss)
+        def judge(answer, rule, targets):
+            loss, problem = as_a_number(answer[0])
             if problem or loss < 0.1:
                 return problem
             return (
@@ -569,14 +605,16 @@ def masking_inputs(case, share=0.6, kind=None):
         [[case.integer(0, vocab_size - 1) for _ in range(length)] for _ in range(batch)]
     )
     tokens[:, 0] = torch.arange(batch) % num_special
-    tokens[:, 1:4] = num_special  # the first word
+    tokens[:, 1:7] = num_special  # the first word
     choice, kinds, word = case.uniform(3, batch, length)
-    choice[:, :4] = 0.0
+    choice[:, :7] = 0.0
     if kind is not None:
         low, high = kind
         kinds = low + (high - low) * kinds
-    else:  # all three, whatever else is drawn
-        kinds[:, 1:4] = torch.tensor([0.4, 0.85, 0.95])
+    else:  # all three, and all boundaries, whatever else is drawn
+        choice[:, 6:7] = share
+        at = [0.4, 0.85, 0.95, 0.8, 0.9][: length - 1]
+        kinds[:, 1:6] = torch.tensor(at, dtype=torch.float64)
     mask_id = case.integer(0, num_special - 1)
     return tokens, choice, kinds, word, num_special, mask_id, vocab_size, share
 
@@ -584,6 +622,34 @@ def masking_inputs(case, share=0.6, kind=None):
 @handed_out
 def masking_oracle(tokens, choice, kind, word, num_special, mask_id, vocab_size, share=0.15):
     ...
+
+
+def why_masked(seen, tokens, choice, kind, word, num_special, mask_id, vocab_size, share, *, part):
+    """Say what decides about the first token whose input or label is wrong."""
+    given = tokens, choice, kind, word, num_special, mask_id, vocab_size, share
+    place = list(MASKED).index(part)
+    expected = masking_oracle(*given)
+    row, i = (seen[place] != expected[place]).nonzero()[0].tolist()
+    mine, right = (int(results[place][row, i]) for results in (seen, expected))
+    token, number = int(tokens[row, i]), vocab_size - num_special
+    said = f". For example, at [{row}, {i}] is {mine} and should be {right}: the token is"
+    if token < num_special:
+        return f"{said} {token}, which is special (below num_special = {num_special})"
+    chance = f"choice {choice[row, i]:.3g}, share {share:.3g}"
+    if expected[1][row, i] == -100:
+        return f"{said} {token}, which is not chosen ({chance})"
+    if part == "labels":
+        return f"{said} {token}, which is chosen ({chance}), so it is to be predicted"
+    how = (
+        "below 0.8, so it is masked"
+        if kind[row, i] < 0.8
+        else f"from 0.8 to below 0.9, and word {word[row, i]:.4g} times the {number} words from "
+        f"{num_special} to {vocab_size - 1} is {float(word[row, i] * number):.4g}, which selects "
+        f"number {right - num_special}, counted from 0"
+        if kind[row, i] < 0.9
+        else "0.9 or more, so it stays"
+    )
+    return f"{said} {token}, which is chosen ({chance}), and kind {kind[row, i]:.4g} is {how}"
 
 
 MASKED = {"inputs": "batch length", "labels": "batch length"}
@@ -622,7 +688,16 @@ class TestMaskedTokens:
         expect_inputs_unchanged(subject, case, "masked_tokens", masking_inputs)
 
     def compare(self, subject, case, inputs, parts):
-        expect_agrees(subject, case, "masked_tokens", inputs, masking_oracle, MASKED, compare=parts)
+        expect_agrees(
+            subject,
+            case,
+            "masked_tokens",
+            inputs,
+            masking_oracle,
+            MASKED,
+            compare=parts,
+            why=partial(why_masked, part=parts[0]),
+        )
 
 
 # 6.8 ------------------------------------------------------------------------------------------
@@ -700,6 +775,24 @@ def mask_oracle(length, prefix_lens):
     ...
 
 
+def why_allowed(masks, length, prefix_lens, compared="prefix"):
+    """Say of the first wrong entry of a mask whether it should be True, and why."""
+    place = list(MASKS).index(compared)
+    mine, right = masks[place], mask_oracle(length, prefix_lens)[place]
+    *sequence, query, key = (mine != right).nonzero()[0].tolist()
+    said = (
+        f". For example query {query} {'sees' if right[*sequence, query, key] else 'does not see'} "
+    )
+    if compared == "both_ways":
+        return f"{said}key {key}, because every token sees every token"
+    where = f"key {key}, which is {'after it' if key > query else 'not after it'}"
+    if not sequence:
+        return said + where
+    prefix = int(prefix_lens[sequence[0]])
+    inside = "inside" if key < prefix else "outside"
+    return f"{said}{where}, and {inside} the prefix of sequence {sequence[0]} ({prefix} tokens)"
+
+
 MASKS = {
     "both_ways": "length length",
     "causal": "length length",
@@ -771,7 +864,14 @@ class TestOneBlockThreeMasks:
     def compare_masks(self, subject, case, part):
         for _ in range(3):
             expect_agrees(
-                subject, case, "three_masks", mask_inputs, mask_oracle, MASKS, compare=[part]
+                subject,
+                case,
+                "three_masks",
+                mask_inputs,
+                mask_oracle,
+                MASKS,
+                compare=[part],
+                why=partial(why_allowed, compared=part),
             )
 
 
@@ -1082,12 +1182,12 @@ def tree_differs(what, seen, expected):
     return None
 
 
-def drawn_tree(case, tied=False):
+def drawn_tree(case, tied=False, layers=3):
     vocab_size, d_model = (
         case.size("vocab_size", 11, smallest=2),
         case.size("d_model", 4, smallest=2),
     )
-    d_ff, layers = case.size("d_ff", 6), case.size("layers", 3)
+    d_ff, layers = case.size("d_ff", 6), case.size("layers", layers)
     max_len = case.size("max_len", 13)
     tree = {
         "embedding": {
@@ -1109,10 +1209,10 @@ def drawn_tokens(case, *shape):
     return torch.tensor(tokens).reshape(shape)
 
 
-def tree_inputs(case, tied=False, batched=True):
+def tree_inputs(case, tied=False, batched=True, layers=3):
     batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
     shape = (batch, length) if batched else (length,)
-    return drawn_tree(case, tied), drawn_tokens(case, *shape)
+    return drawn_tree(case, tied, layers), drawn_tokens(case, *shape)
 
 
 def targets_inputs(case, tied=False, batched=True):
@@ -1200,7 +1300,9 @@ def nothing_changed(after, name, *args):
 class TestFunctionalGradients:
     @points(2)
     def test_the_logits_are_computed_from_the_parameter_tree(self, subject, case):
-        expect_agrees(subject, case, "functional_logits", tree_inputs, tree_logits_oracle, LOGITS)
+        for layers in (3, 12):  # as words, "10" and "11" come before "2"
+            inputs = partial(tree_inputs, layers=layers)
+            expect_agrees(subject, case, "functional_logits", inputs, tree_logits_oracle, LOGITS)
 
     @points(1)
     def test_without_an_unembedding_the_weights_are_tied(self, subject, case):

@@ -40,13 +40,21 @@ def merges_oracle(words, num_merges):
     ...
 
 
+def learned(words, num_merges):
+    return [best for best, _ in merges_oracle(words, num_merges)]
+
+
 def judge_merges(seen, words, num_merges):
     if not isinstance(seen, (list, tuple)) or any(len(pair) != 2 for pair in seen):
         return f"`byte_pairs` should return a list of pairs; it returned {describe(seen)}"
     expected = merges_oracle(words, num_merges)
-    for place, (pair, right) in enumerate(zip(seen, expected, strict=False)):
+    for place, (pair, (right, counts)) in enumerate(zip(seen, expected, strict=False)):
         if tuple(pair) != right:
-            return f"merge {place} is {tuple(pair)}, expected {right}"
+            times = dict(counts)
+            why = (
+                f"these are {times.get(tuple(pair), 0)} and {times[right]} times neighbours by then"
+            )
+            return f"merge {place} is {tuple(pair)}, expected {right}: {why}"
     if len(seen) != len(expected):
         return f"there are {len(seen)} merges, expected {len(expected)}"
     return None
@@ -176,7 +184,7 @@ class TestBytePairs:
         def inputs(case):
             return drawn_words(case), case.size("num_merges", 6)
 
-        expect_law(subject, case, "byte_pairs", inputs, judge_merges)
+        expect_law(subject, case, "byte_pairs", inputs, judge_merges, correct=learned)
 
     @points(1)
     def test_overlapping_pairs_are_not_counted_twice(self, subject, case):
@@ -186,7 +194,7 @@ class TestBytePairs:
             others = [y + z] * case.integer(often + 1, 2 * often - 1)
             return as_bytes([3 * x] * often + others), 1
 
-        expect_law(subject, case, "byte_pairs", inputs, judge_merges)
+        expect_law(subject, case, "byte_pairs", inputs, judge_merges, correct=learned)
 
     @points(1)
     def test_ties_go_to_the_alphabetically_first_pair(self, subject, case):
@@ -196,7 +204,7 @@ class TestBytePairs:
             words = [b + others[0], a + others[1], c + others[2]]
             return as_bytes(words * often), 2
 
-        expect_law(subject, case, "byte_pairs", inputs, judge_merges)
+        expect_law(subject, case, "byte_pairs", inputs, judge_merges, correct=learned)
 
     @points(1)
     def test_pairs_do_not_cross_word_boundaries(self, subject, case):
@@ -204,7 +212,7 @@ class TestBytePairs:
             first, last, *middle = letters(case, 3 + case.size("words", 4, smallest=3))
             return as_bytes(2 * [first + letter + last for letter in middle]), 2
 
-        expect_law(subject, case, "byte_pairs", inputs, judge_merges)
+        expect_law(subject, case, "byte_pairs", inputs, judge_merges, correct=learned)
 
     @points(1)
     def test_merging_stops_when_no_pair_is_left(self, subject, case):
@@ -212,7 +220,7 @@ class TestBytePairs:
             word = "".join(letters(case, 4))
             return as_bytes([word, word[:2], "".join(letters(case, 3))]), 20
 
-        expect_law(subject, case, "byte_pairs", inputs, judge_merges)
+        expect_law(subject, case, "byte_pairs", inputs, judge_merges, correct=learned)
 
     @points(1)
     def test_words_keep_the_space_before_them(self, subject, case):
@@ -221,7 +229,7 @@ class TestBytePairs:
             word = first + str(case.integer(10, 99))
             return (f"{word} {second}_{first}  {''.join(rest)}, ({first}!)\n\t{word} ",)
 
-        expect_law(subject, case, "split_words", inputs, judge_words)
+        expect_law(subject, case, "split_words", inputs, judge_words, correct=words_oracle)
 
     @points(2)
     def test_merges_are_applied_in_the_order_learned(self, subject, case):
@@ -234,16 +242,16 @@ class TestBytePairs:
             tail = b"".join([w, x, y, z][case.integer(0, 3)] for _ in range(6))
             return word + tail + 6 * (w + x) + 3 * w, merges
 
-        expect_law(subject, case, "apply_merges", inputs, judge_pieces)
+        expect_law(subject, case, "apply_merges", inputs, judge_pieces, correct=pieces_oracle)
 
     @points(1)
-    def test_encoding_does_not_merge_across_words(self, subject, case):
+    def test_encoding_merges_inside_words_only(self, subject, case):
         def inputs(case):
             x, y, z = as_bytes(letters(case, 3))
             merges = [(b" ", x), (x, b"!"), (y, b" "), (z, b" "), (b"!", y)]
             return (case.size("times", 3) * (y + b" " + x + b"!" + z + b" ")).decode(), merges
 
-        expect_law(subject, case, "encode", inputs, judge_ids)
+        expect_law(subject, case, "encode", inputs, judge_ids, correct=ids_oracle)
 
     @points(1)
     def test_special_tokens_get_their_own_ids_only_when_listed(self, subject, case):
@@ -257,8 +265,8 @@ class TestBytePairs:
             text, merges, special_tokens = inputs(case)
             return text, merges, special_tokens[:1]
 
-        expect_law(subject, case, "encode", inputs, judge_ids)
-        expect_law(subject, case, "encode", unlisted, judge_ids)
+        expect_law(subject, case, "encode", inputs, judge_ids, correct=ids_oracle)
+        expect_law(subject, case, "encode", unlisted, judge_ids, correct=ids_oracle)
 
     @points(1)
     def test_decoding_joins_the_bytes_of_all_tokens_first(self, subject, case):
@@ -266,7 +274,7 @@ class TestBytePairs:
             merges = drawn_merges(case)
             return ids_oracle(drawn_text(case), merges, SPECIAL_TOKENS), merges, SPECIAL_TOKENS
 
-        expect_law(subject, case, "decode", inputs, judge_text)
+        expect_law(subject, case, "decode", inputs, judge_text, correct=text_oracle)
 
     @points(1)
     def test_bytes_that_are_no_character_are_decoded_too(self, subject, case):
@@ -290,8 +298,8 @@ class TestBytePairs:
             text, *others = inputs(case)
             return ids_oracle(text, *others), *others
 
-        expect_law(subject, case, "encode", inputs, judge_ids)
-        expect_law(subject, case, "decode", ids, judge_text)
+        expect_law(subject, case, "encode", inputs, judge_ids, correct=ids_oracle)
+        expect_law(subject, case, "decode", ids, judge_text, correct=text_oracle)
 
 
 # 7.1 ------------------------------------------------------------------------------------------
@@ -660,6 +668,8 @@ def judge_clipped(seen, gradients, max_norm):
 def judge_norm(seen, gradients, max_norm):
     if problem := judge_form(seen, gradients):
         return problem
+    if isinstance(seen[1], torch.Tensor) and seen[1].dtype != gradients[0].dtype:
+        return f"norm has dtype {seen[1].dtype}, but the gradients have {gradients[0].dtype}"
     return differs("norm", seen[1], length_of(gradients), ROUNDING)
 
 
@@ -789,6 +799,12 @@ def with_a_part_that_is_ignored(case):
     return weight, [parts[0], (x, torch.full_like(targets, IGNORED)), parts[2]]
 
 
+@observing
+def product(weight, x):
+    """A model of one layer."""
+    return x @ weight
+
+
 @handed_out
 def big_batch(weight, parts):
     ...
@@ -887,6 +903,10 @@ class TestAccumulatedGradients:
 
         expect_accumulates(subject, case, with_a_part_that_is_ignored, judge)
 
+    @points(1, only_with="test_the_gradient_equals_that_of_the_full_batch")
+    def test_inputs_are_not_modified(self, subject, case):
+        expect_inputs_unchanged(subject, case, "accumulated_gradients", drawn_parts, [product])
+
 
 # 7.6 ------------------------------------------------------------------------------------------
 
@@ -966,6 +986,8 @@ def judge_master(seen, master, gradient, lr):
             return f"{label} has dtype {tensor.dtype}, expected {dtype}"
         if problem := differs(label, tensor, expected, digits):
             return problem
+    if problem := differs("weight", seen[1], seen[0].bfloat16(), 1e-3):
+        return f"{problem} (expected is the new master that you return, rounded to bfloat16)"
     return None
 
 

@@ -677,8 +677,10 @@ def tell(story, words, tokens):
     for row in tokens.tolist():
         beginning = "".join({words["a"]: "a", words["b"]: "b"}.get(token, "?") for token in row[1:])
         likely = {words[word]: share for word, share in story.get(beginning, {}).items()}
-        rest = (1 - sum(likely.values())) / (WORDS - len(likely))
-        rows.append([likely.get(token, rest) for token in range(WORDS)])
+        # All else shares the rest, not quite evenly: a tie may be broken in any way.
+        others = {token: 1 + 0.01 * token for token in range(WORDS) if token not in likely}
+        rest = (1 - sum(likely.values())) / sum(others.values())
+        rows.append([likely.get(token, rest * others.get(token, 0)) for token in range(WORDS)])
     return torch.tensor(rows, dtype=torch.float64).log()
 
 
@@ -827,8 +829,8 @@ VOCAB = 11
 
 def prompt_inputs(case, with_pad=False):
     """Prompts of different lengths, the longest in the middle; `pad` may be a token of theirs."""
-    pad = case.integer(0, 3)
-    short, middle, longest = sorted(case.shuffled(range(2, 9))[:3])
+    pad, most = case.integer(0, 3), case.size("longest", 8, smallest=4)
+    short, middle, longest = sorted(case.shuffled(range(2, most + 1))[:3])
     lengths = [middle, longest, short] if case.integer(0, 1) else [short, longest, middle]
     prompts = []
     for length in lengths:
@@ -842,6 +844,23 @@ def prompt_inputs(case, with_pad=False):
 @handed_out
 def padded_oracle(prompts, pad):
     ...
+
+
+def why_padded(results, prompts, pad, *, part):
+    """Say of the first wrong entry whether padding or a token of the prompt stands there."""
+    place = list(PADDED).index(part)
+    mine, right = results[place], padded_oracle(prompts, pad)[place]
+    row, column, *key = (mine != right).nonzero()[0].tolist()
+    missing = max(map(len, prompts)) - len(prompts[row])
+
+    def what(at):
+        return f"padding (column {at})" if at < missing else f"token {at - missing} of its prompt"
+
+    said = f". For example, in row {row}, of which {missing} columns are padding, {what(column)}"
+    if not key:
+        return f"{said} has {int(right[row, column])}, not {int(mine[row, column])}"
+    verb = "sees" if right[row, column, *key] else "does not see"
+    return f"{said} {verb} {'itself' if key[0] == column else what(key[0])}"
 
 
 PADDED = {
@@ -935,7 +954,14 @@ class TestLeftPadded:
     def compare(self, subject, case, part, inputs):
         for _ in range(3):
             expect_agrees(
-                subject, case, "left_padded", inputs, padded_oracle, PADDED, compare=[part]
+                subject,
+                case,
+                "left_padded",
+                inputs,
+                padded_oracle,
+                PADDED,
+                compare=[part],
+                why=partial(why_padded, part=part),
             )
 
 
@@ -1002,9 +1028,32 @@ def judge_speculation(answers, problems):
             return (
                 f"the drafted tokens are {drafted.tolist()}, target / draft is {', '.join(ratios)}, "
                 f"accept is {[round(a, 3) for a in accept.tolist()]} and u {u:.3f}: the result is "
-                f"{seen}, expected {expected}"
+                f"{seen}, expected {expected}. {why_tokens(*problem)}"
             )
     return None
+
+
+def why_tokens(target, draft, drafted, accept, u):
+    """Say how many drafted tokens are accepted, and how the last token is drawn."""
+
+    def row(numbers):
+        return f"[{', '.join(f'{n:.3f}' for n in numbers.tolist())}]"
+
+    *accepted, last = speculative_oracle(target, draft, drafted, accept, u)
+    at = len(accepted)
+    if at == len(drafted):
+        said, shares = "All drafted tokens are accepted (accept below target / draft)", target[at]
+        said += f", so one more is drawn from the last row of target, {row(shares)}"
+    else:
+        said = f"The token at {at} is rejected first (accept is not below target / draft)"
+        shares = (target[at] - draft[at]).clamp(min=0)
+        said += (
+            f", where target is {row(target[at])} and draft {row(draft[at])}. "
+            f"max(0, target - draft) is {row(shares)}; its sum, by which it is divided, is "
+            f"{float(shares.sum()):.3f}"
+        )
+    sums = (shares / shares.sum()).cumsum(dim=0)
+    return f"{said}. The cumulative sums are {row(sums)}, and {last} is the first one above u"
 
 
 def even_drafts(case):

@@ -131,12 +131,23 @@ def guesses(logits):
 
 
 def shares(tokens, maps):
-    """Say how much layer 1 gives to the place before, and layer 2 to what followed, on average."""
+    """Say how much layer 1 gives to the place before, and layer 2 to what followed.
+
+    Returns:
+        For each layer the share on average, and whether no other place ever gets more.
+
+    """
     found = []
-    for row, place, _ in asked_places(tokens):
-        first = tokens[row].tolist().index(tokens[row, place])
-        found.append([maps[0][row, first + 1, first], maps[1][row, place, first + 1]])
-    return torch.tensor(found).mean(dim=0).tolist()
+    for layer in range(2):
+        asked = []
+        for row, place, _ in asked_places(tokens):
+            first = tokens[row].tolist().index(tokens[row, place])
+            by, at = (first + 1, first) if layer == 0 else (place, first + 1)
+            others = maps[layer][row, by].where(torch.arange(maps[layer].shape[2]) != at, 0.0)
+            asked.append([maps[layer][row, by, at], others.max()])
+        share, most = torch.tensor(asked).T
+        found.append((float(share.mean()), bool((share > 1.01 * most).all())))
+    return found
 
 
 def induction_request(tokens, vocab_size, max_len, noted=None):
@@ -178,8 +189,29 @@ def judge_induction(tokens, noted, answer):
     return (
         f"{len(wrong)} of {len(places)} predictions are wrong. After {shown.replace('] … [', ', …, ')} "
         f"the model predicts {said}, but the first {sequence[-1]} was followed by {right}. On average, "
-        f"layer 1 gives {noted[0]:.2f} of its attention to the previous position, and layer 2 "
-        f"{noted[1]:.2f} to the position that followed the first time"
+        f"layer 1 gives {noted[0][0]:.2f} of its attention to the previous position, and layer 2 "
+        f"{noted[1][0]:.2f} to the position that followed the first time{what_to_change(noted)}"
+    )
+
+
+def what_to_change(noted):
+    """Say which matrices make a layer look elsewhere, or not at the right place alone."""
+    soft = [f"layer {n}" for n, (share, is_most) in enumerate(noted, 1) if is_most and share < 0.9]
+    if soft:
+        return (
+            f". In {' and '.join(soft)} the right position gets more than any other, but not nearly "
+            "all: its score must exceed the others by more, the more of them there are"
+        )
+    if noted[0][0] < 0.9:
+        return ". Look at query1 and key1 first: they decide where layer 1 looks"
+    if noted[1][0] < 0.9:
+        return (
+            ". So layer 1 looks at the right position: look at what value1 and output1 write into "
+            "`before`, and at query2 and key2, which should compare the current token with it"
+        )
+    return (
+        ". So both layers look at the right positions: look at value2 and output2, which should copy "
+        "the token there into `guess`"
     )
 
 

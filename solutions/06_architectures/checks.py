@@ -247,15 +247,15 @@ def loss_inputs(case, padded=True):
     return drawn_targets(case, padded), case.normal(VOCAB, VOCAB), case.normal(9, VOCAB)
 
 
+def noting(answer, heard, tokens):
+    heard.append(tokens.tolist())
+    return answer(tokens)
+
+
 def asked_loss(subject, answer, targets):
     """Ask for the loss of a model; also return what the model was called with."""
     heard = []
-
-    @observing
-    def model(tokens):
-        heard.append(tokens.tolist())
-        return answer(tokens)
-
+    model = observing(partial(noting, answer, heard))
     return subject.call("shifted_loss", subject.lend(model), targets, BOS, PAD), heard
 
 

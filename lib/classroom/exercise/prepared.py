@@ -327,7 +327,8 @@ class RecordedSubject:
             return self._inner.lend(function)
 
         def observed(*args: Any, **kwargs: Any) -> Any:
-            self._heard.append([number, args, kwargs])
+            # Counted from the last one, so that equal calls have equal answers.
+            self._heard.append([number - len(self._lent), args, kwargs])
             return function(*args, **kwargs)
 
         return self._inner.lend(observed)
@@ -372,7 +373,7 @@ class RecordedSubject:
         if self._inner is None:
             for number, args, kwargs in found["heard"]:
                 with contextlib.suppress(Exception):  # the mistake's call was wrong
-                    self._lent[number](*args, **kwargs)
+                    self._lent[len(self._lent) + number](*args, **kwargs)
         if "raised" in found:
             kind, *said = found["raised"]
             raise getattr(subject, kind)(*said)
