@@ -3,6 +3,7 @@
 Each page is opened once and seen in its looks; what was seen is kept, and the tests ask about it.
 """
 
+import contextlib
 import functools
 import http.server
 import threading
@@ -122,7 +123,8 @@ def address(site: Path) -> Iterator[str]:
         thread.join()
 
 
-def watch(page: Page, address: str) -> Visit:
+@contextlib.contextmanager
+def watched(page: Page, address: str) -> Iterator[Visit]:
     """Write down what a page asks for and says. This browser knows no other machine."""
     visit = Visit()
 
@@ -138,11 +140,15 @@ def watch(page: Page, address: str) -> Visit:
         if response.status >= 400:
             visit.missing.append(response.url)
 
-    page.on("request", asked)
-    page.on("console", heard)
-    page.on("pageerror", lambda error: visit.complaints.append(str(error)))
-    page.on("response", answered)
-    return visit
+    def failed(error) -> None:
+        visit.complaints.append(str(error))
+
+    told = {"request": asked, "console": heard, "pageerror": failed, "response": answered}
+    for event, what in told.items():
+        page.on(event, what)
+    yield visit
+    for event, what in told.items():
+        page.remove_listener(event, what)
 
 
 def settle(page: Page) -> None:
@@ -202,12 +208,11 @@ def answers(page: Page, quiz: Locator) -> Iterator[tuple[bool, str, str]]:
 
 @pytest.fixture(scope="module")
 def visits(browser: Browser, address: str) -> Callable[[str], Visit]:
-    context = browser.new_context()  # one for all, whose scripts and styles are fetched once
+    page = browser.new_page()  # one for all: each would start a process, and fetch scripts again
 
     @functools.cache
     def visit(name: str) -> Visit:
-        with context.new_page() as page:
-            result = watch(page, address)
+        with watched(page, address) as result:
             looks = looks_at(name)
             turn_to(page, looks[0])
             page.goto(f"{address}{name}.html")
