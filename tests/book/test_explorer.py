@@ -65,8 +65,8 @@ def weights_of(model: DecoderOnly, tokens: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture
-def opened(context, tmp_path):
-    return partial(open_page, context, tmp_path)
+def opened(context, tab, tmp_path):
+    return partial(open_page, context, tab, tmp_path)
 
 
 @pytest.fixture(scope="module")
