@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, Page
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -73,3 +73,8 @@ def context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
     yield new
     for each in opened:
         each.close()
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Page:
+    return browser.new_page()

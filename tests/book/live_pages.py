@@ -38,11 +38,17 @@ def written(shown: list[Figure], theme: str = "light") -> str:
     )
 
 
-def open_page(context, folder: Path, *shown: Figure, theme: str = "light", **options) -> Page:
-    """Open figures in a browser; no script may complain, and nothing else may be asked for."""
+def open_page(
+    context, tab: Page, folder: Path, *shown: Figure, theme: str = "light", **options
+) -> Page:
+    """Open figures in a browser; no script may complain, and nothing else may be asked for.
+
+    A page without options opens in the tab that all tests share: a new one starts a process.
+    """
     path = folder / "page.html"
     path.write_text(written(list(shown), theme), encoding="utf-8")
-    page = context(**options).new_page()
+    page = context(**options).new_page() if options else tab
+    page.mouse.move(0, 0)
     complaints, asked = [], []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda message: complaints.append(message.text))

@@ -3,6 +3,7 @@
 Each page is opened once and seen in its looks; what was seen is kept, and the tests ask about it.
 """
 
+import contextlib
 import functools
 import http.server
 import threading
@@ -122,7 +123,8 @@ def address(site: Path) -> Iterator[str]:
         thread.join()
 
 
-def watch(page: Page, address: str) -> Visit:
+@contextlib.contextmanager
+def watched(page: Page, address: str) -> Iterator[Visit]:
     """Write down what a page asks for and says. This browser knows no other machine."""
     visit = Visit()
 
@@ -138,11 +140,15 @@ def watch(page: Page, address: str) -> Visit:
         if response.status >= 400:
             visit.missing.append(response.url)
 
-    page.on("request", asked)
-    page.on("console", heard)
-    page.on("pageerror", lambda error: visit.complaints.append(str(error)))
-    page.on("response", answered)
-    return visit
+    def failed(error) -> None:
+        visit.complaints.append(str(error))
+
+    told = {"request": asked, "console": heard, "pageerror": failed, "response": answered}
+    for event, what in told.items():
+        page.on(event, what)
+    yield visit
+    for event, what in told.items():
+        page.remove_listener(event, what)
 
 
 def settle(page: Page) -> None:
@@ -202,12 +208,11 @@ def answers(page: Page, quiz: Locator) -> Iterator[tuple[bool, str, str]]:
 
 @pytest.fixture(scope="module")
 def visits(browser: Browser, address: str) -> Callable[[str], Visit]:
-    context = browser.new_context()  # one for all, whose scripts and styles are fetched once
+    page = browser.new_page()  # one for all: each would start a process, and fetch scripts again
 
     @functools.cache
     def visit(name: str) -> Visit:
-        with context.new_page() as page:
-            result = watch(page, address)
+        with watched(page, address) as result:
             looks = looks_at(name)
             turn_to(page, looks[0])
             page.goto(f"{address}{name}.html")
@@ -298,35 +303,39 @@ class TestPagesOfEvenNumber(OnEachPage):
         return visits(request.param)
 
 
-@pytest.mark.parametrize("width", [700, 1000, 1199, 1200, 1600])
-def test_a_note_stands_in_the_margin_where_there_is_one(context, address, width):
-    page = context(viewport={"width": width, "height": 900}).new_page()
-    page.goto(f"{address}01_attention.html")
-    settle(page)
-    note = page.get_by_role("note").first
-    text = note.locator("xpath=following-sibling::p[1]").bounding_box()
-    place = note.bounding_box()
-    assert text is not None
-    assert place is not None
-    is_beside = place["x"] >= text["x"] + text["width"]
-    assert is_beside == (width >= 1200)
-    assert place["x"] + place["width"] <= width
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+@pytest.fixture(scope="module")
+def attention(browser: Browser, address: str) -> Iterator[Page]:
+    """A page that several tests look at; none of them changes what another one sees."""
+    with browser.new_page() as page:
+        page.goto(f"{address}01_attention.html")
+        settle(page)
+        yield page
 
 
-@pytest.mark.parametrize("direction", [1, -1])
-def test_the_list_of_sections_marks_the_one_that_is_read_and_keeps_it_in_sight(
-    context, address, direction
-):
-    page = context(viewport={"width": 1280, "height": 600}).new_page()
-    page.goto(f"{address}01_attention.html")
-    settle(page)
-    links = page.locator(".page-toc a.nav-link")
-    sections = [link.get_attribute("href") for link in links.all()][::direction]
-    marked = page.locator(".page-toc a.nav-link.active")
-    for section in sections[:-1:2]:
+def test_a_note_stands_in_the_margin_where_there_is_one(attention):
+    note = attention.get_by_role("note").first
+    for width in (700, 1000, 1199, 1200, 1600):
+        attention.set_viewport_size({"width": width, "height": 900})
+        settle(attention)
+        text = note.locator("xpath=following-sibling::p[1]").bounding_box()
+        place = note.bounding_box()
+        assert text is not None
+        assert place is not None
+        is_beside = place["x"] >= text["x"] + text["width"]
+        assert is_beside == (width >= 1200)
+        assert place["x"] + place["width"] <= width
+        assert attention.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_list_of_sections_marks_the_one_that_is_read_and_keeps_it_in_sight(attention):
+    attention.set_viewport_size({"width": 1280, "height": 600})
+    settle(attention)
+    links = attention.locator(".page-toc a.nav-link")
+    sections = [link.get_attribute("href") for link in links.all()]
+    marked = attention.locator(".page-toc a.nav-link.active")
+    for section in (*sections[:-1:2], *sections[:0:-2]):
         jump = "(place) => scrollTo(0, place.getBoundingClientRect().top + scrollY - 20)"
-        page.locator(section).evaluate(jump)
+        attention.locator(section).evaluate(jump)
         expect(marked).to_have_attribute("href", section)
         expect(marked).to_have_count(1)
         expect(marked).to_be_in_viewport()
@@ -345,14 +354,13 @@ def test_a_formula_is_followed_by_its_full_stop_on_the_same_line(context, addres
         assert set(tied.evaluate_all(lines)) == {1}
 
 
-@pytest.mark.parametrize(("width", "length"), [(1280, 90), (1366, 100), (1600, 100)])
-def test_a_line_of_code_is_seen_whole_between_the_two_lists(context, address, width, length):
-    page = context(viewport={"width": width, "height": 900}).new_page()
-    page.goto(f"{address}01_attention.html")
-    settle(page)
-    code = page.locator(".cell_input pre").first
-    code.evaluate("(pre, length) => { pre.textContent = '0'.repeat(length) }", length)
-    assert code.evaluate("(pre) => pre.scrollWidth - pre.clientWidth") <= 0
+def test_a_line_of_code_is_seen_whole_between_the_two_lists(attention):
+    code = attention.locator(".cell_input pre").first
+    for width, length in ((1280, 90), (1366, 100), (1600, 100)):
+        attention.set_viewport_size({"width": width, "height": 900})
+        settle(attention)
+        code.evaluate("(pre, length) => { pre.textContent = '0'.repeat(length) }", length)
+        assert code.evaluate("(pre) => pre.scrollWidth - pre.clientWidth") <= 0
 
 
 def test_faint_text_and_a_link_that_looks_like_its_neighbours_are_seen(context, address):
@@ -370,11 +378,8 @@ def test_faint_text_and_a_link_that_looks_like_its_neighbours_are_seen(context, 
     assert [one.split(":")[0] for one in found] == ["image-alt", *OF_COLOURS]
 
 
-def test_an_undefined_macro_is_seen_as_an_error(context, address):
-    page = context().new_page()
-    page.goto(f"{address}notation.html")
-    settle(page)
-    page.evaluate(
+def test_an_undefined_macro_is_seen_as_an_error(attention):
+    attention.evaluate(
         """() => {
           const formula = document.createElement("p");
           formula.className = "math";
@@ -383,14 +388,11 @@ def test_an_undefined_macro_is_seen_as_an_error(context, address):
           return MathJax.typesetPromise([formula]);
         }"""
     )
-    assert len(page.evaluate(LOOK_AT_THE_PAGE)["broken_formulas"]) == 1
+    assert len(attention.evaluate(LOOK_AT_THE_PAGE)["broken_formulas"]) == 1
 
 
-def test_a_quiz_asks_for_an_answer_before_it_checks_one(context, address):
-    page = context().new_page()
-    page.goto(f"{address}01_attention.html")
-    settle(page)
-    quiz = quizzes(page)[0]
+def test_a_quiz_asks_for_an_answer_before_it_checks_one(attention):
+    quiz = quizzes(attention)[0]
     quiz.get_by_role("button", name="Check").click()
     assert quiz.get_by_role("status").inner_text() == "Choose an answer first."
 
@@ -406,17 +408,10 @@ def test_without_scripts_a_page_can_be_read_and_no_button_is_dead(context, addre
         assert sum(image.is_visible() for image in figure.locator("img").all()) == 1
 
 
-def test_the_search_finds_the_chapter_on_scaled_dot_product_attention(context, address):
-    page = context().new_page()
-    page.goto(f"{address}search.html?q=scaled+dot-product+attention")
-    page.locator("#search-results ul.search li a").first.wait_for()
-    found = [link.get_attribute("href") for link in page.locator("#search-results li a").all()]
-    assert any("01_attention.html" in link for link in found)
-
-
-@pytest.mark.parametrize(
-    ("words", "page", "place"),
-    [
+def test_the_search_finds_chapters_names_and_formulas(context, address):
+    opened = context().new_page()
+    for words, page, place in (
+        ("scaled dot-product attention", "01_attention.html", None),  # wherever
         ("scaled_dot_product_attention", "reference/attention.html", 1),
         ("scaled_dot_product", "reference/attention.html", 3),
         ("RMSNorm", "reference/layers.html", 2),
@@ -427,16 +422,13 @@ def test_the_search_finds_the_chapter_on_scaled_dot_product_attention(context, a
         ("cross-entropy", "glossary.html#term-cross-entropy", 1),
         ("nucleus", "08_generation.html", 3),
         ("classroom grade", "reference/commands.html", 3),
-    ],
-)
-def test_the_search_finds_names_and_formulas(context, address, words, page, place):
-    opened = context().new_page()
-    opened.goto(f"{address}search.html?q={words.replace(' ', '+')}")
-    opened.locator("#search-results ul.search li a").first.wait_for()
-    opened.get_by_text("Search finished").wait_for()
-    links = opened.locator("#search-results ul.search > li > a").all()
-    found = [str(link.get_attribute("href")) for link in links]
-    assert any(page in link for link in found[:place]), found
+    ):
+        opened.goto(f"{address}search.html?q={words.replace(' ', '+')}")
+        opened.locator("#search-results ul.search li a").first.wait_for()
+        opened.get_by_text("Search finished").wait_for()
+        links = opened.locator("#search-results ul.search > li > a").all()
+        found = [str(link.get_attribute("href")) for link in links]
+        assert any(page in link for link in found[:place]), (words, found)
 
 
 def test_the_search_shows_text_of_the_page_and_the_meaning_of_a_word(context, address):

@@ -10,7 +10,7 @@ import plotstyle
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
-from books import AXE, LOOKS, PHONE
+from books import AXE, DESK, LOOKS, PHONE
 from bs4 import BeautifulSoup
 from live import caching, masking, positions, sampling
 from live_pages import STATIC, THEMES, choose, open_page, says, scripts
@@ -103,8 +103,8 @@ FIGURES = {
 
 
 @pytest.fixture
-def opened(context, tmp_path):
-    return partial(open_page, context, tmp_path)
+def opened(context, tab, tmp_path):
+    return partial(open_page, context, tab, tmp_path)
 
 
 # --- masks ---------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def test_a_figure_says_the_same_with_and_without_its_script(opened, kind):
 
 
 def test_nothing_is_announced_before_a_slider_rests(opened):
-    page = opened(FIGURES["sampling"]())
+    page = opened(FIGURES["sampling"](), viewport=DESK)  # in a tab with a clock of its own
     page.clock.install(time=0)
     page.clock.pause_at(1000)  # or it goes on by itself, beyond a rest if the machine is busy
     is_busy = page.locator(".live-says[aria-busy=true]")

@@ -15,7 +15,7 @@ from classroom.author.release import release
 from classroom.student.work import notebooks_of, prepare
 
 ROOT = Path(__file__).parents[3]
-BROUGHT = {"beautifulsoup4", "filelock", "jinja2", "pygments"}
+BROUGHT = {"beautifulsoup4", "filelock", "jinja2", "jsonschema", "pygments"}
 """What both lists need: JupyterLab, IPython and torch bring it."""
 REFUSING = """\
 import sys
