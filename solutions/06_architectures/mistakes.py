@@ -164,6 +164,12 @@ LossWithoutGradient = Loss.but("ignore_index=pad)", "ignore_index=pad).item()")
 """The loss is a Python number (.item()): it cannot be used for training, because no gradient flows
 through it. Return the tensor, and convert it to a number where you print it."""
 
+ReshapedNotTransposed = Loss.but(
+    "logits.transpose(1, 2)", "logits.reshape(len(logits), logits.shape[-1], -1)"
+)
+"""The logits are reshaped, which mixes positions and vocabulary: exchange these two axes with
+transpose."""
+
 NotShifted = Loss.but("first = …\nlogits = …", "logits = model(targets)")
 """The model sees the very tokens that it should predict: shift its input right by one position,
 with bos in front."""
@@ -465,6 +471,10 @@ NeverStops = Greedy.but("if done.all():\n    break", "")
 ContinuesAfterEos = Greedy.but("newest[done] = pad", "")
 """A sequence that has ended is continued; it must get pad from then on, whatever the model
 predicts."""
+
+OnePadOnly = Greedy.but("newest[done] = pad", "newest[written[:, -1] == eos] = pad")
+"""Only the token right after eos becomes pad, and then the sequence goes on: remember which
+sequences have ended."""
 
 StopsWithTheFirst = Greedy.but("all()", "any()")
 """Generation stops as soon as one sequence has ended; the others have not."""
@@ -1043,6 +1053,22 @@ ResidualFromTheNormOutput = Swapped.but("return x", "return read")
 NormForgotten = Swapped.but("read = …", "read = x")
 """The queries come from the stream without a norm; in a pre-norm block, the stream is normalised
 first."""
+
+UnbiasedVariance = Swapped.but(
+    "read = …",
+    "mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True)\n"
+    'read = (x - mean) / (variance + 1e-5).sqrt() * weights["gain"] + weights["bias"]',
+)
+"""The norm divides by the unbiased deviation, torch's default; layer normalisation divides the sum of
+squares by d_model, not by d_model - 1 (unbiased=False)."""
+
+UnbiasedDeviation = Swapped.but(
+    "read = …",
+    "mean, deviation = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)\n"
+    'read = (x - mean) / (deviation + 1e-5) * weights["gain"] + weights["bias"]',
+)
+"""The norm divides by torch's default deviation, with d_model - 1 in it; layer normalisation divides
+the sum of squares by d_model, and adds its epsilon under the root."""
 
 NormAfterTheSum = Swapped.but(
     "read = …\nquery = …", 'query = split(x @ weights["query.weight"].T + weights["query.bias"])'

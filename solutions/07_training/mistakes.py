@@ -110,6 +110,9 @@ neighbours; count inside each word."""
 EachWordCountedOnce = BytePairs.but("word in words", "word in set(words)")
 """A word that occurs several times is counted once; count every occurrence."""
 
+PairsCountedOncePerWord = BytePairs.but("len(word) - len(joined(word, pair))", "1")
+"""A pair is counted once in each word; count it as often as it can be merged there."""
+
 PairsNeverRecounted = BytePairs.but(
     "spelled, merges = …\nreturn merges",
     """
@@ -399,6 +402,9 @@ NoBiasCorrection = AdamW.but("size = (mean_square / (1 - beta2**step)).sqrt() + 
 """The bias correction is missing. The averages start at zero and are too small: divide each by 1 -
 beta**step."""
 
+SquaresCorrectedWithBeta1 = AdamW.but("beta2**step", "beta1**step")
+"""The bias correction of the squares uses beta1; each average is corrected with its own beta."""
+
 CorrectionCountsFromZero = AdamW.but("beta2**step", "beta2 ** (step - 1)").but(
     "beta1**step", "beta1 ** (step - 1)"
 )
@@ -527,6 +533,10 @@ FinalAsFraction = Rate.but(
 fraction of the peak. Here `final` is itself a rate: go from `peak` to `final`, and stay there after
 the last step."""
 
+IntegerDivision = Rate.but("(step - warmup_steps) / (total", "(step - warmup_steps) // (total")
+"""The progress is an integer division, so it stays at 0, and the rate at the peak, until the last
+step: divide with /."""
+
 PiForgotten = Rate.but("math.pi * progress", "progress")
 """The cosine is of the progress alone, so the angle ends at 1: half a period is pi."""
 
@@ -643,6 +653,12 @@ FrozenParametersDropped = Clip.but(
 """Frozen parameters are omitted from the list, so every later gradient goes to the wrong parameter:
 keep None in its place."""
 
+FrozenParametersDroppedBelowTheMaximum = Clip.but(
+    "factor = …",
+    "if norm <= max_norm:\n    return [g for g in gradients if g is not None], norm\nfactor = max_norm / norm",
+)
+"""If nothing needs clipping, frozen parameters are omitted from the list: keep None in its place."""
+
 CrashesOnNone = Clip.but(" for g in gradients if g is not None", " for g in gradients").but(
     "g if g is None else g * factor", "g * factor"
 )
@@ -697,6 +713,19 @@ NeverDivided = Accumulated.but("count = …", "").but(
 )
 """The losses are summed and never divided: the mean loss divides by the number of targets that
 count."""
+
+MeansWeightedBySequences = Accumulated.but(
+    "count = …", "count = sum(len(targets) for _, targets in parts)"
+).but(
+    "part = …",
+    "part = F.cross_entropy(logits, targets, ignore_index=-100) * len(targets) / count",
+)
+"""The means of the parts are weighted by their numbers of sequences; weight them by their numbers of
+targets that count, or add sums and divide once."""
+
+TokenZeroNotCounted = Accumulated.but("targets != -100", "targets > 0")
+"""Targets of token 0 are in the sum but not in the number by which it is divided: count what is not
+-100."""
 
 GradientLeftOnTheWeight = Accumulated.but(
     "weight.clone().requires_grad_()", "weight.requires_grad_()"
@@ -930,6 +959,12 @@ forward pass."""
 BackwardLikeForward = Cost.but("6 * matrices + 12", "4 * matrices + 8")
 """The backward pass is counted as much as the forward pass; it costs twice as much, a product for
 the gradient of each factor."""
+
+LogitsWithoutBackward = Cost.but(
+    "return 6 * matrices", "return 6 * matrices - 4 * d_model * vocab_size"
+)
+"""The product that gives the logits is counted without its backward pass, which costs twice as much
+again."""
 
 MultiplyAddCountedOnce = Cost.but("6 * matrices + 12", "3 * matrices + 6")
 """A multiplication and the addition after it are counted as one operation; they are two."""
