@@ -310,7 +310,8 @@ def loss_judge(answer, targets, table, places):
         return problem
     expected = shifted_oracle(targets, table, places)
     problem = differs("the loss", loss, expected)
-    return problem and f"{problem}. {why_loss(answer[1], targets, float(expected))}"
+    stop = "" if problem and problem.endswith("?") else "."
+    return problem and f"{problem}{stop} {why_loss(answer[1], targets, float(expected))}"
 
 
 def why_loss(heard, targets, expected):

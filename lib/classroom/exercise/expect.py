@@ -154,8 +154,10 @@ class CheckFailed(AssertionError):
         if len(self.mistakes) == 1:
             mistake = self.mistakes[0]
             return f"This is the mistake “{mistake.title}”: {mistake.explanation}"
-        either = "; or ".join(f"“{m.title}”: {m.explanation}" for m in self.mistakes)
-        return f"This is one of {len(self.mistakes)} mistakes that look alike here: {either}"
+        either = [f"“{m.title}”: {m.explanation.removesuffix('.')}" for m in self.mistakes]
+        return (
+            f"This is one of {len(either)} mistakes that look alike here: {'; or '.join(either)}."
+        )
 
     def __str__(self) -> str:
         return "\n".join(part for part in (self.problem, self.diagnosis, self.example) if part)
@@ -218,7 +220,8 @@ def expect_agrees(
             given = dict(zip(names_of(judge, oracle, len(args)), args, strict=True))
             more = returns[label].split(), case.asked, given
             if label in compared and (problem := differs(label, s, e, tolerance, *more)):
-                return problem + (why(returned, *args) if why else "")
+                reason = why(returned, *args) if why else ""
+                return problem + reason.removeprefix("." if problem.endswith("?") else "")
             if tolerance is None and (problem := loses_precision(label, s, args)):
                 return problem
         return None
