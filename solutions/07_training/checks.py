@@ -175,7 +175,7 @@ def drawn_words(case):
     (*alphabet, y, z), longest = letters(case, 5), case.size("longest", 9, smallest=2)
     words = [
         "".join(alphabet[case.integer(0, 2)] for _ in range(case.integer(min(4, longest), longest)))
-        for _ in range(case.size("words", 9, smallest=1))
+        for _ in range(case.size("words", 10, smallest=1))
     ]
     return as_bytes([*words, *words[:2], *[y + z] * 3 * len(words)])
 
