@@ -374,7 +374,9 @@ TooSmallOutputsPass = CheckHull.but(
 """Outputs that are too small get past: test the lower end as well, on values that are all far above
 0 (around 10, say), where weights that sum to less than 1 take the output out of the hull."""
 
-NegativeWeightsGetPast = CheckHull.but("query = 2 …", "query = torch.randn(5, 4, generator=generator)").but(
+NegativeWeightsGetPast = CheckHull.but(
+    "query = 2 …", "query = torch.randn(5, 4, generator=generator)"
+).but(
     "value = …\nassert (output <= …",
     "value = torch.full((7, 6), 3.0)\n"
     "assert torch.allclose(attention(query, key, value), torch.tensor(3.0), atol=1e-4)",
