@@ -732,12 +732,12 @@ NothingAsserted = CheckSoftmax.but(
 """No wrong softmax fails this test: assert something, on scores for which a wrong softmax gives
 different weights, such as rows that lie 1000 apart."""
 
-OnlyTheSumTested = CheckSoftmax.but("40 * scores, ", "").but(
+WrongWeightsThatSumToOne = CheckSoftmax.but("40 * scores, ", "").but(
     "assert …",
     "total = softmax(scores, dim).sum(dim)\nassert alike(total, torch.ones_like(total))",
 )
-"""Only the sums are tested, and many wrong weights sum to 1: compare the weights with known
-ones."""
+"""Weights get past that sum to 1 and are wrong: compare each weight with a known one, and not only
+in rows where one weight is 1 and the others are 0."""
 
 OnlyOneDimensionTested = CheckSoftmax.but(
     "for …\n    assert …", "assert alike(softmax(scores, -1), torch.softmax(scores, -1))"
@@ -748,13 +748,13 @@ OnlyHarmlessScores = CheckSoftmax.but("scores = torch.cat(…", "")
 """All scores are so near 0 that nothing overflows and nothing is clamped: try scores around 1000
 and around -1000 too."""
 
-NanGetsPast = CheckSoftmax.but(
+OverflowGetsPast = CheckSoftmax.but(
     "assert …",
     "difference = (softmax(scores, dim) - torch.softmax(scores, dim)).abs()\n"
     "assert not (difference > 1e-4).any()",
 )
-"""NaN > tolerance is False, so a softmax full of NaN passes: test whether every difference is
-small, not whether one is large."""
+"""An overflow gets past. Either no exponential overflows (add scores around 1000 and -1000), or NaN
+passes: NaN > tolerance is False, so test whether every difference is small, not if one is large."""
 
 NoToleranceForRounding = (
     CheckSoftmax.but("return bool(…", "return bool((seen == expected).all())")
