@@ -206,6 +206,10 @@ ScaledByQueryLength = Attention.but("query.shape[-1]", "query.shape[-2]")
 """The scale uses the number of queries, which comes before d_head: axis 2 if heads have an axis of
 their own, 1 if not. The last axis is -1 either way."""
 
+ScaledByNumberOfHeads = Attention.but("query.shape[-1]", "query.shape[1]")
+"""The scale uses axis 1, in (batch, heads, q_len, d_head) the number of heads. The last axis is -1,
+whatever comes before it."""
+
 ScaledAfterSoftmax = Attention.but(
     "(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1",
     "(-2, -1)).softmax(dim=-1) / math.sqrt(query.shape[-1]",
