@@ -126,6 +126,17 @@ class NanForAFullyMaskedRow(Softmax):
         return ((scores - largest).exp().sum(dim=dim, keepdim=True).log() + largest).squeeze(dim)
 
 
+NoShiftBesideAMaskedRow = Softmax.but(
+    "exponentials = …\nreturn …",
+    "largest = scores.amax(dim=dim, keepdim=True)\n"
+    "shift = torch.zeros_like(largest) if largest.isneginf().any() else largest\n"
+    "exponentials = (scores - shift).exp()\n"
+    "total = exponentials.sum(dim=dim, keepdim=True)\n"
+    "return exponentials / total.masked_fill(total == 0, 1.0)",
+)
+"""A single row of minus infinities switches off the shift of all rows, so rows around 1000 overflow
+beside it: shift by 0 in that row only (torch.where), and each other row by its largest score."""
+
 UniformWeightsForAMaskedRow = Softmax.but(
     "exponentials = …\nreturn …", "return torch.softmax(scores.clamp(min=-1e9), dim)"
 )
@@ -201,6 +212,13 @@ class PositionsCompete(CrossEntropy):
         index = targets.masked_fill(~counted, 0).unsqueeze(-1)
         losses = -logits.log_softmax(dim=1).gather(-1, index).squeeze(-1) * counted
         return losses.sum(dim=1) / counted.sum(dim=1).clamp(min=1)
+
+
+EveryAxisSqueezed = PositionsCompete.but("softmax(dim=1)", "softmax(dim=-1)", times=2).but(
+    ".squeeze(-1)", ".squeeze()", times=2
+)
+"""`squeeze()` without an axis removes every axis of size 1: the length, too, if each sequence is one
+token. Name the axis: `squeeze(-1)`."""
 
 
 class TargetsOverwritten(CrossEntropy):
@@ -406,6 +424,12 @@ LastPairLost = Bigram.but(
     "pair_counts(documents, vocab_size) +", "pair_counts([d[:-1] for d in documents], vocab_size) +"
 )
 """The last pair of each document is missing: n tokens make n - 1 pairs."""
+
+DocumentsOfTwoTokensLeftOut = Bigram.but(
+    "for document in documents:", "for document in (d for d in documents if len(d) > 2):"
+).but("in documents])", "in documents if len(d) > 2])")
+"""Documents of two tokens are left out, but each has one pair: only a document of one token has
+none."""
 
 LogarithmForgotten = Bigram.but(
     "(counts / counts.sum(dim=1, keepdim=True)).log()", "counts / counts.sum(dim=1, keepdim=True)"
@@ -708,12 +732,12 @@ NothingAsserted = CheckSoftmax.but(
 """No wrong softmax fails this test: assert something, on scores for which a wrong softmax gives
 different weights, such as rows that lie 1000 apart."""
 
-OnlyTheSumTested = CheckSoftmax.but("40 * scores, ", "").but(
+WrongWeightsThatSumToOne = CheckSoftmax.but("40 * scores, ", "").but(
     "assert …",
     "total = softmax(scores, dim).sum(dim)\nassert alike(total, torch.ones_like(total))",
 )
-"""Only the sums are tested, and many wrong weights sum to 1: compare the weights with known
-ones."""
+"""Weights get past that sum to 1 and are wrong: compare each weight with a known one, and not only
+in rows where one weight is 1 and the others are 0."""
 
 OnlyOneDimensionTested = CheckSoftmax.but(
     "for …\n    assert …", "assert alike(softmax(scores, -1), torch.softmax(scores, -1))"
@@ -721,16 +745,16 @@ OnlyOneDimensionTested = CheckSoftmax.but(
 """Only one dimension is tested, so a softmax that ignores the argument goes unnoticed."""
 
 OnlyHarmlessScores = CheckSoftmax.but("scores = torch.cat(…", "")
-"""All scores are between -3 and 3, where nothing overflows and nothing is clamped: try scores
-around 1000 and around -1000 too."""
+"""All scores are so near 0 that nothing overflows and nothing is clamped: try scores around 1000
+and around -1000 too."""
 
-NanGetsPast = CheckSoftmax.but(
+OverflowGetsPast = CheckSoftmax.but(
     "assert …",
     "difference = (softmax(scores, dim) - torch.softmax(scores, dim)).abs()\n"
     "assert not (difference > 1e-4).any()",
 )
-"""NaN > tolerance is False, so a softmax full of NaN passes: test whether every difference is
-small, not whether one is large."""
+"""An overflow gets past. Either no exponential overflows (add scores around 1000 and -1000), or NaN
+passes: NaN > tolerance is False, so test whether every difference is small, not if one is large."""
 
 NoToleranceForRounding = (
     CheckSoftmax.but("return bool(…", "return bool((seen == expected).all())")

@@ -24,6 +24,14 @@ DistanceNotSquared = Kernel.but(
 ).but("-squared", "-distance")
 """A Gaussian depends on the square of the distance, not on the distance."""
 
+MeanOfSquares = Kernel.but("sum(dim=-1)", "mean(dim=-1)")
+"""The squared differences are averaged over the features; the squared distance is their sum, not
+divided by d_head."""
+
+AlsoScaledByTheRoot = Kernel.but("(2 * bandwidth**2)", "(2 * bandwidth**2 * query.size(-1) ** 0.5)")
+"""The exponent is also divided by the square root of d_head: here it is the squared distance over
+twice the squared bandwidth, and nothing else."""
+
 FactorTwoForgotten = Kernel.but("(2 * bandwidth**2)", "bandwidth**2")
 """The exponent of a Gaussian is the squared distance over twice the squared bandwidth."""
 
@@ -94,6 +102,10 @@ TemperatureClamped = Lookup.but(
 )
 """At temperature 0 a small temperature is used, so keys that match nearly as well still get weight:
 in the limit, the best key takes all of it."""
+
+LowTemperatureTakenForZero = Lookup.but("temperature == 0", "temperature < 0.01")
+"""A low temperature is treated like 0. At 0.001, keys whose scores differ by about that much
+still share the weight: only at 0 itself does the best key take all of it."""
 
 WorstMatchWins = Lookup.but("argmax", "argmin")
 """At temperature 0 the key with the smallest score is taken instead of the largest."""
@@ -167,7 +179,15 @@ NoScale = Attention.but("(-2, -1) / math.sqrt(query.shape[-1])", "(-2, -1)")
 """The scores are never divided by the square root of d_head."""
 
 DividedByWidth = Attention.but("math.sqrt(query.shape[-1])", "query.shape[-1]")
-"""The scores are divided by d_head itself: the square root is missing."""
+"""The scores are divided by d_head itself: divide by its square root, and only once."""
+
+DividedByHalfAndWidth = Attention.but("/ math.sqrt(query.shape[-1])", "/ query.shape[-1] ** 1 / 2")
+"""The scores are divided by d_head and by 2: `s / d ** 1 / 2` means (s / d) / 2, and the square
+root is `d ** 0.5`."""
+
+DividedByHalfTheWidth = Attention.but("math.sqrt(query.shape[-1])", "(query.shape[-1] / 2)")
+"""The scores are divided by half of d_head: `d ** 1 / 2` means (d ** 1) / 2, and the square root is
+`d ** 0.5`."""
 
 ScaledByModelWidth = Attention.but(
     "weights = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1)",
@@ -181,6 +201,14 @@ ScaledByValueWidth = Attention.but("query.shape", "value.shape")
 
 ScaledByLength = Attention.but("query.shape[-1]", "key.shape[-2]")
 """The scale uses the number of keys; scores grow with the width of a key."""
+
+ScaledByQueryLength = Attention.but("query.shape[-1]", "query.shape[-2]")
+"""The scale uses the number of queries, which comes before d_head: axis 2 if heads have an axis of
+their own, 1 if not. The last axis is -1 either way."""
+
+ScaledByNumberOfHeads = Attention.but("query.shape[-1]", "query.shape[1]")
+"""The scale uses axis 1, in (batch, heads, q_len, d_head) the number of heads. The last axis is -1,
+whatever comes before it."""
 
 ScaledAfterSoftmax = Attention.but(
     "(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1",
@@ -350,17 +378,20 @@ TooSmallOutputsPass = CheckHull.but(
 """Outputs that are too small get past: test the lower end as well, on values that are all far above
 0 (around 10, say), where weights that sum to less than 1 take the output out of the hull."""
 
-AllValuesEqual = CheckHull.but("query = 2 …", "query = torch.randn(5, 4, generator=generator)").but(
+NegativeWeightsGetPast = CheckHull.but(
+    "query = 2 …", "query = torch.randn(5, 4, generator=generator)"
+).but(
     "value = …\nassert (output <= …",
     "value = torch.full((7, 6), 3.0)\n"
     "assert torch.allclose(attention(query, key, value), torch.tensor(3.0), atol=1e-4)",
 )
-"""With all values equal, weights that sum to 1 look correct even if some are negative."""
+"""Negative weights get past: they take an output out of the hull only if the values differ, and
+seldom if few queries are tried or their weights are nearly even. Take more and longer queries."""
 
 
-class MatrixOnlyScales(CheckHull):
-    """The map only multiplies all features by one positive number, which commutes even with
-    clamping at zero: take a matrix that mixes features."""
+class ClampingCommutes(CheckHull):
+    """Clamping at 0 commutes with your map, too: so it does if values and map have no negative
+    numbers, or if the map only scales. Draw values and a matrix with entries of both signs."""
 
     def check_convex_hull(attention):
         generator = torch.Generator().manual_seed(2)
@@ -480,20 +511,29 @@ LeftAsPublished = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]").but(
 """Nothing has changed: the softmax still uses the unscaled scores."""
 
 SecondBugLeft = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]")
-"""The scaled scores are now used, but they are divided by the width itself: the square root is
-missing."""
+"""The scaled scores are now used, but they are divided by d_head itself: divide by its square
+root, and only once."""
+
+DividedByHalfAndWidth = Mended.but("/ math.sqrt(key.shape[-1])", "/ key.shape[-1] ** 1 / 2")
+"""The scores are divided by d_head and by 2: `s / d ** 1 / 2` means (s / d) / 2, and the square
+root is `d ** 0.5`."""
+
+DividedByHalfTheWidth = Mended.but("math.sqrt(key.shape[-1])", "(key.shape[-1] / 2)")
+"""The scores are divided by half of d_head: `d ** 1 / 2` means (d ** 1) / 2, and the square root is
+`d ** 0.5`."""
 
 ScaledAfterwards = Mended.but(
     "scaled = …\nweights = …", "weights = scores.softmax(dim=-1) / math.sqrt(key.shape[-1])"
 )
 """The weights are scaled instead of the scores: they no longer sum to 1."""
 
-ScaledTwice = (
+ScaledThreeTimes = (
     Mended.but("scores = …", "root = math.sqrt(key.shape[-1])")
     .but("scaled = …", "scores = (query / root) @ (key / root).transpose(-2, -1) / root")
     .but("scaled.softmax", "scores.softmax")
 )
-"""Query and key are both divided by the square root of d_head, so the scores are scaled twice."""
+"""The scores are divided three times by the square root of d_head, as when queries, keys and their
+products are all divided by it: divide once."""
 
 WidthOfTheValues = Mended.but(
     "scores = …\nweights = …",

@@ -65,6 +65,8 @@ _AGAIN = 5
 _MOST_TOGETHER = 8
 # Relative to the largest number: correct implementations differ by less, because of rounding.
 _ROUNDING = 1e-3
+# Relative to the largest number: what a test that is fair to rounding cannot see.
+_TOO_SMALL = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -554,6 +556,7 @@ def expect_test_judges(
     right: Implementations,
     wrong: Implementations,
     must_catch: str,
+    why: Callable[[Sequence[Tensor]], str] = lambda expected: "",
 ) -> None:
     """Expect a test that the student wrote to catch a bug and to accept correct implementations.
 
@@ -569,6 +572,8 @@ def expect_test_judges(
         right: Correct implementations, by a description.
         wrong: Wrong implementations, by a description.
         must_catch: The description of the wrong one that this check is about.
+        why: Takes the correct results on the inputs that the test chooses, each as a row of
+            numbers; says why they do not show this bug, or nothing.
 
     Raises:
         CheckFailed: If the bug passes the test, or if a correct implementation does not.
@@ -593,7 +598,8 @@ def expect_test_judges(
     if description not in changing:
         with contextlib.suppress(Exception):  # what is found out beside the verdict
             accepted = [d for d in right if verdicts[d] is None]
-            problem += _on_its_inputs(subject, name, lent, description, list(right), accepted)
+            given = lent, description, list(right), accepted
+            problem += _on_its_inputs(subject, name, *given, why)
     if description in changing:
         problem += (
             ". Your test is not deterministic: called again on the same function, it gives the "
@@ -744,6 +750,7 @@ def _on_its_inputs(
     judged: str,
     right: Sequence[str],
     accepted: Sequence[str],
+    why: Callable[[Sequence[Tensor]], str],
 ) -> str:
     """Say how an implementation differs from correct ones on the inputs that a test chooses.
 
@@ -779,7 +786,7 @@ def _on_its_inputs(
     if all(map(close, seen, expected)):
         return (
             ". On the inputs of your test it returns what a correct one returns, up to rounding: "
-            "choose inputs for which this bug changes the result"
+            + (why(expected) or "choose inputs for which this bug changes the result")
         )
     agreed = [
         torch.stack([(theirs[d][n] - e).abs() for d in right]).amax(0) <= _ROUNDING * largest
@@ -790,10 +797,12 @@ def _on_its_inputs(
         return ". On the inputs of your test it gives NaN or infinity, and no assertion fails"
     if not gap:
         return ""
+    advice = "choose inputs for which this bug changes more"
+    if gap > _TOO_SMALL * largest:
+        advice = f"compare all of them, more closely, or {advice}"
     return (
         f". On the inputs of your test its results are off by up to {number(gap)} (the largest "
-        f"correct one is {number(largest)}), and no assertion fails: compare all of them, more "
-        "closely, or choose inputs for which this bug changes more"
+        f"correct one is {number(largest)}), and no assertion fails: {why(expected) or advice}"
     )
 
 

@@ -520,9 +520,9 @@ def good(mean):
     assert abs(float(mean(numbers)) - 4) < 1e-4, "not the mean"
 
 
-def judged(test, bug, mistakes=(), case=None, right=RIGHT, wrong=WRONG):
+def judged(test, bug, mistakes=(), case=None, right=RIGHT, wrong=WRONG, **more):
     subject = LocalSubject({"f": test})
-    expect_test_judges(subject, case or Case("seed", mistakes), "f", right, wrong, bug)
+    expect_test_judges(subject, case or Case("seed", mistakes), "f", right, wrong, bug, **more)
 
 
 def test_a_test_that_catches_the_bug_and_lets_right_ones_pass_is_good():
@@ -574,9 +574,9 @@ def test_a_false_alarm_earns_nothing_and_is_quoted():
         )
 
 
-def said_of(test, bug="the first", right=RIGHT):
+def said_of(test, bug="the first", **more):
     with pytest.raises(CheckFailed) as raised:
-        judged(test, bug, right=right)
+        judged(test, bug, **more)
     return raised.value.problem
 
 
@@ -597,6 +597,22 @@ def test_a_bug_that_gets_past_is_compared_with_right_ones_on_the_inputs_of_the_t
     right = {**RIGHT, "the middle for two": lambda x: x.median() if len(x) == 2 else x.mean()}
     assert "off by" not in said_of(undefined, right=right)
     assert "never calls the function" in said_of(lambda mean: None)
+
+
+def test_who_could_not_see_a_bug_more_closely_is_told_why_or_to_choose_other_inputs():
+    def nearly_equal(mean):
+        assert abs(mean(torch.tensor([1.0, 1 + 1e-5]).double()) - 1) < 1e-3
+
+    def apart(mean):
+        assert abs(mean(torch.tensor([1.0, 1.1])) - 1) < 1
+
+    def why(means):
+        return "all are about 1" if max(float(m) for m in means) < 1.01 else ""
+
+    assert said_of(nearly_equal).endswith("fails: choose inputs for which this bug changes more")
+    assert "more closely" in said_of(apart)
+    assert said_of(nearly_equal, why=why).endswith("and no assertion fails: all are about 1")
+    assert "more closely" in said_of(apart, why=why)
 
 
 def test_what_is_right_up_to_rounding_is_told_by_how_much():
