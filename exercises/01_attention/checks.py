@@ -27,8 +27,9 @@ def output_oracle(query, key, value):
 
 
 def attention_inputs(case):
-    batch, q_len, k_len = case.size("batch", 2), case.size("q_len", 5), case.size("k_len", 7)
-    d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
+    # The root of d_head is neither half of it nor a root of another size.
+    batch, q_len, k_len = case.size("batch", 2), case.size("q_len", 4), case.size("k_len", 7)
+    d_head, d_value = case.size("d_head", 5), case.size("d_value", 6)
     query = case.normal(batch, q_len, d_head, std=1.5)
     return query, case.normal(batch, k_len, d_head), case.normal(batch, k_len, d_value)
 
@@ -96,8 +97,12 @@ def lookup_oracle(query, key, value, temperature):
 
 
 def some_queries_short(case):
-    """Draw a query, key and value; the scores of the first two queries lie close together."""
+    """Draw a query, key and value; the scores of the first two queries lie close together.
+
+    No two keys are equal, not even when they are rounded.
+    """
     query, key, value = attention_inputs(case)
+    key[..., 0] += 0.35 * torch.arange(key.shape[1])
     shrink = torch.tensor([1e-3 if i < 2 else 1.0 for i in range(query.shape[1])])
     return query * shrink[:, None].double(), key, value
 
@@ -221,8 +226,8 @@ def attention_oracle(query, key, value):
 
 def head_inputs(case):
     batch, heads = case.size("batch", 2), case.size("heads", 3)
-    q_len, k_len = case.size("q_len", 5), case.size("k_len", 7)
-    d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
+    q_len, k_len = case.size("q_len", 4), case.size("k_len", 7)
+    d_head, d_value = case.size("d_head", 5), case.size("d_value", 6)
     return (
         case.normal(batch, heads, q_len, d_head, std=1.5),
         case.normal(batch, heads, k_len, d_head),
