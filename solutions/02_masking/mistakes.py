@@ -258,6 +258,16 @@ ExponentialsByHand = Masked.but("weights = …", "shares = scores.exp().masked_f
 """The exponentials are taken of unshifted scores: for low scores they are all 0, for high ones
 infinite. Use softmax, which subtracts the largest score first."""
 
+MaskedScoresOverflow = Masked.but(
+    "weights = …\nreturn …",
+    "top = scores.masked_fill(~mask, -math.inf).amax(dim=-1, keepdim=True)\n"
+    "shares = (scores - top.masked_fill(top == -math.inf, 0.0)).exp() * mask\n"
+    "total = shares.sum(dim=-1, keepdim=True)\n"
+    "return shares / total.masked_fill(total == 0, 1.0)",
+)
+"""Masked scores are exponentiated, too, and the result is multiplied by 0: exp of a high score is
+infinite, and infinity times 0 is NaN. Replace masked scores before exp."""
+
 MinusTwenty = Masked.but("torch.finfo(scores.dtype).min", "-20.0").but(
     "weights.masked_fill(~mask, 0.0)", "weights * mask.any(dim=-1, keepdim=True)"
 )
