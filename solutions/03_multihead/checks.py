@@ -14,8 +14,9 @@ from torch.utils.flop_counter import bmm_flop, mm_flop
 
 from classroom.calls.lending import Refused
 from classroom.exercise.comparing import describe, differs, wrong_form
-from classroom.exercise.diagnosis import asking
+from classroom.exercise.diagnosis import answering_alike, asking, asks_for
 from classroom.exercise.expect import (
+    CheckFailed,
     exercise,
     expect_agrees,
     expect_answer,
@@ -45,8 +46,9 @@ def with_equal_sizes(inputs, *axes, is_shared=True):
 
     def draw(case):
         size = case.size(" = ".join(axes), 3, smallest=2)
-        case.sizes = {**case.sizes, **dict.fromkeys(axes, size)}
+        others, case.sizes = case.sizes, {**case.sizes, **dict.fromkeys(axes, size)}
         *args, mask = inputs(case)
+        case.sizes = others
         return *args, mask[0] if is_shared else mask
 
     return draw
@@ -279,7 +281,15 @@ class TestMultiHeadAttention:
 
     @points(1)
     def test_a_mask_per_sequence_works_when_batch_equals_num_heads(self, subject, case):
-        self.compare(subject, case, with_equal_sizes(own_mask_inputs, *ALIKE, is_shared=False))
+        try:
+            self.compare(subject, case, with_equal_sizes(own_mask_inputs, *ALIKE, is_shared=False))
+        except CheckFailed as failed:
+            if not failed.mistakes:
+                raise
+            # With different sizes it shows which of two is made.
+            request = asks_for("MultiHeadAttention", own_mask_inputs(case.fresh(3)))
+            alike = answering_alike([request], subject, failed.mistakes)
+            raise CheckFailed(failed.problem, alike, failed.example) from None
 
     def compare(self, subject, case, inputs):
         expect_agrees(subject, case, "MultiHeadAttention", inputs, layer_oracle, LAYER)

@@ -275,6 +275,12 @@ MaskDecidedByItsSizes = MultiHead.but(
 """A mask is taken for one per sequence if its first size equals the batch, but q_len may equal it,
 too: the number of its axes decides, and `mask.unsqueeze(-3)` suits both."""
 
+MaskSharedByItsSizes = MultiHead.but(
+    "mask.unsqueeze(-3)", "(mask if len(mask) == x.shape[1] else mask.unsqueeze(-3))"
+)
+"""A mask is taken for one of all sequences if its first size equals q_len, but the batch may equal
+it, too: the number of its axes decides, and `mask.unsqueeze(-3)` suits both."""
+
 
 # 3.6 ------------------------------------------------------------------------------------------
 class Circuits(Correct, exercise="head_circuits"):
