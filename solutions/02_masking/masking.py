@@ -600,7 +600,7 @@ def mended_maps(
 #
 # At the end `mixed / total` is the average. When a block contains a higher score, `total` and `mixed` were computed relative to a maximum that is no longer the maximum. By which factor must they be multiplied?
 #
-# Write `update`, which adds one block. Masked keys have the score $-\infty$. Then write the loop over blocks: compute the scores of one block at a time, scaled by $1/\sqrt{d_{\text{head}}}$ and masked. The output of a query that may attend to nothing is 0. The checks compare numbers; the last cell of this notebook measures whether you ever hold all scores at once.
+# Write `update`, which adds one block. Masked keys have the score $-\infty$. Then write the loop over blocks: compute the scores of one block at a time, scaled by $1/\sqrt{d_{\text{head}}}$ and masked. The output of a query that may attend to nothing is 0. The checks compare numbers and no gradients, since real implementations compute those by a backward pass of their own, also in blocks; the last cell of this notebook measures whether you ever hold all scores at once.
 #
 # *Before you code:* while all keys of a query so far are masked, `highest` is $-\infty$. What is `torch.exp(highest - highest)` then? And is the last block always full?
 #
@@ -698,7 +698,7 @@ for device, dtype in [("cpu", torch.float32), ("meta", torch.float32), ("cpu", t
         print(f"{device} {dtype}: {str(error).splitlines()[0]}")
 
 # %% [markdown]
-# Write the corrected function. It computes the same numbers on any device and in any floating-point dtype, and returns a tensor with the device and dtype of its inputs. The queries are the last of the positions; a query may attend to at most `window` keys, and `fade`, a number, says how fast scores fall with distance.
+# Write the corrected function. It computes the same numbers, up to rounding, on any device and in any floating-point dtype, however long the sequence, and returns a tensor with the device and dtype of its inputs. The queries are the last of the positions; a query may attend to at most `window` keys, and `fade`, a number, says how fast scores fall with distance.
 #
 # *Before you code:* which lines create a new tensor? On which device should each be, and in which dtype?
 #

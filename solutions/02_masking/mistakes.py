@@ -258,6 +258,16 @@ ExponentialsByHand = Masked.but("weights = …", "shares = scores.exp().masked_f
 """The exponentials are taken of unshifted scores: for low scores they are all 0, for high ones
 infinite. Use softmax, which subtracts the largest score first."""
 
+MaskedScoresOverflow = Masked.but(
+    "weights = …\nreturn …",
+    "top = scores.masked_fill(~mask, -math.inf).amax(dim=-1, keepdim=True)\n"
+    "shares = (scores - top.masked_fill(top == -math.inf, 0.0)).exp() * mask\n"
+    "total = shares.sum(dim=-1, keepdim=True)\n"
+    "return shares / total.masked_fill(total == 0, 1.0)",
+)
+"""Masked scores are exponentiated, too, and the result is multiplied by 0: exp of a high score is
+infinite, and infinity times 0 is NaN. Replace masked scores before exp."""
+
 MinusTwenty = Masked.but("torch.finfo(scores.dtype).min", "-20.0").but(
     "weights.masked_fill(~mask, 0.0)", "weights * mask.any(dim=-1, keepdim=True)"
 )
@@ -550,12 +560,13 @@ AmountOfPaddingNeverChanges = CheckPadding.but(
 """The contents of the padding change, but not its amount: positions that are counted from the
 padded end go unnoticed."""
 
-NoPaddingAnywhere = (
+NoPaddingWhereCompared = (
     CheckPadding.but("x[:1, :5], torch.tensor([5])", "x[:1], torch.tensor([9])")
     .but("tensor([5, 7, 8])", "tensor([9, 9, 9])")
     .but("together[:1], torch.tensor([5])", "together[:1], torch.tensor([9])")
 )
-"""All sequences have the full length, so there is no padding: use different lengths."""
+"""No sequence that is compared has padding, in either call: compare one that is shorter than the
+batch, with and without its padding."""
 
 
 # 2.11 -----------------------------------------------------------------------------------------
@@ -847,6 +858,12 @@ class Window(Correct, exercise="mended_device"):
 PositionsOnTheCpu = Window.but("k_len, device=query.device)", "k_len)")
 """The positions are created on the CPU, wherever the inputs are: torch.arange needs a device,
 too."""
+
+PositionsRounded = Window.but(
+    "k_len, device=query.device)", "k_len, device=query.device, dtype=query.dtype)"
+)
+"""The positions have the dtype of the inputs, and bfloat16 rounds integers above 256, so distances
+are wrong in a long sequence: compute with integers, and convert the result."""
 
 MaskOnTheCpu = Window.but("device=query.device, dtype=query.dtype", "dtype=query.dtype")
 """The mask has the dtype of the inputs, but is created on the CPU, wherever they are."""

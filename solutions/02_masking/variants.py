@@ -622,7 +622,7 @@ class OnesOfTheScores(Variant, exercise="mended_device"):
         first = key.shape[1] - query.shape[1]
         ones = torch.ones_like(scores, dtype=torch.bool)
         near = ones.tril(first) & ones.triu(first - window + 1)
-        distance = ones.to(scores.dtype).cumsum(1) - ones.to(scores.dtype).cumsum(2) + first
+        distance = (ones.cumsum(1) - ones.cumsum(2) + first).to(scores.dtype)
         scores = torch.where(near, scores - fade * distance, -math.inf)
         return scores.softmax(dim=-1) @ value
 

@@ -269,6 +269,18 @@ MaskTiled = MultiHead.but(
 """The masks of the sequences are repeated as (0, 1, 0, 1), but on the shared axis the sequences are
 ordered as (0, 0, 1, 1): all heads of a sequence need the mask of that sequence."""
 
+MaskDecidedByItsSizes = MultiHead.but(
+    "mask.unsqueeze(-3)", "(mask.unsqueeze(1) if len(mask) == len(x) else mask)"
+)
+"""A mask is taken for one per sequence if its first size equals the batch, but q_len may equal it,
+too: the number of its axes decides, and `mask.unsqueeze(-3)` suits both."""
+
+MaskSharedByItsSizes = MultiHead.but(
+    "mask.unsqueeze(-3)", "(mask if len(mask) == x.shape[1] else mask.unsqueeze(-3))"
+)
+"""A mask is taken for one of all sequences if its first size equals q_len, but the batch may equal
+it, too: the number of its axes decides, and `mask.unsqueeze(-3)` suits both."""
+
 
 # 3.6 ------------------------------------------------------------------------------------------
 class Circuits(Correct, exercise="head_circuits"):
@@ -896,6 +908,12 @@ LatentMaskWithoutHeads = Latent.but("~mask.unsqueeze(-3)", "~mask")
 """The mask has no axis for the heads, so its axis of sequences is aligned with the heads of the
 scores: insert an axis of size 1."""
 
+LatentMaskDecidedByItsSizes = Latent.but(
+    "mask.unsqueeze(-3)", "(mask.unsqueeze(1) if len(mask) == len(x) else mask)"
+)
+"""A mask is taken for one per sequence if its first size equals the batch, but the length may equal
+it, too: the number of its axes decides, and `mask.unsqueeze(-3)` suits both."""
+
 LatentMaskAfterSoftmax = Latent.but(
     "if mask is not None:…\nreturn …",
     "weights = scores.softmax(dim=-1)\n"
@@ -936,6 +954,11 @@ RotatedKeyCountedForEachHead = Latent.but(
     "(d_latent + d_rotary)", "(d_latent + num_heads * d_rotary)"
 )
 """A rotated key is counted for each head; all heads share one."""
+
+RotatedKeyCountedOnce = Latent.but(
+    "num_layers * (d_latent + d_rotary)", "num_layers * d_latent + d_rotary"
+)
+"""The rotated key is counted once for the whole model; every layer caches one of its own."""
 
 RotatedKeyNotCounted = Latent.but("(d_latent + d_rotary)", "d_latent")
 """The rotated key is left out: it is not made from the latent, so it is cached too."""

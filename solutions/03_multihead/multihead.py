@@ -678,8 +678,8 @@ def convolution_as_heads(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the convolution of x with the kernel, and the weights of the heads that compute it.
 
-    Shapes: x (batch, length, d_in), kernel (width, d_in, d_out), kernel[0] for the token itself;
-    returns (batch, length, d_out) and (width, length, length).
+    Shapes: x (batch, length, d_in), kernel (width, d_in, d_out), kernel[0] for the token itself,
+    width may be larger than length; returns (batch, length, d_out) and (width, length, length).
     """
     ### BEGIN SOLUTION
     length = x.shape[1]

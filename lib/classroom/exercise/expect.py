@@ -473,14 +473,21 @@ def wrong_after_another(subject: Subject, calls: Sequence[Call]) -> tuple[str, s
                 with contextlib.suppress(StudentError):
                     subject.call(first.name, *first.args)
                 if problem := call.problem(subject):
-                    found.append((later, problem))
+                    found.append((later, f"{_lacking(first, call)}In that call: {problem}"))
     if not found:
         return None
     later, problem = min(found, key=lambda each: each[0])
     return calls[later].seed, (
         f"`{calls[0].name}` is correct in its first call, but wrong after another one with "
-        f"other inputs: it keeps state between calls. In that call: {problem}"
+        f"other inputs: it keeps state between calls. {problem}"
     )
+
+
+def _lacking(earlier: Call, call: Call) -> str:
+    """Say which arguments a call lacks that an earlier one had, such as a mask."""
+    places = itertools.zip_longest(earlier.labels, earlier.args, call.args)
+    names = [f"`{name}`" for name, had, has in places if had is not None and has is None]
+    return f"The earlier call had {' and '.join(names)}, this one has none. " if names else ""
 
 
 _NAN_GRADIENT = (

@@ -909,3 +909,24 @@ def test_what_a_call_keeps_is_found_with_the_inputs_of_two_checks_whichever_come
     slow = [replace(call, is_quick=False) for call in calls]
     assert wrong_after_another(subject, slow) is None
     assert wrong_after_another(subject, [*slow[:3], calls[3]])[0] == "seed 3"
+
+
+def test_a_kept_argument_is_named_that_only_the_earlier_call_had(forked):
+    class Keeping:
+        mask = 1.0
+
+        def __call__(self, x, mask=None):
+            self.mask = self.mask if mask is None else mask
+            return x * self.mask
+
+    subject, memory = forked(Keeping()), {}
+
+    def masked(case):
+        return *inputs(case)[:1], case.uniform(1)
+
+    for seed, given in (("a", lambda case: inputs(case)[:1]), ("b", masked)):
+        case = Case(seed, memory=memory)
+        expected = lambda x, mask=None: x if mask is None else x * mask  # noqa: E731
+        expect_agrees(subject, case, "f", given, expected, {"product": "rows width"})
+    _, problem = wrong_after_another(subject, memory[CALLS]["f"])
+    assert "calls. The earlier call had `mask`, this one has none. In that call: product" in problem
