@@ -12,8 +12,9 @@ import torch.nn.functional as F
 
 from classroom.calls.lending import Refused
 from classroom.exercise.comparing import describe, differs, wrong_form
-from classroom.exercise.diagnosis import asking
+from classroom.exercise.diagnosis import answering_alike, asking, asks_for
 from classroom.exercise.expect import (
+    CheckFailed,
     exercise,
     expect_agrees,
     expect_answer,
@@ -33,6 +34,22 @@ def random_mask(case, *shape):
     allowed[..., queries, (queries + 1) % k_len] = False
     allowed[..., queries, queries % k_len] = True
     return allowed
+
+
+def with_equal_sizes(inputs, *axes, is_shared=True):
+    """Draw inputs of which these sizes are equal, so that no size tells what the mask belongs to.
+
+    A mask that is shared is that of the first sequence, with one axis fewer.
+    """
+
+    def draw(case):
+        size = case.size(" = ".join(axes), 3, smallest=2)
+        others, case.sizes = case.sizes, {**case.sizes, **dict.fromkeys(axes, size)}
+        *args, mask = inputs(case)
+        case.sizes = others
+        return *args, mask[0] if is_shared else mask
+
+    return draw
 
 
 # 3.1 ------------------------------------------------------------------------------------------
@@ -77,7 +94,9 @@ class TestSelfAttentionHead:
 
     @points(2)
     def test_masked_keys_have_no_effect(self, subject, case):
-        expect_agrees(subject, case, "SelfAttentionHead", masked_head_inputs, head_oracle, HEAD)
+        shared = with_equal_sizes(masked_head_inputs, "batch", "length")
+        for inputs in (masked_head_inputs, shared):
+            expect_agrees(subject, case, "SelfAttentionHead", inputs, head_oracle, HEAD)
 
     @points(1)
     def test_gradients_flow_back_to_the_inputs(self, subject, case):
@@ -135,7 +154,9 @@ class TestLoopOfHeads:
 
     @points(2)
     def test_the_mask_applies_to_every_head(self, subject, case):
-        expect_agrees(subject, case, "loop_of_heads", masked_loop_inputs, loop_oracle, MODEL)
+        shared = with_equal_sizes(masked_loop_inputs, "batch", "length", "heads")
+        for inputs in (masked_loop_inputs, shared):
+            expect_agrees(subject, case, "loop_of_heads", inputs, loop_oracle, MODEL)
 
     @points(1, only_with="test_the_mask_applies_to_every_head")
     def test_inputs_are_not_modified(self, subject, case):
@@ -157,17 +178,23 @@ def layer_weights(case, d_model):
     return weights
 
 
-def layer_inputs(case, batch=None):
+def layer_inputs(case):
     heads, d_head = case.size("heads", 3, smallest=2), case.size("d_head", 4)
     d_model, q_len = heads * d_head, case.size("q_len", 5)
-    batch = case.size("batch", 2) if batch is None else batch(heads)
     settings = {"d_model": d_model, "num_heads": heads}
-    return settings, layer_weights(case, d_model), case.normal(batch, q_len, d_model)
+    x = case.normal(case.size("batch", 2), q_len, d_model)
+    return settings, layer_weights(case, d_model), x
 
 
-def cross_inputs(case, batch=None):
-    settings, weights, x = layer_inputs(case, batch)
+def cross_inputs(case):
+    settings, weights, x = layer_inputs(case)
     return settings, weights, x, case.normal(len(x), case.size("k_len", 7), x.shape[2])
+
+
+def own_mask_inputs(case):
+    settings, weights, x, context = cross_inputs(case)
+    mask = random_mask(case, len(x), x.shape[1], context.shape[1])
+    return settings, weights, x, context, mask
 
 
 exec(packed(__file__, 0), globals())
@@ -179,6 +206,7 @@ def layer_oracle(settings, weights, x, context=None, mask=None):
 
 
 LAYER = {"output": "batch q_len d_model"}
+ALIKE = ("batch", "heads", "q_len")  # with which of them a mask begins
 
 
 @exercise(
@@ -195,11 +223,11 @@ LAYER = {"output": "batch q_len d_model"}
 class TestMultiHeadAttention:
     @points(3)
     def test_the_output_equals_that_of_a_loop_over_heads(self, subject, case):
-        expect_agrees(subject, case, "MultiHeadAttention", layer_inputs, layer_oracle, LAYER)
+        self.compare(subject, case, layer_inputs)
 
     @points(2)
     def test_keys_and_values_come_from_a_context_of_another_length(self, subject, case):
-        expect_agrees(subject, case, "MultiHeadAttention", cross_inputs, layer_oracle, LAYER)
+        self.compare(subject, case, cross_inputs)
 
     @points(1)
     def test_one_mask_applies_to_all_sequences_and_heads(self, subject, case):
@@ -208,22 +236,26 @@ class TestMultiHeadAttention:
             mask = random_mask(case, x.shape[1], context.shape[1])
             return settings, weights, x, context, mask
 
-        expect_agrees(subject, case, "MultiHeadAttention", inputs, layer_oracle, LAYER)
+        self.compare(subject, case, inputs)
+        self.compare(subject, case, with_equal_sizes(own_mask_inputs, *ALIKE))
 
     @points(1)
     def test_a_mask_per_sequence_applies_to_all_of_its_heads(self, subject, case):
-        self.compare_with_own_masks(subject, case, batch=None)
+        self.compare(subject, case, own_mask_inputs)
 
     @points(1)
     def test_a_mask_per_sequence_works_when_batch_equals_num_heads(self, subject, case):
-        self.compare_with_own_masks(subject, case, batch=lambda heads: heads)
+        try:
+            self.compare(subject, case, with_equal_sizes(own_mask_inputs, *ALIKE, is_shared=False))
+        except CheckFailed as failed:
+            if not failed.mistakes:
+                raise
+            # With different sizes it shows which of two is made.
+            request = asks_for("MultiHeadAttention", own_mask_inputs(case.fresh(3)))
+            alike = answering_alike([request], subject, failed.mistakes)
+            raise CheckFailed(failed.problem, alike, failed.example) from None
 
-    def compare_with_own_masks(self, subject, case, batch):
-        def inputs(case):
-            settings, weights, x, context = cross_inputs(case, batch)
-            mask = random_mask(case, len(x), x.shape[1], context.shape[1])
-            return settings, weights, x, context, mask
-
+    def compare(self, subject, case, inputs):
         expect_agrees(subject, case, "MultiHeadAttention", inputs, layer_oracle, LAYER)
 
 
@@ -527,7 +559,7 @@ class TestCountAttention:
 
     @points(1)
     def test_the_operation_count_of_the_projections_matches_torch(self, subject, case):
-        self.compare(subject, case, "maps")
+        self.compare(subject, case, "projections")
 
     @points(2)
     def test_the_operation_count_of_the_products_matches_torch(self, subject, case):
@@ -548,7 +580,7 @@ class TestCountAttention:
             lengths = case.integer(2, 20), case.integer(21, 40)
             return case.integer(2, 6), *lengths, *layer_sizes(case)
 
-        returns = {"maps": "", "products": ""}
+        returns = {"projections": "", "products": ""}
         expect_agrees(
             subject, case, "attention_flops", inputs, flops_oracle, returns, compare=[part]
         )
@@ -674,8 +706,12 @@ def toeplitz_oracle(kernel, length):
     ...
 
 
-def convolution_inputs(case):
-    batch, length, width = case.size("batch", 2), case.size("length", 5), case.size("width", 3)
+def convolution_inputs(case, length=5, width=3):
+    batch, length, width = (
+        case.size("batch", 2),
+        case.size("length", length),
+        case.size("width", width),
+    )
     d_in, d_out = case.size("d_in", 4), case.size("d_out", 6)
     return case.normal(batch, length, d_in), case.normal(width, d_in, d_out)
 
@@ -716,6 +752,8 @@ class TestConvolutionAsHeads:
             return case.normal(width), case.size("length", 3, smallest=2)
 
         self.compare_weights(subject, case, inputs)
+        longer = partial(convolution_inputs, length=3, width=7)
+        self.compare(subject, case, ["output", "weights"], longer)
 
     @points(2)
     def test_one_head_for_each_step_back_gives_a_convolution(self, subject, case):
@@ -729,12 +767,12 @@ class TestConvolutionAsHeads:
         returns = {"weights": "length length"}
         expect_agrees(subject, case, "toeplitz_weights", inputs, toeplitz_oracle, returns)
 
-    def compare(self, subject, case, parts):
+    def compare(self, subject, case, parts, inputs=convolution_inputs):
         expect_agrees(
             subject,
             case,
             "convolution_as_heads",
-            convolution_inputs,
+            inputs,
             convolution_oracle,
             CONVOLVED,
             compare=parts,
@@ -841,8 +879,9 @@ class TestLatentAttention:
 
     @points(1)
     def test_the_mask_applies_to_every_head(self, subject, case):
-        inputs = masked_latent_inputs
-        expect_agrees(subject, case, "latent_attention", inputs, latent_oracle, LATENT)
+        shared = with_equal_sizes(masked_latent_inputs, "batch", "length", "heads")
+        for inputs in (masked_latent_inputs, shared):
+            expect_agrees(subject, case, "latent_attention", inputs, latent_oracle, LATENT)
 
     @points(1)
     def test_the_query_absorbs_the_key_projection(self, subject, case):
