@@ -835,8 +835,10 @@ class TestRotaryInSpace:
     @points(1)
     def test_patch_coordinates_are_in_reading_order(self, subject, case):
         def inputs(case):
-            height = case.size("height", case.integer(3, 13))
-            return height, case.size("width", case.integer(3, 13))
+            """Never a square, in which rows and columns are alike."""
+            height = case.size("height", case.integer(3, 13), smallest=2)
+            width = case.integer(3, 12)
+            return height, case.size("width", width + (width >= height), smallest=3)
 
         returns = {"coordinates": "patches 2"}
         for _ in range(2):
@@ -908,10 +910,14 @@ def losses_inputs(case):
 
 
 def unbroken_inputs(case):
-    """Losses that do not jump; the last token is hard, which no whole window minds."""
+    """Losses that do not jump; the last token is hard, which no whole window minds.
+
+    The last trained token is as hard as those before it, so it makes no difference here whether it
+    alone sets the limit.
+    """
     losses, *others = losses_inputs(case)
     losses = losses[:, :15].clone()
-    losses[:, -1] += 0.8
+    losses[:, [others[0] - 1, -1]] += 0.8
     return losses, *others
 
 
@@ -936,6 +942,25 @@ def extrapolation_oracle(losses, trained_length, window, tolerance):
         min(broken, default=length),
         torch.tensor(perplexities, dtype=torch.float64),
     )
+
+
+def why_broken(results, losses, trained_length, window, tolerance):
+    """Say which means of windows decide about the position where the model breaks down."""
+    seen = float(results[1])
+    expected = int(extrapolation_oracle(losses, trained_length, window, tolerance)[1])
+
+    def mean(start):
+        return f"{losses[:, start : start + window].mean():.4g}"
+
+    before, length = trained_length - window, losses.shape[1]
+    said = f". The last trained window has a mean of {mean(before)}, the limit is {tolerance} above"
+    if expected == length:
+        return (
+            f"{said}, and no whole window after it exceeds that: the length, {length}, is returned"
+        )
+    said += f", and the first window to exceed that starts at {expected} (mean {mean(expected)})"
+    is_a_start = seen.is_integer() and trained_length <= seen <= length - window
+    return f"{said}; the one at {int(seen)} has {mean(int(seen))}" if is_a_start else said
 
 
 EXTRAPOLATION = {"by_position": "length", "breaks_at": "", "perplexity": "length"}
@@ -980,6 +1005,7 @@ class TestExtrapolation:
             extrapolation_oracle,
             EXTRAPOLATION,
             compare=[label],
+            why=why_broken if label == "breaks_at" else None,
         )
 
 

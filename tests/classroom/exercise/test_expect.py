@@ -13,7 +13,6 @@ from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import Crash, asks_for
 from classroom.exercise.expect import (
-    CALLS,
     CheckFailed,
     exercise,
     expect,
@@ -28,6 +27,7 @@ from classroom.exercise.expect import (
 )
 from classroom.exercise.prepared import BrokenCheck
 from classroom.exercise.report import DIAGNOSIS
+from classroom.exercise.usage import CALLS
 
 PAIR = {"total": "rows", "scale": ""}
 
