@@ -845,7 +845,7 @@ class TestCheckLayerNorm:
 def decoder_inputs(case):
     batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
     source_len, d_ff = case.size("source_len", 3), case.size("d_ff", 7)
-    d_model = case.size("d_model", 4, smallest=3)
+    d_model = case.size("d_model", 6, smallest=3)
     return (
         case.normal(batch, length, d_model, std=2.0),
         case.normal(batch, source_len, d_model),

@@ -502,7 +502,7 @@ def rotary_inputs(case):
 
 def layer_inputs(case):
     batch, length, d_model = 2, case.size("length", 5, smallest=2), 7
-    num_heads, d_head = 3, 4
+    num_heads, d_head = 3, 6  # not 4, whose square root is half of it
     maps = [case.normal(d_model, num_heads * d_head, std=0.6) for _ in range(3)]
     positions = draw_positions(case, batch, length)
     return case.normal(batch, length, d_model), *maps, num_heads, positions
@@ -560,7 +560,7 @@ class TestApplyRotary:
             """Ask for the layer; the turn beside it tells apart what a layer does not show."""
             output = subject.call("rotary_attention", *args)
             x, *_, positions = args
-            heads = torch.stack((x[..., :4],) * 3, dim=1)
+            heads = torch.stack((x[..., :6],) * 3, dim=1)
             try:
                 return [output, subject.call("apply_rotary", heads, positions)]
             except StudentError:
