@@ -739,6 +739,10 @@ ComparedWithTheLastToken = Extrapolation.but(
 """The limit is set by the last trained position alone, and one easy or hard token changes it: take
 the mean of a whole window there, too."""
 
+ToleranceForgotten = Extrapolation.but("before + tolerance", "before")
+"""The limit is the mean of the last trained window alone, which the next hard text exceeds: add the
+tolerance to it."""
+
 OnlyAdjacentWindows = Extrapolation.but("window + 1", "window + 1, window")
 """Only adjacent windows are examined, so the failure is found up to one window too late: a window
 may start at any position."""
