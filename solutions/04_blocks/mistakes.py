@@ -89,6 +89,10 @@ GainTimesBias = LayerNorm.but(
 )
 """The gain multiplies the bias too: the bias is added last."""
 
+GainTimesBiasByOneLess = GainTimesBias.but("True, correction=0", "True")
+"""These are two mistakes: the gain multiplies the bias too, which is added last; and the variance is
+divided by d_model - 1, the default of var() and std(), instead of d_model."""
+
 GainBeforeTheNorm = LayerNorm.but(
     "def …", "def layer_norm(x, gain, bias, eps=1e-5):\n    x = x * gain"
 ).but("* gain + bias", "+ bias")
@@ -260,6 +264,13 @@ GeluWithoutTheSquareRoot = FeedForward.but(
 )
 """The distribution function uses erf of z; the argument of erf is z divided by the square root of
 2."""
+
+RootOfTwoAlone = FeedForward.but(
+    'hidden = F.gelu(hidden, approximate="tanh")',
+    "bent = math.sqrt(2) / math.pi * (hidden + 0.044715 * hidden**3)\n"
+    "hidden = 0.5 * hidden * (1 + torch.tanh(bent))",
+)
+"""The factor in the tanh is the square root of 2, divided by pi; it is the square root of 2/pi."""
 
 CubeOutsideTheFactor = FeedForward.but(
     'hidden = F.gelu(hidden, approximate="tanh")',

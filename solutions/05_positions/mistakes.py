@@ -575,6 +575,14 @@ ColumnByColumn = InSpace.but("(rows, columns)", "(columns, rows).flip(-1)")
 ColumnBeforeRow = InSpace.but("double", "flip(-1).double")
 """The two coordinates of a patch are exchanged: the row comes first."""
 
+DividedByTheHeight = InSpace.but(
+    "rows, columns = …\nreturn …",
+    "index = torch.arange(height * width)\n"
+    "return torch.stack((index // height, index % height), dim=-1).double()",
+)
+"""The index of a patch is divided by the height; a row holds as many patches as the image is wide,
+so divide by the width."""
+
 IndicesInsteadOfCoordinates = InSpace.but(
     "angle = (coordinates[..., None] / base**exponent).flatten(-2)",
     "angle = (\n"
@@ -712,6 +720,10 @@ ZeroForNoBreak = Extrapolation.but("breaks_at = length", "breaks_at = 0")
 """If the limit is never exceeded, 0 is returned, which would mean an immediate failure: return the
 length."""
 
+TrainedLengthForNoBreak = Extrapolation.but("breaks_at = length", "breaks_at = trained_length")
+"""If the limit is never exceeded, the trained length is returned, which would mean that the model
+breaks at once (argmax of flags that are all False is 0): return the length of the sequences."""
+
 CountedFromTheTrainedLength = Extrapolation.but(
     "breaks_at = start", "breaks_at = start - trained_length"
 )
@@ -726,6 +738,10 @@ ComparedWithTheLastToken = Extrapolation.but(
 )
 """The limit is set by the last trained position alone, and one easy or hard token changes it: take
 the mean of a whole window there, too."""
+
+ToleranceForgotten = Extrapolation.but("before + tolerance", "before")
+"""The limit is the mean of the last trained window alone, which the next hard text exceeds: add the
+tolerance to it."""
 
 OnlyAdjacentWindows = Extrapolation.but("window + 1", "window + 1, window")
 """Only adjacent windows are examined, so the failure is found up to one window too late: a window

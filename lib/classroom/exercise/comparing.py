@@ -620,19 +620,21 @@ def _index_of_first(flags: Tensor) -> list[int]:
     return flags.nonzero()[0].tolist()
 
 
-def number(value: Tensor | float) -> str:
-    """Return a number with four significant digits, a whole one below 1e15 with all of them."""
+def number(value: Tensor | float, digits: int = 4) -> str:
+    """Return a number with some significant digits, a whole one below 1e15 with all of them."""
     if isinstance(value, int):
         return str(value)
     value = float(value)
-    return f"{value:.0f}" if value.is_integer() and 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+    return (
+        f"{value:.0f}" if value.is_integer() and 1e4 <= abs(value) < 1e15 else f"{value:.{digits}g}"
+    )
 
 
 def _distinguished(seen: Tensor, expected: Tensor) -> tuple[str, str]:
     """Return two numbers with four significant digits, or ten if they look the same."""
     if number(seen) != number(expected):
         return number(seen), number(expected)
-    return f"{float(seen):.10g}", f"{float(expected):.10g}"
+    return number(seen, 10), number(expected, 10)
 
 
 def describe(value: Any) -> str:

@@ -241,12 +241,12 @@ def smallest_example(
             if _shows_a_problem(subject, candidate, name, inputs, judge):
                 smallest = candidate
                 break
-    # Where little is left, what is wrong may hardly show: then two more of everything.
+    # Where little is left, what is wrong may hardly show: then two more of everything, or all.
     larger = {
         axis: max(size, min(size + 2, whole[axis].stop)) for axis, size in smallest.asked.items()
     }
     shown = ""
-    for sizes in (smallest.asked, larger):
+    for sizes in (smallest.asked, larger, {}):
         try:
             # A case has a generator that advances: make a new one with the same seed.
             args = inputs(case.smaller({**case.sizes, **sizes}, rounded))
@@ -262,7 +262,10 @@ def smallest_example(
         if is_short and (not shown or not _looks_right(*results.values())):
             given = zip(names_of(judge, oracle, len(args)), args, strict=True)
             parts = _wrong_parts(results)
-            rows = [*_with_settings_together(given), *((n, _show(v)) for n, v in parts.items())]
+            said = list(map(_show, parts.values()))
+            if any(one == other for one, other in zip(said[::2], said[1::2], strict=False)):
+                said = [_show(part, digits=10) for part in parts.values()]
+            rows = [*_with_settings_together(given), *zip(parts, said, strict=True)]
             lines = _aligned(rows)
             if sum(map(len, lines)) <= _LONGEST and max(map(len, lines)) < 1000:
                 shown = "\n".join(["A small case to try it on:", *lines])
@@ -367,25 +370,25 @@ def _count(value: Any) -> int:
     return value.numel() if isinstance(value, Tensor) else 1
 
 
-def _show(value: Any) -> str:
+def _show(value: Any, digits: int = 4) -> str:
     if isinstance(value, Tensor):
-        return str(_rounded(value.tolist()))
+        return str(_rounded(value.tolist(), digits))
     if isinstance(value, (tuple, list)):
-        return "(" + ", ".join(_show(item) for item in value) + ")"
+        return "(" + ", ".join(_show(item, digits) for item in value) + ")"
     if isinstance(value, dict):
         lines = [""]
         for key, item in value.items():
-            entry = f"{key}: {_show(item)}, "
+            entry = f"{key}: {_show(item, digits)}, "
             if lines[-1] and len(lines[-1] + entry) > _WIDTH:
                 lines.append("")
             lines[-1] += entry
         return "{" + "\n".join(lines).removesuffix(", ").replace(", \n", ",\n") + "}"
     if isinstance(value, float):
-        return number(value)
+        return number(value, digits)
     return repr(value)
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: Any, digits: int) -> Any:
     if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+        return [_rounded(item, digits) for item in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

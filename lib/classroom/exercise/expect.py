@@ -53,11 +53,9 @@ from classroom.exercise.prepared import (
     known,
     require_words,
 )
-from classroom.exercise.usage import QUICK, Wrong
+from classroom.exercise.usage import CALLS, QUICK, Wrong
 
 Implementations = Mapping[str, Callable[..., Any]]
-# In the memory of a run: the calls of each function that were right.
-CALLS = "calls"
 # How often a test whose verdicts ignore what it is given may earn anything.
 _LUCK = 1e-3
 # How often it is called again to see whether it changes its mind.
@@ -697,10 +695,16 @@ def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) 
     with subject.together(one_module=True):
         if problem := replace(call, args=earlier).problem(subject):
             sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
-            raise CheckFailed(
-                f"`{call.name}` is correct for some sizes, but not for {sizes}. Does it rely on "
-                f"one of them, or keep state from an earlier call? With these sizes: {problem}"
+            said = (
+                f"for some sizes, but not for {sizes}. Does it rely on one of them, or keep state "
+                f"from an earlier call? With these sizes: {problem}"
             )
+            if not others:
+                said = (
+                    "in its first call, but not for other numbers of the same sizes: it keeps "
+                    f"state between calls, or was correct by chance. For the others: {problem}"
+                )
+            raise CheckFailed(f"`{call.name}` is correct {said}")
         if problem := call.problem(subject):
             raise CheckFailed(
                 f"`{call.name}` is correct in its first call, but wrong after a call with inputs "

@@ -23,9 +23,10 @@ from classroom.course import PUBLISHED_SEED, SEED_VARIABLE, folder_for
 from classroom.exercise import prepared
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
-from classroom.exercise.expect import CALLS, Call, CheckFailed, Exercise, wrong_after_another
+from classroom.exercise.expect import Call, CheckFailed, Exercise, wrong_after_another
 from classroom.exercise.prepared import WRONG_FORM, BrokenCheck
 from classroom.exercise.report import CheckResult, Report
+from classroom.exercise.usage import CALLS
 
 MAX_MESSAGE_LENGTH = 5000
 

@@ -22,6 +22,8 @@ Given = tuple[Any, ...]
 QUICK = 0.3
 # Seconds and calls that an exercise's checks may spend on what is used in place of the inputs.
 _SEARCH, _MOST_TRIES = 1.0, 1500
+# In the memory of a run: the calls of each function that were right.
+CALLS = "calls"
 # In the memory of a run: how many of these seconds are left.
 _LEFT = "left to search"
 # How many unused parts of inputs are listed.
@@ -115,7 +117,10 @@ class Wrong:
                 "; called again with the same inputs, it returns something else: is there a "
                 "dropout, another random number, or a number kept from an earlier call?"
             )
-        return "; with other numbers, it returned the same result" if same(first, other) else ""
+        if not same(first, other):
+            return ""
+        kept = ": is something kept from an earlier call, which was right?" * self._was_right()
+        return f"; with other numbers, it returned the same result{kept}"
 
     def _influence(self, of_parts: bool) -> str:
         """Say on what the result depends and should not, or should and does not.
@@ -145,11 +150,18 @@ class Wrong:
             said = [self._words(place) for place in (unused if of_parts else unused[:1])]
             said = ", ".join(said[:_MOST_SAID]) + (" …" if len(said) > _MOST_SAID else "")
             asked = "are they" if "," in said else f"is {said}"
-            return f"; it does not depend on {said}: {asked} used?"
+            kept = ", or something kept from an earlier call, which was right"
+            kept *= not of_parts and self._was_right()
+            return f"; it does not depend on {said}: {asked} used{kept}?"
         for place, so in should.items():
             if does.get(place) and not so and not is_discrete:
                 return f"; it changes with {self._words(place)}, but should not"
         return ""
+
+    def _was_right(self) -> bool:
+        """Return whether it has been right before, when it was to do the same."""
+        calls = self.case.memory.get(CALLS, {}).get(self.name, [])
+        return any(_choices(call.args) == _choices(self.args) for call in calls)
 
     def _words(self, place: Place) -> str:
         index, part = place
@@ -184,6 +196,11 @@ class Wrong:
                 said = said.format(*self._labels)
                 return f"; called with {said}, it gives the correct result: how is that used?"
         return ""
+
+
+def _choices(args: Given) -> list[Any]:
+    """Return those of some arguments that decide what is to be done."""
+    return [arg for arg in args if isinstance(arg, (bool, str, type(None)))]
 
 
 def _holds_fractions(result: Any) -> bool:

@@ -315,6 +315,21 @@ def test_what_is_wrong_can_be_seen_in_the_case_that_is_shown():
     assert len(eval(lines(failure(lambda q, k: 1.5 * oracle(q, k)))["q"])) == 1
 
 
+def test_results_that_look_alike_are_shown_with_more_digits_or_in_all_rows():
+    shown = lines(failure(lambda q, k: oracle(q, k) * 1.000002))
+    returned, expected = (eval(shown[label])[0][0] for label in ("you return", "expected"))
+    assert returned != expected and returned == pytest.approx(expected, rel=1e-5)
+
+    def in_the_last_row(q, k):
+        return oracle(q, k) * torch.where(torch.arange(len(q))[:, None] < 4, 1.000002, 3.0)
+
+    assert len(eval(lines(failure(in_the_last_row))["q"])) == 5
+    both = lambda q, k: (oracle(q, k).sum().item(), len(q))  # noqa: E731
+    wrong = lambda q, k: (both(q, k)[0] + 1e-5, len(q))  # noqa: E731
+    shown = lines(failure(wrong, oracle=both, returns={"sum": "", "rows": ""}))
+    assert len(set(list(shown.values())[-2:])) == 2
+
+
 def test_a_result_of_another_shape_can_be_seen():
     shown = lines(failure(lambda q, k: oracle(q, k)[:-1]))
     assert shown["you return"] == "[]" and shown["expected"] != "[]"

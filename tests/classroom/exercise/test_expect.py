@@ -13,7 +13,6 @@ from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import Crash, asks_for
 from classroom.exercise.expect import (
-    CALLS,
     CheckFailed,
     exercise,
     expect,
@@ -28,6 +27,7 @@ from classroom.exercise.expect import (
 )
 from classroom.exercise.prepared import BrokenCheck
 from classroom.exercise.report import DIAGNOSIS
+from classroom.exercise.usage import CALLS
 
 PAIR = {"total": "rows", "scale": ""}
 
@@ -159,6 +159,50 @@ def test_what_is_kept_from_call_to_call_is_found_though_no_check_changes_the_siz
     assert said.startswith("`f` is correct for some sizes, but not for rows 4, width 2. Does it")
     with pytest.raises(CheckFailed, match="correct in its first call, but wrong after a call"):
         expect_agrees(forked(Keeping()), Case("seed"), "f", inputs, oracle, PAIR)
+
+
+def test_what_is_kept_is_found_where_the_sizes_are_fixed():
+    def fixed(case):
+        return case.normal(5, 3), case.integer(1, 99)
+
+    said = str(failed(expect_agrees, KeepingAll(), fixed, oracle, PAIR))
+    assert said.startswith("`f` is correct in its first call, but not for other numbers of the")
+    assert "it keeps state between calls" in said
+
+
+@pytest.mark.parametrize(
+    ("uses_n", "said"),
+    [
+        (True, "is `x` used, or something kept from an earlier call, which was right?"),
+        (False, "the same result: is something kept from an earlier call, which was right?"),
+    ],
+)
+def test_an_input_may_be_kept_from_a_right_call_that_was_to_do_the_same(uses_n, said):
+    def problem(changes_sign):
+        keeping = KeepingAll()
+        f = lambda x, n, sign: keeping(x, n)[0] * n**uses_n  # noqa: E731
+        subject, case = LocalSubject({"f": f}), Case("seed")
+        for sign in (False, changes_sign):
+            given = lambda case, sign=sign: (case.normal(5, 3), case.integer(2, 99), sign)  # noqa: E731
+            right = lambda x, n, sign: (-1) ** sign * x.sum(1) * n**uses_n  # noqa: E731
+            with pytest.raises(CheckFailed) as raised:
+                expect_agrees(subject, case, "f", given, right, {"total": "rows"})
+        return raised.value.problem
+
+    assert problem(changes_sign=False).endswith(said)
+    assert "kept" not in problem(changes_sign=True)
+
+
+class KeepingAll:
+    """Returns the sums of the rows that it was given first."""
+
+    def __init__(self):
+        self.sums = None
+
+    def __call__(self, x, n):
+        if self.sums is None:
+            self.sums = x.sum(1)
+        return self.sums, n / 2
 
 
 def test_a_function_that_counts_on_a_size_is_found():
