@@ -6,13 +6,14 @@ prepared.zip.
 
 import functools
 import inspect
+import math
 import textwrap
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
-from classroom.exercise.comparing import describe, differs
+from classroom.exercise.comparing import describe, differs, number
 from classroom.exercise.expect import (
     exercise,
     expect_agrees,
@@ -36,21 +37,37 @@ def norm_parameters(case, *shape):
 
 
 def norm_inputs(case):
-    """Tokens that differ in their mean and in their scale."""
+    """Tokens that differ in their mean and in their scale.
+
+    Here and below, small cases keep three features: of two, a norm leaves only the signs.
+    """
     batch, length = case.size("batch", 2), case.size("length", 5)
-    d_model = case.size("d_model", 4, smallest=2)
+    d_model = case.size("d_model", 4, smallest=3)
     sizes = case.uniform(batch, length, 1, low=0.3, high=3.0)
     x = sizes * case.normal(batch, length, d_model) + case.normal(batch, length, 1)
     return x, *norm_parameters(case, d_model), 1e-5
 
 
-# The precision is the student's choice, but the diagnosis needs sharper eyes.
-ROUNDED = {"tolerance": 1e-5, "alike": 1e-6}
-
-
 @handed_out
 def norm_oracle(x, gain, bias, eps=1e-5):
     ...
+
+
+def why_normalised(seen, x, gain, bias, eps):
+    """Say what the steps are for the token that is furthest off, whose mistake may be in any."""
+    off = (seen - norm_oracle(x, gain, bias, eps)).abs().nan_to_num(math.inf).amax(dim=-1)
+    at = tuple(map(int, torch.unravel_index(off.argmax(), off.shape)))
+    mean, variance, normalised = steps_of_norm(x[at], eps)
+    said = ", ".join(number(feature, 3) for feature in normalised)
+    return (
+        f". {f'Token {list(at)}' if at else 'The token'} has mean {number(mean, 3)} and variance "
+        f"{number(variance, 3)}; normalised it is [{said}], which the gain multiplies before the "
+        "bias is added"
+    )
+
+
+# The precision is the student's choice, but the diagnosis needs sharper eyes.
+ROUNDED = {"tolerance": 1e-5, "alike": 1e-6, "why": why_normalised}
 
 
 @exercise(
@@ -281,7 +298,7 @@ class TestFeedForward:
 
 
 def block_inputs(case, norm, size=1.0):
-    heads, d_head = case.size("heads", 3), case.size("d_head", 2)
+    heads, d_head = case.size("heads", 2), case.size("d_head", 3, smallest=3)
     d_model, d_ff = heads * d_head, case.size("d_ff", 7)
     batch, length = case.size("batch", 4), case.size("length", 5, smallest=2)
     weights = {
@@ -355,7 +372,7 @@ class TestTransformerBlock:
 
 def stack_inputs(case):
     batch, length, layers = case.size("batch", 2), case.size("length", 3), case.size("layers", 4)
-    d_model, d_ff = case.size("d_model", 5, smallest=2), case.size("d_ff", 7)
+    d_model, d_ff = case.size("d_model", 5, smallest=3), case.size("d_ff", 7)
     return (
         case.normal(batch, length, d_model, std=1.5),
         *norm_parameters(case, layers + 1, d_model),
@@ -496,7 +513,9 @@ class TestInitStd:
 
 
 def dropout_inputs(case, training):
-    batch, length, d_model = case.size("batch", 2), case.size("length", 5), case.size("d_model", 4)
+    """Of 24 entries, no rate drops exactly its share, so the share that is kept is another."""
+    batch, length = case.size("batch", 2), case.size("length", 3)
+    d_model = case.size("d_model", 4, smallest=3)
     rate = case.integer(1, 4) / 10
     keep = case.uniform(batch, length, d_model) >= rate
     keep[0, 0, 0] = False
@@ -726,7 +745,7 @@ class TestCheckLayerNorm:
 def decoder_inputs(case):
     batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
     source_len, d_ff = case.size("source_len", 3), case.size("d_ff", 7)
-    d_model = case.size("d_model", 4, smallest=2)
+    d_model = case.size("d_model", 6, smallest=3)
     return (
         case.normal(batch, length, d_model, std=2.0),
         case.normal(batch, source_len, d_model),

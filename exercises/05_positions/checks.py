@@ -420,7 +420,7 @@ def rotary_inputs(case):
 
 def layer_inputs(case):
     batch, length, d_model = 2, case.size("length", 5, smallest=2), 7
-    num_heads, d_head = 3, 4
+    num_heads, d_head = 3, 6  # not 4, whose square root is half of it
     maps = [case.normal(d_model, num_heads * d_head, std=0.6) for _ in range(3)]
     positions = draw_positions(case, batch, length)
     return case.normal(batch, length, d_model), *maps, num_heads, positions
@@ -473,7 +473,7 @@ class TestApplyRotary:
             """Ask for the layer; the turn beside it tells apart what a layer does not show."""
             output = subject.call("rotary_attention", *args)
             x, *_, positions = args
-            heads = torch.stack((x[..., :4],) * 3, dim=1)
+            heads = torch.stack((x[..., :6],) * 3, dim=1)
             try:
                 return [output, subject.call("apply_rotary", heads, positions)]
             except StudentError:
@@ -709,8 +709,10 @@ class TestRotaryInSpace:
     @points(1)
     def test_patch_coordinates_are_in_reading_order(self, subject, case):
         def inputs(case):
-            height = case.size("height", case.integer(3, 13))
-            return height, case.size("width", case.integer(3, 13))
+            """Never a square, in which rows and columns are alike."""
+            height = case.size("height", case.integer(3, 13), smallest=2)
+            width = case.integer(3, 12)
+            return height, case.size("width", width + (width >= height), smallest=3)
 
         returns = {"coordinates": "patches 2"}
         for _ in range(2):
@@ -767,13 +769,15 @@ def losses_inputs(case):
     """Losses that start high, settle, have hard and easy tokens, and jump beyond what was trained.
 
     The last trained token is easy, so a limit that is set by it alone is too low; the first bad
-    window does not start at a multiple of a window from where training ended.
+    window does not start at a multiple of a window from where training ended. The first window
+    beyond is easy, but for a hard token: too low a limit without tolerance is exceeded later.
     """
     windows, length = case.size("windows", 3), 22
-    trained, window, tolerance = 8, 4, 0.5
+    trained, window, tolerance = 8, 4, 0.7
     curve = 2 + 4 * torch.exp(-torch.arange(length, dtype=torch.float64))
-    curve[trained - 1] -= 0.8
-    curve[trained + case.integer(1, 2)] += 0.8
+    curve[trained - 1] -= 1.6
+    curve[trained : trained + window] -= 1.0
+    curve[trained + 2] += 2.0
     curve[length - case.integer(4, 6) :] += 2.0
     losses = curve + 0.1 * (case.uniform(windows, length) - 0.5)
     # Windows are not equally hard, which tells the perplexity of a mean from the mean of them.
@@ -782,10 +786,15 @@ def losses_inputs(case):
 
 
 def unbroken_inputs(case):
-    """Losses that do not jump; the last token is hard, which no whole window minds."""
+    """Losses that do not jump; the last token but one is hard, which no whole window minds.
+
+    The last trained token is as hard as those before it, so it makes no difference here whether it
+    alone sets the limit.
+    """
     losses, *others = losses_inputs(case)
-    losses = losses[:, :15].clone()
-    losses[:, -1] += 0.8
+    losses = losses[:, :16].clone()
+    losses[:, others[0] - 1] += 1.6
+    losses[:, -2] += 1.8
     return losses, *others
 
 
@@ -800,6 +809,25 @@ def late_inputs(case):
 @handed_out
 def extrapolation_oracle(losses, trained_length, window, tolerance):
     ...
+
+
+def why_broken(results, losses, trained_length, window, tolerance):
+    """Say which means of windows decide about the position where the model breaks down."""
+    seen = float(results[1])
+    expected = int(extrapolation_oracle(losses, trained_length, window, tolerance)[1])
+
+    def mean(start):
+        return f"{losses[:, start : start + window].mean():.4g}"
+
+    before, length = trained_length - window, losses.shape[1]
+    said = f". The last trained window has a mean of {mean(before)}, the limit is {tolerance} above"
+    if expected == length:
+        return (
+            f"{said}, and no whole window after it exceeds that: the length, {length}, is returned"
+        )
+    said += f", and the first window to exceed that starts at {expected} (mean {mean(expected)})"
+    is_a_start = seen.is_integer() and trained_length <= seen <= length - window
+    return f"{said}; the one at {int(seen)} has {mean(int(seen))}" if is_a_start else said
 
 
 EXTRAPOLATION = {"by_position": "length", "breaks_at": "", "perplexity": "length"}
@@ -844,6 +872,7 @@ class TestExtrapolation:
             extrapolation_oracle,
             EXTRAPOLATION,
             compare=[label],
+            why=why_broken if label == "breaks_at" else None,
         )
 
 
