@@ -836,11 +836,12 @@ def search(subject, problems):
         try:
             answer = subject.call("beam_search", lent, BOS, EOS, num_beams, max_len, alpha)
         except Crashed as error:
-            return (
+            said = (
                 f"{error}. It was called with num_beams={num_beams}, max_len={max_len} and "
                 f"alpha={alpha:g}, for a vocabulary of {WORDS} tokens: in the first step there are "
                 f"{WORDS} candidates, and never more than {WORDS} for each sequence kept"
             )
+            raise Crashed(said, error.kind, error.text, error.where) from error
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             return f"`beam_search` should return (tokens, score); it returned {describe(answer)}"
         tokens, score = answer
@@ -929,9 +930,9 @@ VOCAB = 11
 
 
 def prompt_inputs(case, with_pad=False):
-    """Prompts of different lengths, the longest in the middle; `pad` may be a token of theirs."""
+    """Prompts of one token and more, the longest in the middle; `pad` may be a token of theirs."""
     pad, most = case.integer(0, 3), case.size("longest", 8, smallest=4)
-    short, middle, longest = sorted(case.shuffled(range(2, most + 1))[:3])
+    short, middle, longest = sorted(case.shuffled(range(1, most + 1))[:3])
     lengths = [middle, longest, short] if case.integer(0, 1) else [short, longest, middle]
     prompts = []
     for length in lengths:

@@ -498,6 +498,14 @@ class Beams(Correct, exercise="beam_search"):
 AlwaysOneBeam = Beams.but("longer[:num_beams]", "longer[:1]")
 """Only the best candidate of each step is kept, for any `num_beams`: this is greedy decoding."""
 
+MoreBeamsThanCandidates = Beams.but(
+    "longer.sort(reverse=True)\nlonger = longer[:num_beams]",
+    "totals = torch.tensor([total for total, _ in longer], dtype=torch.float64)\n"
+    "longer = [longer[i] for i in totals.topk(num_beams).indices.tolist()]",
+)
+"""`topk` is asked for more candidates than there are, which can happen in the first steps; take
+`min(num_beams, …)` of them, so that all are kept if there are fewer."""
+
 OneCandidatePerBeam = Beams.but(
     "longer += [(total + gain, [*tokens, token]) for token, gain in enumerate(row)]",
     "own = sorted(((gain, token) for token, gain in enumerate(row)), reverse=True)\n"
