@@ -159,12 +159,12 @@ WIRING = dict(
 
 def wired_elsewhere(weights, vocab_size, max_len):
     """Say of each matrix that does not use the part it should, and no other, which it uses."""
-    found, widths = {}, (vocab_size, max_len, vocab_size, vocab_size)
+    found, sizes = {}, (vocab_size, max_len, vocab_size, vocab_size)
     for name, part in WIRING.items():
         weight, verb = weights[name], "reads"
         if name.startswith("output"):
             weight, verb = weight.T, "writes into"
-        rows = zip(("token", "position", "before", "guess"), weight.split(widths), strict=True)
+        rows = zip(("token", "position", "before", "guess"), weight.split(sizes), strict=True)
         used = [f"`{other}`" for other, some in rows if some.any()]
         if used != [f"`{part}`"]:
             found[name] = f"{name} {verb} {' and '.join(used) or 'nothing'}, not `{part}`"
