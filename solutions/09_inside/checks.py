@@ -427,12 +427,12 @@ FAMILY = {
 
 
 def drawn_config(case, positions, norm, activation, num_kv_heads=None):
-    heads, d_head = 6 if num_kv_heads else 3, case.integer(4, 5) * 2
+    heads, d_head = (6, 8) if num_kv_heads else (3, 2 * case.integer(3, 5))
     return {
         "vocab_size": case.integer(10, 13),
         "max_len": 17,
         "d_model": heads * d_head,
-        "num_layers": 3 if num_kv_heads else 2,
+        "num_layers": 2,
         "num_heads": heads,
         "num_kv_heads": num_kv_heads,
         "d_ff": case.integer(16, 21),
