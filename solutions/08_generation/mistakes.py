@@ -113,6 +113,10 @@ OneThresholdForTheBatch = NextToken.but(
 """`top_k` uses the k-th logit of the first row as the threshold for all rows; each row has its
 own."""
 
+OneArgsortTakenAsRanks = NextToken.but("stable=True).argsort(dim=1)", "stable=True)")
+"""`top_k` takes the result of one argsort as the rank of each token, but entry i of it is the id of
+the token with rank i: `argsort` it again to get the rank of each token."""
+
 RemovedLogitsSetToZero = NextToken.but("logits, -math.inf", "logits, 0.0")
 """Removed tokens get the logit 0 from `top_k`, which gives them some probability; only minus
 infinity excludes a token."""
@@ -271,6 +275,13 @@ the oldest keys; shift it by the number of tokens in the cache."""
 
 ScaleForgotten = Cached.but("(2, 3) / math.sqrt(query.shape[-1])", "(2, 3)")
 """The scores are not divided by the square root of `d_head`; a cache does not change the scale."""
+
+MaskOfOnesAdded = Cached.but(
+    "scores.masked_fill(~allowed, -math.inf)", "(scores + allowed.to(scores.dtype))"
+)
+"""A mask of 1 and 0 is added to the scores, as `scaled_dot_product_attention` does with a mask of
+floats, so later tokens still get weight; use a boolean mask, or add minus infinity instead of 0 and
+0 instead of 1."""
 
 OwnTokenMasked = Cached.but(
     "(keys.shape[2]) <= positions[:, None]", "(keys.shape[2]) < positions[:, None].clamp(min=1)"
@@ -486,6 +497,14 @@ class Beams(Correct, exercise="beam_search"):
 
 AlwaysOneBeam = Beams.but("longer[:num_beams]", "longer[:1]")
 """Only the best candidate of each step is kept, for any `num_beams`: this is greedy decoding."""
+
+MoreBeamsThanCandidates = Beams.but(
+    "longer.sort(reverse=True)\nlonger = longer[:num_beams]",
+    "totals = torch.tensor([total for total, _ in longer], dtype=torch.float64)\n"
+    "longer = [longer[i] for i in totals.topk(num_beams).indices.tolist()]",
+)
+"""`topk` is asked for more candidates than there are, which can happen in the first steps; take
+`min(num_beams, …)` of them, so that all are kept if there are fewer."""
 
 OneCandidatePerBeam = Beams.but(
     "longer += [(total + gain, [*tokens, token]) for token, gain in enumerate(row)]",

@@ -39,6 +39,7 @@ def attention_only(tokens, weights, vocab_size, max_len):
     position = position.expand(len(tokens), -1, -1)
     x = torch.cat([token, position, torch.zeros_like(token), torch.zeros_like(token)], dim=-1)
     is_later = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).triu(1)
+    weights = {name: weight.double() for name, weight in weights.items()}
     maps = []
     for layer in ("1", "2"):
         query, key = x @ weights["query" + layer], x @ weights["key" + layer]

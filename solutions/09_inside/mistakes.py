@@ -132,6 +132,10 @@ MatchesTheTokenItself = Induction.but('("before", same),', '("token", same),')
 """The keys of layer 2 come from `token` instead of `before`, so it finds the same token instead of
 the one after it."""
 
+QueryReadsBefore = Induction.but('"token", 200', '"before", 200')
+"""The queries of layer 2 come from `before`, as its keys do, so the previous token is searched for;
+take the queries from `token`."""
+
 QueriesAndKeysSwapped = Induction.but('"token", 200', '"before", 200').but(
     '("before", same),', '("token", same),'
 )
@@ -391,6 +395,20 @@ NoMask = Model.but("later = …\nscores = …", "")
 RotaryBaseHardCoded = Model.but('config["rotary_base"] **', "10_000.0 **")
 """The base of the rotary embeddings is fixed at 10,000; use `config["rotary_base"]`."""
 
+RotaryExponentByDModel = Model.but(
+    "torch.arange(0, d_head, 2).double() / d_head",
+    'torch.arange(0, d_head, 2).double() / config["d_model"]',
+)
+"""The exponent of the rotary embeddings is 2i / d_model; it is 2i / d_head, because each head rotates
+its own d_head features."""
+
+MaskOfOnesAdded = Model.but(
+    "later = …\nscores = …", "scores = scores + torch.ones(length, past + length).tril(past)"
+)
+"""A mask of 1 and 0 is added to the scores, as `scaled_dot_product_attention` does with a mask of
+floats, so later tokens still get weight; use a boolean mask, or add minus infinity instead of 0 and
+0 instead of 1."""
+
 OwnTokenMasked = Model.but("past + 1", "past")
 """A token does not see itself, so the first one sees nothing, and its softmax is NaN; each token
 must also see itself."""
@@ -477,6 +495,16 @@ BiasesForgotten = Model.but("x = …\nreturn x + …", 'return x @ weights[name 
 """The biases of the linear layers are not added; add them if the weights contain any."""
 
 
+BiasesByTheNorm = Model.but(
+    'if name + ".bias" in weights else x', 'if config["norm"] == "layer" else x'
+)
+"""The biases of the linear layers are added if the norm is `layer`; the norm does not tell: add a
+bias wherever the weights contain one."""
+
+ActivationByTheNorm = Model.but('config["activation"] == "swiglu"', 'config["norm"] == "rms"')
+"""SwiGLU is used if the norm is `rms`; the norm does not tell: use `config["activation"]`."""
+
+
 class Capstone(Correct, exercise="capstone"): ...
 
 
@@ -496,6 +524,9 @@ different tokenizers can be compared."""
 NatsPerToken = Capstone.but("return …", 'return {"parameters": 660608, "bits_per_byte": 2.9088}')
 """The number is the loss in nats per token; return bits per byte, which can be compared across
 tokenizers."""
+
+WholeHeldOutPart = Capstone.but("return …", 'return {"parameters": 660608, "bits_per_byte": 1.762}')
+"""The number is for the whole held-out part; measure on `passage`, its first 3000 characters."""
 
 WeightsNotFinite = Capstone.but(files=with_not_a_number)
 """The weights contain NaN or infinity; look at the loss of the run, and submit a model from before
@@ -578,6 +609,12 @@ WholeLayers = Ablation.but("(layer, head)", "(layer, h) for h in range(num_heads
 
 LayerAndHeadExchanged = Ablation.but("layer, head,", "head, layer,")
 """Layer and head are returned in the wrong order; the layer comes first."""
+
+IndexDividedByTheLayers = Ablation.but(
+    "return best", "return *divmod(best[0] * num_heads + best[1], num_layers), best[2]"
+)
+"""The index in a list of all heads is divided by the number of layers; a layer has `num_heads` of
+them, so layer and head are `divmod(index, num_heads)`."""
 
 BitsWithoutTheHead = Ablation.but('{"cost": 0.1612}', '{"cost": 2.0533}')
 """The report gives the bits without the head; the cost is the difference from the bits of the whole

@@ -868,6 +868,9 @@ def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) ->
                 return f"Its message: {error.text}"
             # The line is more informative than an assertion without a message.
             return f"It stopped{error.where or ' at an assertion without a message'}"
-        raise CheckFailed(f"{error}. A test reports an error with `assert`") from error
+        raise CheckFailed(
+            f"{error}. A test reports a bug by a failed `assert`; any other error is one of the "
+            "test itself"
+        ) from error
     except StudentError as error:
         raise CheckFailed(str(error)) from error

@@ -699,7 +699,7 @@ def test_a_test_that_breaks_is_no_verdict():
     with pytest.raises(CheckFailed) as raised:
         judged(broken, "the sum")
     assert "`f` raised ValueError: no idea" in str(raised.value)
-    assert "A test reports an error with `assert`" in str(raised.value)
+    assert "A test reports a bug by a failed `assert`" in str(raised.value)
 
 
 def test_a_blank_test_is_not_written_yet():
