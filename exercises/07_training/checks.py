@@ -138,7 +138,7 @@ def drawn_words(case):
     (*alphabet, y, z), longest = letters(case, 5), case.size("longest", 9, smallest=2)
     words = [
         "".join(alphabet[case.integer(0, 2)] for _ in range(case.integer(min(4, longest), longest)))
-        for _ in range(case.size("words", 7, smallest=1))
+        for _ in range(case.size("words", 10, smallest=1))
     ]
     return as_bytes([*words, *words[:2], *[y + z] * 3 * len(words)])
 
@@ -184,7 +184,14 @@ class TestBytePairs:
         def inputs(case):
             return drawn_words(case), case.size("num_merges", 6)
 
+        def twice_in_a_word(case):
+            v, w, x, y, z = letters(case, 5)
+            often = case.integer(3, 5)
+            others = [y + z] * case.integer(often + 1, 2 * often - 1)
+            return as_bytes([w + x + v + w + x] * often + others), 1
+
         expect_law(subject, case, "byte_pairs", inputs, judge_merges, correct=learned)
+        expect_law(subject, case, "byte_pairs", twice_in_a_word, judge_merges, correct=learned)
 
     @points(1)
     def test_overlapping_pairs_are_not_counted_twice(self, subject, case):
@@ -632,6 +639,11 @@ def with_a_frozen_parameter(case):
     return [first, None, *others], max_norm
 
 
+def with_a_frozen_parameter_and_short(case):
+    (first, *others), max_norm = short_enough(case)
+    return [first, None, *others], max_norm
+
+
 # How torch's own function divides, by a norm that is larger by 1e-6, passes as well.
 ROUNDING = 1e-5
 
@@ -720,7 +732,12 @@ class TestClipGradients:
 
     @points(1, only_with="test_large_gradients_keep_their_direction_and_get_max_norm")
     def test_the_gradient_of_a_frozen_parameter_stays_none(self, subject, case):
-        given = with_a_frozen_parameter(case)
+        draws = with_a_frozen_parameter, with_a_frozen_parameter_and_short
+        for draw, other in (draws, draws[::-1]):
+            self.compare_frozen(subject, case, draw, other)
+
+    def compare_frozen(self, subject, case, draw, other):
+        given = draw(case)
 
         def judge(seen):
             if seen != CRASHED:
@@ -737,7 +754,7 @@ class TestClipGradients:
             return "with the gradient None of a frozen parameter, it raised an error once"
 
         # Code that crashes on None is recognised if it is right without one.
-        others = [with_a_frozen_parameter(case.fresh(i)) for i in range(2)]
+        others = [draw(case.fresh(0)), other(case.fresh(1))]
         others += [to_be_clipped(case.fresh(i)) for i in range(2)]
         requests = [asking(clipped_or_crashed, *one) for one in (given, *others)]
         expect_answer(subject, case, requests, judge)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from classroom.calls.lending import Refused
+from classroom.calls.subject import Crashed
 from classroom.exercise.comparing import describe, differs, number
 from classroom.exercise.diagnosis import asking
 from classroom.exercise.expect import (
@@ -356,7 +357,7 @@ def uncached(query, key, value):
 def heads_inputs(case, length=LENGTH):
     """Queries, keys and wider values of a whole text."""
     batch, heads = 2, 3
-    widths = (4, 4, 6)
+    widths = (6, 6, 10)
     return tuple(case.normal(batch, heads, length, width) for width in widths)
 
 
@@ -739,7 +740,15 @@ def search(subject, problems):
     found = []
     for model, num_beams, max_len, alpha in problems:
         lent = subject.lend(model)
-        answer = subject.call("beam_search", lent, BOS, EOS, num_beams, max_len, alpha)
+        try:
+            answer = subject.call("beam_search", lent, BOS, EOS, num_beams, max_len, alpha)
+        except Crashed as error:
+            said = (
+                f"{error}. It was called with num_beams={num_beams}, max_len={max_len} and "
+                f"alpha={alpha:g}, for a vocabulary of {WORDS} tokens: in the first step there are "
+                f"{WORDS} candidates, and never more than {WORDS} for each sequence kept"
+            )
+            raise Crashed(said, error.kind, error.text, error.where) from error
         if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             return f"`beam_search` should return (tokens, score); it returned {describe(answer)}"
         tokens, score = answer
@@ -828,9 +837,9 @@ VOCAB = 11
 
 
 def prompt_inputs(case, with_pad=False):
-    """Prompts of different lengths, the longest in the middle; `pad` may be a token of theirs."""
+    """Prompts of one token and more, the longest in the middle; `pad` may be a token of theirs."""
     pad, most = case.integer(0, 3), case.size("longest", 8, smallest=4)
-    short, middle, longest = sorted(case.shuffled(range(2, most + 1))[:3])
+    short, middle, longest = sorted(case.shuffled(range(1, most + 1))[:3])
     lengths = [middle, longest, short] if case.integer(0, 1) else [short, longest, middle]
     prompts = []
     for length in lengths:
@@ -859,7 +868,7 @@ def why_padded(results, prompts, pad, *, part):
     said = f". For example, in row {row}, of which {missing} columns are padding, {what(column)}"
     if not key:
         return f"{said} has {int(right[row, column])}, not {int(mine[row, column])}"
-    verb = "sees" if right[row, column, *key] else "does not see"
+    verb = "must see" if right[row, column, *key] else "must not see"
     return f"{said} {verb} {'itself' if key[0] == column else what(key[0])}"
 
 

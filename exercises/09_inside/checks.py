@@ -150,10 +150,31 @@ def shares(tokens, maps):
     return found
 
 
+# Which part of the vectors each matrix reads, or writes.
+WIRING = dict(
+    zip(PARTS, "position position token before token before token guess".split(), strict=True)
+)
+
+
+def wired_elsewhere(weights, vocab_size, max_len):
+    """Say of each matrix that does not use the part it should, and no other, which it uses."""
+    found, sizes = {}, (vocab_size, max_len, vocab_size, vocab_size)
+    for name, part in WIRING.items():
+        weight, verb = weights[name], "reads"
+        if name.startswith("output"):
+            weight, verb = weight.T, "writes into"
+        rows = zip(("token", "position", "before", "guess"), weight.split(sizes), strict=True)
+        used = [f"`{other}`" for other, some in rows if some.any()]
+        if used != [f"`{part}`"]:
+            found[name] = f"{name} {verb} {' and '.join(used) or 'nothing'}, not `{part}`"
+    return found
+
+
 def induction_request(tokens, vocab_size, max_len, noted=None):
     """Ask for weights, run them, and return what the model says and where its layers look.
 
-    How sharply they look goes to `noted`: it is worth telling, and no sign of a mistake.
+    How sharply they look, and what is wired elsewhere, goes to `noted`: it is worth telling, and no
+    sign of a mistake.
     """
 
     def ask(subject):
@@ -162,7 +183,7 @@ def induction_request(tokens, vocab_size, max_len, noted=None):
             return problem
         logits, maps = run_two_layers(tokens, weights, vocab_size, max_len)
         if noted is not None:
-            noted[:] = shares(tokens, maps)
+            noted[:] = *shares(tokens, maps), wired_elsewhere(weights, vocab_size, max_len)
         places = asked_places(tokens)
         said = [int(guesses(logits[row, place])) for row, place, _ in places]
         looks = [[int(guesses(m[row, place])) for row, place, _ in places] for m in maps]
@@ -196,23 +217,33 @@ def judge_induction(tokens, noted, answer):
 
 def what_to_change(noted):
     """Say which matrices make a layer look elsewhere, or not at the right place alone."""
-    soft = [f"layer {n}" for n, (share, is_most) in enumerate(noted, 1) if is_most and share < 0.9]
+    *looks, wired = noted
+    soft = [f"layer {n}" for n, (share, is_most) in enumerate(looks, 1) if is_most and share < 0.9]
     if soft:
         return (
             f". In {' and '.join(soft)} the right position gets more than any other, but not nearly "
             "all: its score must exceed the others by more, the more of them there are"
         )
     if noted[0][0] < 0.9:
-        return ". Look at query1 and key1 first: they decide where layer 1 looks"
-    if noted[1][0] < 0.9:
-        return (
-            ". So layer 1 looks at the right position: look at what value1 and output1 write into "
-            "`before`, and at query2 and key2, which should compare the current token with it"
+        said, names = ". Look at query1 and key1 first: they decide where layer 1 looks", PARTS[:2]
+    elif noted[1][0] < 0.9:
+        said, names = (
+            (
+                ". So layer 1 looks at the right position: look at what value1 and output1 write into "
+                "`before`, and at query2 and key2, which should compare the current token with it"
+            ),
+            PARTS[2:6],
         )
-    return (
-        ". So both layers look at the right positions: look at value2 and output2, which should copy "
-        "the token there into `guess`"
-    )
+    else:
+        said, names = (
+            (
+                ". So both layers look at the right positions: look at value2 and output2, which should "
+                "copy the token there into `guess`"
+            ),
+            PARTS[6:],
+        )
+    found = "; ".join(wired[name] for name in names if name in wired)
+    return f"{said}. In your weights {found}" if found else said
 
 
 @exercise(
@@ -372,7 +403,7 @@ FAMILY = {
 
 
 def drawn_config(case, positions, norm, activation, num_kv_heads=None):
-    heads, d_head = 4 if num_kv_heads else 3, case.integer(2, 3) * 2
+    heads, d_head = (6, 8) if num_kv_heads else (3, 2 * case.integer(3, 5))
     return {
         "vocab_size": case.integer(10, 13),
         "max_len": 17,
@@ -380,7 +411,7 @@ def drawn_config(case, positions, norm, activation, num_kv_heads=None):
         "num_layers": 2,
         "num_heads": heads,
         "num_kv_heads": num_kv_heads,
-        "d_ff": case.integer(14, 19),
+        "d_ff": case.integer(16, 21),
         "positions": positions,
         "rotary_base": 10.0 * case.integer(3, 9),
         "norm": norm,
@@ -549,7 +580,9 @@ class TestLanguageModel:
 
     @points(1)
     def test_grouped_query_attention_works(self, subject, case):
-        choices = {"norm": "rms", "activation": "swiglu", "has_biases": False}
+        # Here and below each norm comes with either activation, with biases and without: none of
+        # them can be told from another.
+        choices = {"norm": "rms", "activation": "gelu"}
         self.compare(subject, case, positions="rotary", num_kv_heads=2, **choices)
 
     @points(1, only_with="test_learned_positions_with_layer_norm_and_gelu_work")
@@ -559,12 +592,13 @@ class TestLanguageModel:
 
     @points(3)
     def test_steps_with_a_cache_give_the_logits_of_a_single_pass(self, subject, case):
-        draws = (("rotary", "rms", "swiglu", 2, False), ("learned", "layer", "gelu"))
-        for choices in draws:
-            config, weights, tokens = model_inputs(case, *choices)
+        kinds = (("rotary", "rms", "swiglu", 2), ("learned", "layer", "swiglu", None, False))
+        draws = [model_inputs(case, *choices) for choices in kinds]
+        for drawn in draws:
             for lengths in CUTS:
-                requests = [steps_request(config, weights, tokens, cut) for cut in (lengths, *CUTS)]
-                judge = partial(judge_steps, config, weights, tokens, lengths)
+                requests = [steps_request(*drawn, cut) for cut in (lengths, *CUTS)]
+                requests += [steps_request(*other, CUTS[0]) for other in draws]
+                judge = partial(judge_steps, *drawn, lengths)
                 expect_answer(subject, case, requests, judge)
 
     @points(2)
@@ -1011,6 +1045,9 @@ class TestCapstone:
         for name, value in units.items():
             if agrees(claim, value):
                 fail_as(case, name, problem)
+        bits, num_bytes, _ = total_bits(own.model, own.tokenizer, held_out())
+        if agrees(claim, bits / num_bytes):
+            fail_as(case, "WholeHeldOutPart", problem)
         raise CheckFailed(problem)
 
     @points(3)
@@ -1133,10 +1170,16 @@ def judge_missed(whole, costs, answer):
         return f"`most_missed` should return (layer, head, cost); it returned {describe(answer)}"
     layer, head = divmod(int(costs.argmax()), costs.shape[1])
     if (answer[0], answer[1]) != (layer, head):
-        return (
+        problem = (
             f"the most important head is layer {layer}, head {head}, which costs "
             f"{costs.max():.3f} bits per byte; `most_missed` returned {answer[0]}, {answer[1]}"
         )
+        if differs("its cost", answer[2], costs.max()) is None:
+            problem += (
+                f". Your cost is right, its place is not: in a list of all heads, layer by layer, "
+                f"it is at {layer * costs.shape[1] + head}, and each layer has {costs.shape[1]} heads"
+            )
+        return problem
     return differs("its cost", answer[2], costs.max())
 
 
