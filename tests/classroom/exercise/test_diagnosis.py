@@ -81,8 +81,7 @@ def test_two_mistakes_that_are_alike_are_never_named_for_certain():
     failed = failure(NO_SCALE.namespace["f"], [OVER_ROWS, NO_SCALE, twin])
     assert names(failed) == ["NoScale", "Twin"]
     assert failed.diagnosis == (
-        "This is one of 2 mistakes that look alike here: “no scale”: Explained; "
-        "or “twin”: Another."
+        "This is one of 2 mistakes that look alike here: “no scale”: Explained; or “twin”: Another."
     )
 
 
