@@ -685,6 +685,9 @@ class Extrapolation(Correct, exercise="extrapolation"):
         return by_position, breaks_at, perplexity
 
 
+ToleranceAsAFraction = Extrapolation.but("before + tolerance", "before * (1 + tolerance)")
+"""The tolerance is taken for a fraction of the loss; it is in nats, and added."""
+
 AveragedOverPositions = Extrapolation.but("by_position,", "losses.mean(dim=1),")
 """The mean is taken over the positions of each window, so the positions are lost: average over the
 windows."""

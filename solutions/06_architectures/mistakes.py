@@ -54,6 +54,10 @@ SoftmaxOnTheLogits = Logits.but("x @ table.T", "torch.softmax(x @ table.T, dim=-
 """A softmax is applied at the end: return the logits, because the loss applies the softmax
 itself."""
 
+ResidualAddedTwice = Logits.but("x = block(", "x = x + block(")
+"""The stream is added to what a block returns, which already contains it: `block` adds what its
+attention and its feed-forward network compute itself."""
+
 FinalNormMissing = Logits.but("x = F.layer_norm(x, gain.shape, gain, bias)", "")
 """The final norm is missing; a pre-norm stack needs one more norm at its end."""
 

@@ -261,6 +261,12 @@ NoMask = Cached.but("allowed = …\nweights = …", "weights = scores.softmax(di
 """New tokens see the new tokens after them; mask these, even though all old tokens are in the
 past."""
 
+HeadsTakenForThePast = Cached.but(
+    "old_keys.shape[2], query", "old_keys.shape[1] * (cache is not None), query"
+)
+"""The number of heads is taken for the number of cached tokens: the cache is (batch, heads, length,
+d_head), so axis 2 counts the tokens."""
+
 MaskForThePromptOnly = Cached.but(
     "allowed = torch.arange(keys.shape[2]) <= positions[:, None]",
     "allowed = torch.arange(keys.shape[2]) <= positions[:, None]\n"
