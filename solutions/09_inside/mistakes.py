@@ -501,9 +501,6 @@ BiasesByTheNorm = Model.but(
 """The biases of the linear layers are added if the norm is `layer`; the norm does not tell: add a
 bias wherever the weights contain one."""
 
-ActivationByTheNorm = Model.but('config["activation"] == "swiglu"', 'config["norm"] == "rms"')
-"""SwiGLU is used if the norm is `rms`; the norm does not tell: use `config["activation"]`."""
-
 
 class Capstone(Correct, exercise="capstone"): ...
 

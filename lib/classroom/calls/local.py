@@ -259,13 +259,14 @@ class LocalSubject(Subject):
     def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call the function `name`; return its result, and its arguments after the call.
 
-        A tensor that requires a gradient since then is returned with this gradient.
+        A tensor that requires a gradient since then is returned with this gradient, and None in
+        place of a function.
         """
         given = self._given(args)
         result = self._run(name, lambda function: function(*given))
         after = tuple(
-            arg if isinstance(arg, Handle) else (now, now.grad) if _requires_grad(now) else now
-            for arg, now in zip(args, given, strict=True)
+            None if callable(now) else (now, now.grad) if _requires_grad(now) else now
+            for now in given
         )
         return self._returned(name, result), self._returned(name, after)
 

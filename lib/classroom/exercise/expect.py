@@ -230,7 +230,8 @@ def expect_agrees(
     args, started = inputs(Case(case.seed, sizes=case.sizes)), time.monotonic()
     if is_recording():
         oracle.influences(inputs(case.fresh(0)), inputs(case.fresh(1)))
-        judge(None, *inputs(case.fresh(0)))
+        for given in (inputs(case.fresh(0)), args):  # whether it is called does not depend on time
+            judge(None, *given)
     for _ in range(draws):
         _expect(subject, case, name, inputs, judge, oracle, alike, places)
     is_quick = time.monotonic() - started < QUICK

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from classroom.calls.subject import StudentError, Subject
+from classroom.calls.wire import Handle
 from classroom.exercise.cases import Case
 from classroom.exercise.comparing import close, same
 from classroom.exercise.diagnosis import Inputs, Judge, in_places, names_of
@@ -97,7 +98,7 @@ class Wrong:
         except StudentError:
             return ""
         for label, before, now in zip(self._labels, self.args, after, strict=True):
-            if not same(before, now):
+            if not isinstance(before, Handle) and not same(before, now):
                 return (
                     f"; it changes its argument `{label}` in place, so what it reads from it after "
                     "that is something else (`b = a` and a slice share memory; .clone() copies)"
