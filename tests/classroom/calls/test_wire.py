@@ -138,6 +138,11 @@ def test_views_cross_as_the_numbers_they_show(view):
     assert torch.equal(unpack(pack(shown)), shown)
 
 
+def test_bytes_cross_that_are_no_text():
+    value = [b"", b"\x00\xff", (b"ab", {"c": "\N{SNOWMAN}".encode()})]
+    assert unpack(pack(value)) == value
+
+
 def test_nothing_comes_back_with_a_gradient():
     weight = nn.Parameter(torch.ones(2, 3))
     back = unpack(pack([weight, weight * 2]))

@@ -446,6 +446,15 @@ def test_inputs_changed_in_place_are_told_by_their_name(change, which):
     assert failure.problem.startswith(f"`f` changes its argument `{which}` in place")
 
 
+def test_inputs_are_compared_where_a_function_comes_before_them(forked):
+    draw = lambda case: (case.normal(2, 3),)  # noqa: E731
+    for subject in (lambda f: LocalSubject({"f": f}), forked):
+        expect_inputs_unchanged(subject(lambda g, x: g(x)), Case("s"), "f", draw, [torch.sum])
+        with pytest.raises(CheckFailed, match="changes its argument"):
+            wrong = subject(lambda g, x: g(x.add_(1)))
+            expect_inputs_unchanged(wrong, Case("s"), "f", draw, [torch.sum])
+
+
 def test_an_input_changed_in_place_by_code_without_names_is_told_by_its_number():
     failure = failed(expect_inputs_unchanged, lambda *args: args[2].zero_(), mixed)
     assert failure.problem.startswith("`f` changes its argument number 3 in place")
