@@ -22,7 +22,7 @@ HELD_BY = {
         classroom/exercise/test_expect.py implementations_are_called_by_one_signature
         classroom/sandbox/test_job.py two_lent_functions_that_fail_alike_cannot_be_told_apart
     """,
-    "a model of the course": """
+    "one of the course's models, one bit": """
         exercises/test_capstone.py weights_of_the_course_are_known_again_when_a_bit_is_flipped
     """,
     "the same, its neurons": """
