@@ -405,7 +405,7 @@ print(tokenizer.decode(written))
 # %% [markdown]
 # {{exercise capstone}}
 #
-# Train a model of your own on `python-reference`, the reference manual that comes with every Python installation. The last tenth of the text is held out. The budget:
+# Train a model of your own on `python-reference`, the reference manual of Python. The last tenth of the text is held out. The budget:
 #
 # | | at most |
 # |---|---|

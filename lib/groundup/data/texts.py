@@ -1,10 +1,7 @@
 """Texts to train on. Only `tiny_shakespeare` downloads anything."""
 
-import itertools
+import gzip
 import logging
-import platform
-import re
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,34 +42,31 @@ MIN_TEXT_LENGTH = 20
 
 
 def python_reference() -> TextData:
-    """Read the Python language reference, which comes with every CPython.
+    """Read the Python language reference, about 370 thousand characters of technical English.
 
-    About 370 thousand characters of technical English, from the module behind `help()`. Some of
-    its sections quote one another at length; repeated paragraphs are dropped, so that the
+    Some of its sections quote one another at length; repeated paragraphs are dropped, so that the
     held-out part does not repeat the training part.
 
     Source:
         The Python Language Reference, https://docs.python.org/3/reference/, as the module
-        `pydoc_data.topics`; the text differs a little between versions of Python.
+        `pydoc_data.topics` of Python 3.11.7.
 
     """
-    from pydoc_data.topics import topics  # half a megabyte that only this function needs
-
-    split = (re.split(r"\n{2,}", topic.strip("\n")) for topic in topics.values())
-    paragraphs = dict.fromkeys(itertools.chain.from_iterable(split))
-    name = f"python-reference of Python {platform.python_version()}"
-    return split_text(name, "\n\n".join(paragraphs))
+    return _of_python("python-reference")
 
 
 def python_source() -> TextData:
     """Read the source of the standard library: its top-level modules, in alphabetical order.
 
-    About 4.7 million characters; the text differs a little between versions of Python.
+    About 4.7 million characters, from Python 3.11.7.
     """
-    folder = Path(sysconfig.get_path("stdlib"))
-    modules = sorted(folder.glob("*.py"))
-    text = "\n".join(path.read_text(encoding="utf-8") for path in modules)
-    return split_text(f"python-source of Python {platform.python_version()}", text)
+    return _of_python("python-source")
+
+
+def _of_python(name: str) -> TextData:
+    """Read a text that lies beside this module: every Python then gives the same figures."""
+    packed = Path(__file__).with_name(f"{name}.txt.gz").read_bytes()
+    return split_text(f"{name} of Python 3.11.7", gzip.decompress(packed).decode())
 
 
 def text_file(path: str | Path) -> TextData:

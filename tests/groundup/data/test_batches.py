@@ -1,5 +1,10 @@
 import datetime
 import itertools
+import platform
+import re
+import sysconfig
+from pathlib import Path
+from pydoc_data.topics import topics as topics_of_python
 
 import pytest
 import torch
@@ -61,20 +66,31 @@ def test_a_file_is_read_as_utf_8(tmp_path):
     assert parts.name == str(path)
 
 
-def test_the_reference_is_long_says_its_version_and_repeats_no_paragraph():
+def test_the_reference_says_its_version_and_repeats_no_paragraph():
     parts = python_reference()
-    assert len(parts.train) + len(parts.validation) > 300_000
-    assert parts.name.startswith("python-reference of Python 3.")
+    assert parts.name == "python-reference of Python 3.11.7"
     paragraphs = (parts.train + parts.validation).split("\n\n")
     assert len(set(paragraphs)) == len(paragraphs)
-    assert "lambda" in parts.train
 
 
-def test_the_source_of_the_standard_library_is_python():
-    parts = python_source()
-    assert len(parts.train) > 2_000_000
-    assert parts.name.startswith("python-source of Python 3.")
-    assert parts.train.count("\ndef ") > 1000
+def test_the_source_of_the_standard_library_says_its_version():
+    assert python_source().name == "python-source of Python 3.11.7"
+
+
+def test_the_texts_of_python_are_those_that_every_python_of_their_version_has():
+    topics = "\n\n".join(text.strip("\n") for text in topics_of_python.values())
+    folder = Path(sysconfig.get_path("stdlib"))
+    source = "\n".join(path.read_text("utf-8") for path in sorted(folder.glob("*.py")))
+    for parts, here, lengths in [
+        (python_reference(), "\n\n".join(dict.fromkeys(re.split(r"\n{2,}", topics))), 373_215),
+        (python_source(), source, 4_698_447),
+    ]:
+        text = parts.train + parts.validation
+        assert len(text) == lengths
+        if parts.name.endswith(f" {platform.python_version()}"):
+            assert text == here
+        shared = set(text.split("\n")) & set(here.split("\n"))
+        assert len(shared) > 0.5 * len(set(text.split("\n")))
 
 
 # Batches of texts, by hand
@@ -320,13 +336,6 @@ def test_the_tokenizers_can_write_every_date(dates):
             pair = dates.write(dates.FIRST_DAY + datetime.timedelta(day), form)
             assert source.decode(source.encode(pair.source)) == pair.source
             assert target.decode(target.encode(pair.target)) == pair.target
-
-
-def test_a_paragraph_that_two_topics_share_is_kept_once(monkeypatch):
-    topics = {"if": "shared words\n\nalone at first", "while": "shared words\n\nalone at last"}
-    monkeypatch.setattr("pydoc_data.topics.topics", topics)
-    parts = python_reference()
-    assert parts.train + parts.validation == "shared words\n\nalone at first\n\nalone at last"
 
 
 # Refusals
