@@ -4,7 +4,8 @@ Four kinds of attack on every exercise: bodies of a line or two; verdicts and re
 the number of the call alone; what the solution did on the published seed, played again by the
 number of the call and by its arguments; and a test that judges a function by all that Python tells
 of it but its results. Calls share a process here, which helps the attacks: in the sandbox each call
-has its own. Run by `make bench`; `CHAPTERS=01,02` runs some and keeps the record.
+has its own. Run by `make bench`; `CHAPTERS=01,02` runs some and keeps the others' records; the
+date is that of the oldest.
 """
 
 import datetime
@@ -301,7 +302,8 @@ def test_nothing_is_earned_without_an_answer(solutions, tmp_path, quick):
 
 def keep(chapter, found):
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    chapters = record.get("chapters", {}) | {chapter: found}
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    chapters = record.get("chapters", {}) | {chapter: found | {"date": today}}
     record = {
         "metric": "points beyond a blank's that answers without thought earn, on unseen seeds",
         "seeds": SEEDS,
@@ -312,6 +314,6 @@ def keep(chapter, found):
             for earned in attacks.values()
         ),
         "chapters": dict(sorted(chapters.items())),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": min(found["date"] for found in chapters.values()),
     }
     RECORD.write_text(json.dumps(record, indent=2) + "\n")
