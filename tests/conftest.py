@@ -9,10 +9,14 @@ takes long to make and serves many files is made once for all processes, by the 
 """
 
 import functools
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import sysconfig
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -164,6 +168,34 @@ def launcher(sealed):
 
     with Launcher() as launcher:
         yield launcher
+
+
+@pytest.fixture
+def dask(tmp_path):
+    """Start a scheduler and two workers of one thread each; give its address and the workers."""
+    log = (tmp_path / "dask.log").open("w")
+    options = {"stdout": log, "stderr": log, "cwd": tmp_path}
+    file = tmp_path / "scheduler.json"
+    local = ["--no-dashboard", "--scheduler-file", file]
+    scheduler = subprocess.Popen(
+        [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", *local]
+        + ["--port", "0"],
+        **options,
+    )
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1"]
+    worker += ["--host", "127.0.0.1", *local]
+    workers = [subprocess.Popen(worker, **options) for _ in range(2)]
+    try:
+        deadline = time.monotonic() + 60
+        while not file.exists() or not file.read_text():
+            assert time.monotonic() < deadline, (tmp_path / "dask.log").read_text()
+            time.sleep(0.1)
+        yield json.loads(file.read_text())["address"], workers
+    finally:
+        for process in (*workers, scheduler):
+            process.kill()
+            process.wait()
+        log.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ A chapter's notebooks, of twelve kinds: the solution, mistakes, a blank one and 
 by hand, where a sandbox is there and nobody else is at work; SCALE_STUDENTS sets another size.
 """
 
+import contextlib
+import csv
 import datetime
 import json
 import os
@@ -28,7 +30,7 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).parent / "records" / "grading_scale.json"
 NAME, FILE = "01_attention", "attention.ipynb"
-WORKERS, NUM_MISTAKES = 2, 9
+WORKERS, NUM_MISTAKES, NUM_KINDS = 2, 9, 12
 NUM_STUDENTS = int(os.environ.get("SCALE_STUDENTS", 1000))
 NUM_EARLY = NUM_STUDENTS // 10
 NUM_NOTHING_NEW = 10 * NUM_STUDENTS
@@ -53,7 +55,7 @@ def kinds():
         for exercise, source in changed.items():
             cell_of(notebook, exercise).source = source
         found.append(nbformat.writes(notebook))
-    assert len(set(found)) == 12
+    assert len(set(found)) == NUM_KINDS
     return found
 
 
@@ -97,57 +99,77 @@ def resident(process):
     return first, max(others, default=0.0)
 
 
-def test_memory_does_not_grow_with_the_class(hand_in, tmp_path):
-    drill = hand_in(tmp_path / "course", NUM_STUDENTS)
-    load = os.getloadavg()[0]
-    argv = [sys.executable, "-m", "classroom", "grade", NAME, "--workers", str(WORKERS)]
-    started, early, late = time.monotonic(), (0.0, 0.0), (0.0, 0.0)
-    with (tmp_path / "log").open("w") as log:
-        with subprocess.Popen(argv, cwd=drill.root, stdout=log, stderr=log) as head:
-            process = psutil.Process(head.pid)
+def grade_and_watch(drill, log, options, processes=()):
+    """Grade; return the seconds, and the most MiB up to a tenth of the class and after that."""
+    argv = [sys.executable, "-m", "classroom", "grade", NAME, *options]
+    started, most = time.monotonic(), {"early": (0.0, 0.0), "late": (0.0, 0.0)}
+    with log.open("w") as file:
+        with subprocess.Popen(argv, cwd=drill.root, stdout=file, stderr=file) as head:
+            watched = [psutil.Process(head.pid), *processes]
             while head.poll() is None:
-                num_done = drill.num_lines()
-                try:
-                    seen = resident(process)
-                except psutil.NoSuchProcess:
-                    break
-                if num_done <= NUM_EARLY:
-                    early = tuple(map(max, early, seen))
-                else:
-                    late = tuple(map(max, late, seen))
+                when = "early" if drill.num_lines() <= NUM_EARLY else "late"
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    most[when] = tuple(map(max, most[when], *map(resident, watched)))
                 time.sleep(1)
     seconds = time.monotonic() - started
-    assert head.returncode == 0, (tmp_path / "log").read_text()[-3000:]
+    assert head.returncode == 0, log.read_text()[-3000:]
     assert set(drill.times_judged().values()) == {1}
-    assert len(drill.times_judged()) == NUM_STUDENTS
-    lines = (tmp_path / "log").read_text().splitlines()
+    return seconds, *most.values()
+
+
+def scores(csv_bytes):
+    """Return the rows of a CSV without their first cell, the student."""
+    return [row[1:] for row in csv.reader(csv_bytes.decode().splitlines()[1:])]
+
+
+def record_memory(name, seconds, early, late, load, **more):
     write_record(
-        "memory",
+        name,
         {
             "students": NUM_STUDENTS,
             "workers": WORKERS,
             "a_minute": round(60 * NUM_STUDENTS / seconds, 1),
             "mib_up_to_a_tenth": {"first": round(early[0]), "largest_other": round(early[1])},
             "mib_after_that": {"first": round(late[0]), "largest_other": round(late[1])},
-            "lines_on_progress": sum(" a minute, " in line for line in lines),
             "load": load,
+            **more,
         },
     )
     assert late[0] < MAX_GROWTH * early[0] and late[1] < MAX_GROWTH * early[1]
 
 
+def test_memory_does_not_grow_with_the_class(hand_in, tmp_path):
+    drill = hand_in(tmp_path / "course", NUM_STUDENTS)
+    load, log = os.getloadavg()[0], tmp_path / "log"
+    found = grade_and_watch(drill, log, ["--workers", str(WORKERS)])
+    assert len(drill.times_judged()) == NUM_STUDENTS
+    lines = sum(" a minute, " in line for line in log.read_text().splitlines())
+    record_memory("memory", *found, load, lines_on_progress=lines)
+
+
+def test_a_cluster_gives_the_same_scores_in_as_little_memory(hand_in, dask, tmp_path):
+    address, workers = dask
+    here = scores(hand_in(tmp_path / "few", NUM_KINDS).run("--no-gradebook"))
+    drill, load = hand_in(tmp_path / "course", NUM_STUDENTS), os.getloadavg()[0]
+    processes = [psutil.Process(worker.pid) for worker in workers]
+    found = grade_and_watch(drill, tmp_path / "log", ["--scheduler", address], processes)
+    there = scores((drill.kept / "scores.csv").read_bytes())
+    assert there == [here[number % NUM_KINDS] for number in range(NUM_STUDENTS)]
+    record_memory("cluster", *found, load, scores_as_on_one_machine=True)
+
+
 def test_a_run_without_anything_new_ends_in_seconds(hand_in, tmp_path):
     """Verdicts are made by copying: what is timed is finding that each of them stands."""
-    drill = hand_in(tmp_path / "course", 12)
+    drill = hand_in(tmp_path / "course", NUM_KINDS)
     drill.run("--no-gradebook")
     records = [json.loads(x) for x in (drill.kept / "verdicts.jsonl").read_text().splitlines()]
     by_student = {record["student"]: record for record in records}
     submitted = drill.root / "submitted"
     with (drill.kept / "verdicts.jsonl").open("w") as file:
         for number in range(NUM_NOTHING_NEW):
-            student, like = f"student {number:05}", f"student {number % 12:05}"
+            student, like = f"student {number:05}", f"student {number % NUM_KINDS:05}"
             file.write(json.dumps({**by_student[like], "student": student}) + "\n")
-            if number >= 12:
+            if number >= NUM_KINDS:
                 shutil.copytree(submitted / like, submitted / student)
     load, started = os.getloadavg()[0], time.monotonic()
     drill.run("--no-gradebook")

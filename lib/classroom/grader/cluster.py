@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from classroom.course import folder_for
 from classroom.grader.processes import Ended, Process
 from classroom.grader.run import (
     Assignment,
@@ -106,7 +107,8 @@ class Cluster:
         """
         from distributed import as_completed
 
-        order = _order(settings)
+        # To all of them: if the only worker that has it dies, nobody does.
+        order = self._client.scatter(_order(settings), broadcast=True)
         waiting = iter(submissions)
         students: dict[Any, str] = {}
         under_way = as_completed(loop=self._client.loop)
@@ -158,16 +160,26 @@ class Cluster:
 def _order(settings: Settings) -> bytes:
     """Return what a worker needs to know of a run, in types that every version reads."""
     folder = settings.assignment.folder
-    paths = sorted([*folder.glob("*.py"), *folder.glob("*.ipynb")])
     order = {
         "name": settings.assignment.name,
-        "files": {path.name: path.read_bytes() for path in paths},
+        "files": _files("exercises", folder),
         "digest": settings.assignment.digest,
         "limits": asdict(settings.limits),
         "allow_weaker": settings.allow_weaker,
         "seed": settings.seed,
     }
+    if (whole := folder_for(folder, settings.seed)) != folder:
+        order["files"] |= _files("solutions", whole)
     return zlib.compress(pickle.dumps(order))
+
+
+def _files(kind: str, folder: Path) -> dict[str, bytes]:
+    """Return the files of an assignment's folder, by the path that they have in a course."""
+    return {
+        str(Path(kind, folder.name, path.relative_to(folder))): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.parent.name != "__pycache__"
+    }
 
 
 # On a worker
@@ -202,11 +214,11 @@ class _Bench:
         run: dict[str, Any] = pickle.loads(zlib.decompress(order))
         self.digest = hashlib.sha256(order).hexdigest()
         self._files = tempfile.TemporaryDirectory(prefix="classroom-")
-        folder = Path(self._files.name, run["name"])
-        folder.mkdir()
         for name, data in run["files"].items():
-            (folder / name).write_bytes(data)
-        assignment = Assignment(folder)
+            path = Path(self._files.name, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        assignment = Assignment(Path(self._files.name, "exercises", run["name"]))
         if assignment.digest != run["digest"]:
             self._files.cleanup()
             raise Refused(

@@ -2,10 +2,8 @@
 
 import json
 import pickle
+import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,39 +12,12 @@ from classroom.grader import cluster
 from classroom.grader.cluster import Cluster
 from classroom.grader.run import Assignment, Settings, ThisMachine, grade_folder
 from classroom.grader.submission import Submission
-from classroom.grader.verdicts import Grades, to_csv
+from classroom.grader.verdicts import Grades, Verdict, to_csv
 from classroom.limits import Limits
 
 SLOW = "import time\ntime.sleep(1.5)\ndef twice(number):\n    return number + number"
 NUM_STUDENTS = 8
-
-
-@pytest.fixture
-def dask(tmp_path):
-    """Start a scheduler and two workers of one thread each; give its address and the workers."""
-    log = (tmp_path / "dask.log").open("w")
-    options = {"stdout": log, "stderr": log, "cwd": tmp_path}
-    file = tmp_path / "scheduler.json"
-    local = ["--no-dashboard", "--scheduler-file", file]
-    scheduler = subprocess.Popen(
-        [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", *local]
-        + ["--port", "0"],
-        **options,
-    )
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1"]
-    worker += ["--host", "127.0.0.1", *local]
-    workers = [subprocess.Popen(worker, **options) for _ in range(2)]
-    try:
-        deadline = time.monotonic() + 60
-        while not file.exists() or not file.read_text():
-            assert time.monotonic() < deadline, (tmp_path / "dask.log").read_text()
-            time.sleep(0.1)
-        yield json.loads(file.read_text())["address"], workers
-    finally:
-        for process in (*workers, scheduler):
-            process.kill()
-            process.wait()
-        log.close()
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
@@ -116,6 +87,17 @@ def test_what_travels_arrives_as_it_was(hand_in, handout):
     assert sent == submission
     assert sent.digest == submission.digest
     assert submission.notebooks["second.ipynb"].problem.startswith("second.ipynb is a link")
+
+
+@pytest.mark.slow
+def test_a_worker_judges_a_released_assignment_by_its_solutions(sealed, tmp_path):
+    released = Assignment(ROOT / "exercises" / "01_attention")
+    shutil.copy(ROOT / "solutions" / "01_attention" / "attention.ipynb", tmp_path)
+    submission = Submission.read(tmp_path, released.master)
+    settings = Settings(assignment=released, limits=Limits(), allow_weaker=True, seed="secret")
+    answer = cluster.grade_on_worker(cluster._order(settings), pickle.dumps(submission))
+    grades = Grades.of(Verdict.from_json(json.loads(answer)["verdict"]))
+    assert grades.earned == grades.points > 0
 
 
 def test_a_worker_of_another_version_refuses(handout, hand_in):
