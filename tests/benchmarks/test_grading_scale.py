@@ -118,8 +118,9 @@ def grade_and_watch(drill, log, options, processes=()):
 
 
 def scores(csv_bytes):
-    """Return the rows of a CSV without their first cell, the student."""
-    return [row[1:] for row in csv.reader(csv_bytes.decode().splitlines()[1:])]
+    """Return the rows of a CSV without what differs: the student, and when it was received."""
+    rows = csv.DictReader(csv_bytes.decode().splitlines())
+    return [row | {"student": "", "received": ""} for row in rows]
 
 
 def record_memory(name, seconds, early, late, load, **more):
