@@ -60,10 +60,10 @@ IMPORT = re.compile(
 """An import from the library, as it is coloured."""
 
 
-def names_by_ending(full_names: Iterable[str], full_names_only: Iterable[str]) -> dict[str, str]:
+@cache
+def names_by_ending(full_names: tuple[str, ...], apart: tuple[str, ...]) -> dict[str, str]:
     """Say which name each ending stands for; those that stand for several are left out."""
     found: dict[str, set[str]] = {}
-    apart = tuple(full_names_only)
     for full in full_names:
         parts = full.split(".")
         owners = [".".join(parts[:end]) for end in range(1, len(parts))]
@@ -131,7 +131,7 @@ class LinkFirstUses(SphinxPostTransform):
     def link_names(self) -> None:
         objects = self.env.get_domain("py").objects
         commands = self.env.get_domain("std").labels
-        endings = names_by_ending(objects, self.config.full_names_only)
+        endings = names_by_ending(tuple(objects), tuple(self.config.full_names_only))
         imported: dict[str, str] = {}
         defined: set[str] = set()
         for block in self.document.findall(nodes.literal_block):

@@ -28,6 +28,8 @@ from classroom.student.connections import own_connection
 
 FEW = 5
 """Pages that are written as fast one after the other."""
+A_HEAP = 10
+"""Pages that one process writes."""
 
 logger = logging.getLogger(__name__)
 
@@ -147,12 +149,13 @@ def end_kernels(app: Sphinx, *about: object) -> None:
 
 
 def write_together(app: Sphinx, env: BuildEnvironment) -> None:
-    """Have many pages written side by side, each begun as soon as its links are resolved.
+    """Have many pages written side by side, a heap of them as soon as its links are resolved.
 
-    Sphinx makes as many heaps as it may start processes, and starts the first when it is full.
+    Sphinx makes as many heaps as it may start processes. Each is a fork of this process, whose
+    memory is large: with one for each page, Sphinx took 99 instead of 68 seconds of CPU time.
     """
     if sys.platform == "linux" and app.pages_read > FEW:
-        app.parallel = app.pages_read + 1
+        app.parallel = 1 + max(2, app.pages_read // A_HEAP)
 
 
 def setup(app: Sphinx) -> dict:

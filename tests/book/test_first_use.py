@@ -12,7 +12,7 @@ NAMES = [
 
 
 def test_an_ending_that_belongs_to_one_name_stands_for_it():
-    endings = names_by_ending(NAMES, [])
+    endings = names_by_ending(tuple(NAMES), ())
     assert (
         endings["causal_mask"] == endings["masks.causal_mask"] == "groundup.core.masks.causal_mask"
     )
@@ -22,7 +22,7 @@ def test_an_ending_that_belongs_to_one_name_stands_for_it():
 
 def test_names_of_a_module_that_repeats_others_must_name_it():
     endings = names_by_ending(
-        [*NAMES, "groundup.own_parts.parts.causal_mask"], ["groundup.own_parts.parts"]
+        (*NAMES, "groundup.own_parts.parts.causal_mask"), ("groundup.own_parts.parts",)
     )
     assert endings["causal_mask"] == "groundup.core.masks.causal_mask"
     assert "swish" not in endings
