@@ -151,8 +151,8 @@ def warmup_cosine(
 ) -> float:
     """Return the learning rate of an update: linear warm-up, then cosine decay.
 
-    Adam divides by a running average of past gradients that is a poor estimate at first, hence
-    the warm-up; small steps at the end average out the noise of the batches.
+    Adam's first steps are the longest and rest on few batches, hence the warm-up; small steps at
+    the end average out the noise of the batches.
 
     Args:
         step: Index of the update, counted from 0.
