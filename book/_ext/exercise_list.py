@@ -196,7 +196,7 @@ class Exercises(SphinxDirective):
         path = f"exercises/{assignment['name']}/{assignment['notebook']}"
         addresses = elsewhere(repository, f"v{version_of()}", path)
         line = nodes.paragraph(
-            "", "With a network, on a machine of others: ", classes=["elsewhere"]
+            "", "Online, on someone else’s machine: ", classes=["elsewhere"]
         )
         for position, (service, address) in enumerate(addresses.items()):
             line += nodes.Text(" " if position else "")
