@@ -1380,7 +1380,7 @@ def with_hidden_cache():
         if cache is None:
             inside["chunks"] = []
         inside["chunks"] = [*inside["chunks"], tokens]
-        return read_chunks(inside["chunks"]), {"chunks": []}
+        return read_chunks(inside["chunks"]), {"chunks": inside["chunks"]}
 
     return step
 
