@@ -1539,6 +1539,14 @@ def drawn_runs(case):
     return case.memory["runs"]
 
 
+def course_of(curves):
+    """Say where the curves of a run begin and end."""
+    ends = {name: (float(curve[0]), float(curve[-1])) for name, curve in curves.items()}
+    return ", ".join(
+        f"{name} from {first:.2g} to {last:.2g}" for name, (first, last) in ends.items()
+    )
+
+
 @exercise(
     "verdicts",
     number="7.8",
@@ -1579,16 +1587,19 @@ class TestVerdicts:
                 return f"`verdicts` should return a dict with the keys {letters}, not " + (
                     f"{', '.join(map(str, seen))}" if isinstance(seen, dict) else describe(seen)
                 )
-            for letter, mistake in right.items():
-                told = seen[letter]
+            for letter, told in seen.items():
                 if told not in MISTAKES:
                     return f"you return {told!r} for run {letter}, which is not a name in the table"
-                if told != mistake and {told, mistake} & set(group):
-                    learned, unseen = (float(curves[letter][n][-1]) for n in ("train", "held_out"))
-                    return (
-                        f"the mistake of run {letter} is “{mistake}”, but you return “{told}”; its "
-                        f"losses end at {learned:.1f} (train) and {unseen:.1f} (held_out)"
-                    )
-            return None
+            wrong = [letter for letter in right if seen[letter] != right[letter]]
+            if missed := [letter for letter in wrong if right[letter] in group]:
+                return "; ".join(
+                    f"the mistake of run {letter} is “{right[letter]}”, but you return "
+                    f"“{seen[letter]}” ({course_of(curves[letter])})"
+                    for letter in missed
+                )
+            # What their mistakes are is said once, where it is missed.
+            alarms = [f"{letter} (“{seen[letter]}”)" for letter in wrong if seen[letter] in group]
+            named = ", ".join(alarms)
+            return f"these runs are something else than you return: {named}" if alarms else None
 
         expect_answer(subject, case, [asks_for("verdicts", (curves,))], judge)

@@ -397,8 +397,8 @@ def uncached(query, key, value):
 
 
 def heads_inputs(case, length=LENGTH):
-    """Queries, keys and wider values of a whole text."""
-    batch, heads = 2, 3
+    """Queries, keys and wider values of a whole text; no piece has as many tokens as heads."""
+    batch, heads = 2, 5
     widths = (6, 6, 10)
     return tuple(case.normal(batch, heads, length, width) for width in widths)
 
@@ -437,9 +437,10 @@ def judge_chunks(results, query, key, value, chunkings):
             if len(sizes) == 1:
                 where = "the whole text read at once"
             elif max(sizes) == 1:
-                where = f"read token by token, token {place}"
+                where = f"read token by token, the token at index {place}"
             else:
-                where = f"read in pieces of {', '.join(map(str, sizes))} tokens, piece {place + 1}"
+                pieces = ", ".join(map(str, sizes))
+                where = f"read in pieces of {pieces} tokens, the piece at index {place}"
             if not isinstance(seen, torch.Tensor) or seen.shape != expected.shape:
                 return f"{where}: found should have shape {tuple(expected.shape)}; it is {describe(seen)}"
             if problem := differs("found", seen, expected):

@@ -267,6 +267,14 @@ HeadsTakenForThePast = Cached.but(
 """The number of heads is taken for the number of cached tokens: the cache is (batch, heads, length,
 d_head), so axis 2 counts the tokens."""
 
+HeadsTakenForThePosition = Cached.but(
+    "query, key = …",
+    "first = old_keys.shape[1] * (cache is not None)\n"
+    "query, key = (turn(x, first + torch.arange(new)) for x in (query, key))",
+)
+"""The first new token is rotated as if its position were the number of heads: the cache is (batch,
+heads, length, d_head), so axis 2 counts the tokens."""
+
 MaskForThePromptOnly = Cached.but(
     "allowed = torch.arange(keys.shape[2]) <= positions[:, None]",
     "allowed = torch.arange(keys.shape[2]) <= positions[:, None]\n"

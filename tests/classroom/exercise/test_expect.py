@@ -927,6 +927,20 @@ def test_a_number_that_is_counted_from_another_end_is_named():
     assert f"; called with {5 - number} for `n` = {number}, it gives" in failure.problem
 
 
+@pytest.mark.parametrize(("size", "is_said"), [(9, True), (2, False)])
+def test_a_few_whole_numbers_are_right_by_chance_and_say_nothing_of_the_inputs(size, is_said):
+    def counted(x, n):
+        return (torch.arange(size) + n) % 5 + 0 * x.long()
+
+    def inputs(case):
+        return case.normal(size), case.integer(1, 3)
+
+    failure = failed(
+        expect_agrees, lambda x, n: counted(x, n + 1), inputs, counted, {"counts": "length"}
+    )
+    assert ("it gives the correct result" in failure.problem) == is_said
+
+
 def test_parts_of_an_input_that_are_not_used_are_named():
     first_again = lambda x, w, *rest: stack(x, w[:1].expand_as(w), *rest)  # noqa: E731
     failure = failed(expect_agrees, first_again, stacked, stack, {"output": "rows width"})
