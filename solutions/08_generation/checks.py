@@ -335,7 +335,7 @@ class TestNextToken:
     @points(1)
     def test_tokens_are_drawn_in_proportion_to_their_probabilities(self, subject, case):
         self.repeat(subject, case, "draw")
-        expect_law(subject, case, "draw", even_inputs, counts_follow_shares)
+        expect_law(subject, case, "draw", even_inputs, counts_follow_shares, correct=draw_oracle)
 
     @points(2)
     def test_next_token_applies_temperature_then_top_k_then_top_p(self, subject, case):

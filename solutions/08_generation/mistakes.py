@@ -410,6 +410,13 @@ class CacheBytes(Correct, exercise="cache_bytes"):
         return keys, values, positions
 
 
+NewestNumberedFromTheStart = CacheBytes.but(
+    "window = positions.numel()",
+    "window = positions.numel()\nkey, value = key[:, :, -window:], value[:, :, -window:]",
+)
+"""Of more new tokens than there are slots, the newest are kept, but numbered from `start`: the first
+of them comes after those that are dropped, and its position decides about the slot."""
+
 FirstTokensOfALongPromptKept = CacheBytes.but(
     "key[:, :, i]", "key[:, :, i - max(key.shape[2] - window, 0)]"
 ).but("value[:, :, i]", "value[:, :, i - max(key.shape[2] - window, 0)]")
