@@ -4,6 +4,7 @@ Made by `classroom release`: what is right, and what known mistakes return, come
 prepared.zip.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -1176,6 +1177,8 @@ def judge_missed(whole, costs, answer):
             f"the most important head is layer {layer}, head {head}, which costs "
             f"{costs.max():.3f} bits per byte; `most_missed` returned {answer[0]}, {answer[1]}"
         )
+        with contextlib.suppress(IndexError, TypeError, ValueError):
+            problem += f", which costs {float(costs[answer[0], answer[1]]):.3f}"
         if differs("its cost", answer[2], costs.max()) is None:
             problem += (
                 f". Your cost is right, its place is not: in a list of all heads, layer by layer, "

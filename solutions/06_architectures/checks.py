@@ -202,7 +202,7 @@ class TestDecoderOnlyLogits:
             notice = (change >= 1e-9).nonzero().flatten().tolist()
             return f"changing the last of {tokens.shape[1]} tokens changes earlier logits: {notice}"
 
-        expect_law(subject, case, "decoder_only_logits", inputs, law)
+        expect_law(subject, case, "decoder_only_logits", inputs, law, correct=decoder_oracle)
 
     @points(2)
     def test_the_tied_table_receives_gradients_from_both_uses(self, subject, case):
@@ -487,7 +487,7 @@ class TestCrossAttention:
             problem = differs("with the memory reversed, the output", output[1], output[0])
             return problem and f"{problem}: the only mask here is the source mask"
 
-        expect_law(subject, case, "CrossAttention", inputs, law)
+        expect_law(subject, case, "CrossAttention", inputs, law, correct=cross_oracle)
 
     @points(1)
     def test_gradients_flow_back_to_the_inputs(self, subject, case):
@@ -1108,7 +1108,7 @@ class TestOneBlockThreeMasks:
             return None
 
         for _ in range(3):
-            expect_law(subject, case, "three_masks", inputs, law)
+            expect_law(subject, case, "three_masks", inputs, law, correct=mask_oracle)
 
     @points(2)
     def test_the_same_block_runs_with_each_mask(self, subject, case):
@@ -1643,11 +1643,18 @@ class TestFunctionalGradients:
     def test_the_gradients_form_the_same_tree_as_the_parameters(self, subject, case):
         for tied in (False, True):
             inputs = partial(targets_inputs, tied=tied)
-            expect_law(subject, case, "functional_gradients", inputs, gradient_law)
+            expect_law(
+                subject,
+                case,
+                "functional_gradients",
+                inputs,
+                gradient_law,
+                correct=tree_gradients_oracle,
+            )
 
     @points(1)
     def test_a_step_updates_every_parameter_of_the_tree(self, subject, case):
-        expect_law(subject, case, "sgd_step", step_inputs, step_law)
+        expect_law(subject, case, "sgd_step", step_inputs, step_law, correct=step_oracle)
 
     @points(
         1,
@@ -1771,16 +1778,27 @@ class TestLargestGradient:
     @points(2)
     def test_each_example_has_its_own_gradient(self, subject, case):
         inputs = partial(examples_inputs, padded=False)
-        expect_law(subject, case, "example_gradients", inputs, examples_law)
+        expect_law(
+            subject, case, "example_gradients", inputs, examples_law, correct=examples_oracle
+        )
 
     @points(2)
     def test_each_example_averages_over_its_own_targets(self, subject, case):
-        expect_law(subject, case, "example_gradients", examples_inputs, examples_law)
+        expect_law(
+            subject,
+            case,
+            "example_gradients",
+            examples_inputs,
+            examples_law,
+            correct=examples_oracle,
+        )
 
     @points(1, only_with="test_each_example_averages_over_its_own_targets")
     def test_an_example_without_targets_has_a_zero_gradient(self, subject, case):
         inputs = partial(examples_inputs, empty=True)
-        expect_law(subject, case, "example_gradients", inputs, examples_law)
+        expect_law(
+            subject, case, "example_gradients", inputs, examples_law, correct=examples_oracle
+        )
 
     @points(2)
     def test_each_norm_covers_the_whole_gradient_tree(self, subject, case):

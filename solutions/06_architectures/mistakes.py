@@ -340,6 +340,10 @@ SourceMaskInverted = Cross.but(
 """The mask is inverted: it is True where attention is allowed, so scores get minus infinity where
 it is False."""
 
+SourceMaskOnTheQueries = Cross.but("hidden = …", "hidden = ~source_mask[:, None, :, None]")
+"""The source mask lies along the queries, which are target tokens; the scores are (batch, num_heads,
+tgt_len, src_len), and the mask hides sources: along the last axis."""
+
 ZeroInsteadOfMinusInfinity = Cross.but(
     "hidden = …\nscores = …", "scores = scores * source_mask[:, None, None, :]"
 )

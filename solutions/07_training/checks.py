@@ -435,7 +435,9 @@ class TestGetBatch:
     def test_exactly_the_end_of_the_text_is_held_out(self, subject, case):
         returns = {"train": "num_train", "held_out": "num_held_out"}
         expect_agrees(subject, case, "cut", cut_inputs, cut_oracle, returns)
-        expect_law(subject, case, "cut", nothing_held_out, judge_nothing_held_out)
+        expect_law(
+            subject, case, "cut", nothing_held_out, judge_nothing_held_out, correct=cut_oracle
+        )
 
     @points(2)
     def test_windows_may_start_wherever_they_and_their_targets_fit(self, subject, case):
@@ -726,6 +728,10 @@ def clipped_oracle(gradients, max_norm):
     return [gradient if gradient is None else gradient * factor for gradient in gradients]
 
 
+def both_oracle(gradients, max_norm):
+    return clipped_oracle(gradients, max_norm), length_of(gradients)
+
+
 def judge_clipped(seen, gradients, max_norm):
     if problem := judge_form(seen, gradients):
         return problem
@@ -784,15 +790,19 @@ def judge_frozen(seen, gradients, max_norm):
 class TestClipGradients:
     @points(2)
     def test_large_gradients_keep_their_direction_and_get_max_norm(self, subject, case):
-        expect_law(subject, case, "clip_gradients", to_be_clipped, judge_clipped)
+        expect_law(
+            subject, case, "clip_gradients", to_be_clipped, judge_clipped, correct=both_oracle
+        )
 
     @points(1, only_with="test_large_gradients_keep_their_direction_and_get_max_norm")
     def test_gradients_below_the_maximum_norm_are_unchanged(self, subject, case):
-        expect_law(subject, case, "clip_gradients", short_enough, judge_clipped)
+        expect_law(
+            subject, case, "clip_gradients", short_enough, judge_clipped, correct=both_oracle
+        )
 
     @points(1)
     def test_the_returned_norm_is_the_global_norm_before_clipping(self, subject, case):
-        expect_law(subject, case, "clip_gradients", to_be_clipped, judge_norm)
+        expect_law(subject, case, "clip_gradients", to_be_clipped, judge_norm, correct=both_oracle)
 
     @points(1, only_with="test_large_gradients_keep_their_direction_and_get_max_norm")
     def test_the_gradient_of_a_frozen_parameter_stays_none(self, subject, case):
@@ -828,7 +838,7 @@ class TestClipGradients:
         def inputs(case):
             return [0 * gradient for gradient in drawn_gradients(case)], 2.5
 
-        expect_law(subject, case, "clip_gradients", inputs, judge_clipped)
+        expect_law(subject, case, "clip_gradients", inputs, judge_clipped, correct=both_oracle)
 
     @points(1, only_with="test_large_gradients_keep_their_direction_and_get_max_norm")
     def test_nan_or_infinite_gradients_raise_an_error(self, subject, case):
@@ -1011,6 +1021,10 @@ def norm_oracle(x, gain, eps):
     return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * gain.double()
 
 
+def rounded_norm(x, gain, eps):
+    return norm_oracle(x, gain, eps).to(x.dtype)
+
+
 def judge_norm_of(seen, x, gain, eps):
     if not isinstance(seen, torch.Tensor) or seen.shape != x.shape:
         return f"`rms_norm` should return a tensor of shape {tuple(x.shape)}, not {describe(seen)}"
@@ -1056,6 +1070,11 @@ def master_inputs(case):
 @oracle
 def master_oracle(master, gradient, lr):
     return master.double() - lr * gradient.double()
+
+
+def both_weights(master, gradient, lr):
+    new = master_oracle(master, gradient, lr)
+    return new.float(), new.bfloat16()
 
 
 def judge_master(seen, master, gradient, lr):
@@ -1111,25 +1130,25 @@ class TestLowPrecision:
     @points(1)
     def test_rms_norm_handles_squares_that_overflow_float16(self, subject, case):
         inputs = partial(norm_inputs, torch.float16, 900.0)
-        expect_law(subject, case, "rms_norm", inputs, judge_norm_of)
+        expect_law(subject, case, "rms_norm", inputs, judge_norm_of, correct=rounded_norm)
 
     @points(1)
     def test_rms_norm_handles_squares_that_underflow_in_float16(self, subject, case):
         inputs = partial(norm_inputs, torch.float16, 1e-4)
-        expect_law(subject, case, "rms_norm", inputs, judge_norm_of)
+        expect_law(subject, case, "rms_norm", inputs, judge_norm_of, correct=rounded_norm)
 
     @points(1)
     def test_rms_norm_adds_eps_under_the_root_and_keeps_the_dtype(self, subject, case):
         inputs = partial(norm_inputs, torch.bfloat16, 1.0, eps=0.5)
-        expect_law(subject, case, "rms_norm", inputs, judge_norm_of)
+        expect_law(subject, case, "rms_norm", inputs, judge_norm_of, correct=rounded_norm)
 
     @points(2)
     def test_losses_have_full_float32_precision(self, subject, case):
-        expect_law(subject, case, "token_losses", loss_inputs, judge_losses)
+        expect_law(subject, case, "token_losses", loss_inputs, judge_losses, correct=losses_oracle)
 
     @points(1)
     def test_the_update_is_applied_to_the_float32_weights(self, subject, case):
-        expect_law(subject, case, "master_step", master_inputs, judge_master)
+        expect_law(subject, case, "master_step", master_inputs, judge_master, correct=both_weights)
 
     @points(1, only_with="test_the_update_is_applied_to_the_float32_weights")
     def test_inputs_are_not_modified(self, subject, case):
@@ -1539,6 +1558,14 @@ def drawn_runs(case):
     return case.memory["runs"]
 
 
+def course_of(curves):
+    """Say where the curves of a run begin and end."""
+    ends = {name: (float(curve[0]), float(curve[-1])) for name, curve in curves.items()}
+    return ", ".join(
+        f"{name} from {first:.2g} to {last:.2g}" for name, (first, last) in ends.items()
+    )
+
+
 @exercise(
     "verdicts",
     number="7.8",
@@ -1579,16 +1606,19 @@ class TestVerdicts:
                 return f"`verdicts` should return a dict with the keys {letters}, not " + (
                     f"{', '.join(map(str, seen))}" if isinstance(seen, dict) else describe(seen)
                 )
-            for letter, mistake in right.items():
-                told = seen[letter]
+            for letter, told in seen.items():
                 if told not in MISTAKES:
                     return f"you return {told!r} for run {letter}, which is not a name in the table"
-                if told != mistake and {told, mistake} & set(group):
-                    learned, unseen = (float(curves[letter][n][-1]) for n in ("train", "held_out"))
-                    return (
-                        f"the mistake of run {letter} is “{mistake}”, but you return “{told}”; its "
-                        f"losses end at {learned:.1f} (train) and {unseen:.1f} (held_out)"
-                    )
-            return None
+            wrong = [letter for letter in right if seen[letter] != right[letter]]
+            if missed := [letter for letter in wrong if right[letter] in group]:
+                return "; ".join(
+                    f"the mistake of run {letter} is “{right[letter]}”, but you return "
+                    f"“{seen[letter]}” ({course_of(curves[letter])})"
+                    for letter in missed
+                )
+            # What their mistakes are is said once, where it is missed.
+            alarms = [f"{letter} (“{seen[letter]}”)" for letter in wrong if seen[letter] in group]
+            named = ", ".join(alarms)
+            return f"these runs are something else than you return: {named}" if alarms else None
 
         expect_answer(subject, case, [asks_for("verdicts", (curves,))], judge)

@@ -335,7 +335,7 @@ class TestNextToken:
     @points(1)
     def test_tokens_are_drawn_in_proportion_to_their_probabilities(self, subject, case):
         self.repeat(subject, case, "draw")
-        expect_law(subject, case, "draw", even_inputs, counts_follow_shares)
+        expect_law(subject, case, "draw", even_inputs, counts_follow_shares, correct=draw_oracle)
 
     @points(2)
     def test_next_token_applies_temperature_then_top_k_then_top_p(self, subject, case):
@@ -397,8 +397,8 @@ def uncached(query, key, value):
 
 
 def heads_inputs(case, length=LENGTH):
-    """Queries, keys and wider values of a whole text."""
-    batch, heads = 2, 3
+    """Queries, keys and wider values of a whole text; no piece has as many tokens as heads."""
+    batch, heads = 2, 5
     widths = (6, 6, 10)
     return tuple(case.normal(batch, heads, length, width) for width in widths)
 
@@ -437,9 +437,10 @@ def judge_chunks(results, query, key, value, chunkings):
             if len(sizes) == 1:
                 where = "the whole text read at once"
             elif max(sizes) == 1:
-                where = f"read token by token, token {place}"
+                where = f"read token by token, the token at index {place}"
             else:
-                where = f"read in pieces of {', '.join(map(str, sizes))} tokens, piece {place + 1}"
+                pieces = ", ".join(map(str, sizes))
+                where = f"read in pieces of {pieces} tokens, the piece at index {place}"
             if not isinstance(seen, torch.Tensor) or seen.shape != expected.shape:
                 return f"{where}: found should have shape {tuple(expected.shape)}; it is {describe(seen)}"
             if problem := differs("found", seen, expected):
@@ -1380,7 +1381,7 @@ def with_hidden_cache():
         if cache is None:
             inside["chunks"] = []
         inside["chunks"] = [*inside["chunks"], tokens]
-        return read_chunks(inside["chunks"]), {"chunks": []}
+        return read_chunks(inside["chunks"]), {"chunks": inside["chunks"]}
 
     return step
 

@@ -267,6 +267,14 @@ HeadsTakenForThePast = Cached.but(
 """The number of heads is taken for the number of cached tokens: the cache is (batch, heads, length,
 d_head), so axis 2 counts the tokens."""
 
+HeadsTakenForThePosition = Cached.but(
+    "query, key = …",
+    "first = old_keys.shape[1] * (cache is not None)\n"
+    "query, key = (turn(x, first + torch.arange(new)) for x in (query, key))",
+)
+"""The first new token is rotated as if its position were the number of heads: the cache is (batch,
+heads, length, d_head), so axis 2 counts the tokens."""
+
 MaskForThePromptOnly = Cached.but(
     "allowed = torch.arange(keys.shape[2]) <= positions[:, None]",
     "allowed = torch.arange(keys.shape[2]) <= positions[:, None]\n"
@@ -401,6 +409,13 @@ class CacheBytes(Correct, exercise="cache_bytes"):
             positions[place] = start + i
         return keys, values, positions
 
+
+NewestNumberedFromTheStart = CacheBytes.but(
+    "window = positions.numel()",
+    "window = positions.numel()\nkey, value = key[:, :, -window:], value[:, :, -window:]",
+)
+"""Of more new tokens than there are slots, the newest are kept, but numbered from `start`: the first
+of them comes after those that are dropped, and its position decides about the slot."""
 
 FirstTokensOfALongPromptKept = CacheBytes.but(
     "key[:, :, i]", "key[:, :, i - max(key.shape[2] - window, 0)]"

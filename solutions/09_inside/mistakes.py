@@ -184,6 +184,14 @@ class Inside(Correct, exercise="look_inside"):
         return (losses[1] - losses[0]) / math.log(2)
 
 
+NormOmitted = Inside.but("read = …", "read = streams * gain + bias")
+"""Gain and bias are applied, but the vectors are not normalised: subtract the mean of each, and
+divide by its standard deviation, first."""
+
+WeightNotTransposed = Inside.but("weight.T", "weight")
+"""The matrix multiplies from the right as it is stored; nn.Linear stores (d_out, d_in): multiply by
+its transpose."""
+
 SameTokenScore = Inside.but("half + 1", "half")
 """The score measures attention to the same token of the first half; the token that followed is one
 position later."""

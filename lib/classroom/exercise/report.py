@@ -153,8 +153,10 @@ class Report:
                 break
             lines.extend(wrapped)
         if len(lines) > MAX_MESSAGE_LINES:
-            kept = MAX_MESSAGE_LINES - 1
-            lines = [*lines[:kept], f"  … and {len(lines) - kept} more lines"]
+            end = lines[-2:] if lines[-1].startswith("  ") else []  # what is expected comes last
+            kept = MAX_MESSAGE_LINES - 1 - len(end)
+            left_out = f"  … and {len(lines) - kept - len(end)} more lines"
+            lines = [*lines[:kept], left_out, *end]
         return "\n".join(lines)
 
     def to_html(self) -> str:
@@ -185,7 +187,7 @@ def _wrap(message: str) -> list[str]:
     lines: list[str] = []
     for line in message.split("\n"):
         if line.startswith("  "):
-            lines.append(textwrap.shorten(line, 400) if len(line) > 400 else line)
+            lines.append(f"  {textwrap.shorten(line, 398)}" if len(line) > 400 else line)
         else:
             lines.extend(textwrap.wrap(line, MESSAGE_WIDTH) or [""])
     return lines

@@ -29,6 +29,8 @@ CALLS = "calls"
 _LEFT = "left to search"
 # How many unused parts of inputs are listed.
 _MOST_SAID = 4
+# So many whole numbers are not right by chance.
+_FEW = 8
 # Rows of a tensor that are tried in other orders.
 _MOST_ROWS = 16
 
@@ -175,6 +177,8 @@ class Wrong:
             right, right_of_draw = self.oracle(*self.args), self.oracle(*draw)
         except Exception:  # it is not recorded
             return ""
+        if _may_fit_by_chance(in_places(self.compared, right)):
+            return ""
         seconds = max(self._seconds(self.args), _SEARCH / _MOST_TRIES)
 
         def is_accepted(given: Given, expected: Any, others: Given) -> bool:
@@ -209,6 +213,22 @@ def _holds_fractions(result: Any) -> bool:
     if isinstance(result, (dict, list, tuple)):
         return any(map(_holds_fractions, result.values() if isinstance(result, dict) else result))
     return isinstance(result, float) or isinstance(result, Tensor) and result.is_floating_point()
+
+
+def _may_fit_by_chance(result: Any) -> bool:
+    """Return whether a result is a few whole numbers, which something unrelated gives, too."""
+    return not _holds_fractions(result) and _num_parts(result) < _FEW
+
+
+def _num_parts(result: Any) -> int:
+    """Return how many numbers a result has; a text or what else there is counts as many."""
+    if isinstance(result, dict):
+        result = list(result.values())
+    if isinstance(result, (list, tuple)):
+        return sum(map(_num_parts, result))
+    if isinstance(result, Tensor):
+        return result.numel()
+    return 1 if isinstance(result, (bool, int)) else _FEW
 
 
 def _surely_differ(seen: Any, expected: Any, tolerance: float | None) -> bool:

@@ -79,8 +79,9 @@ def sliding_window_mask(
     """Let each position attend to the newest `window` positions, itself included.
 
     A kernel that skips masked keys then takes time linear in the length, and a cache need not
-    keep more than `window` keys. Information from further back still arrives, one window per
-    layer. The queries are at the last positions of the keys, as in `causal_mask`.
+    keep more than `window` keys. Information from further back still arrives,
+    `window - 1` positions per layer. The queries are at the last positions of the keys, as in
+    `causal_mask`.
 
     Args:
         q_len: Number of queries, in tokens.

@@ -679,6 +679,34 @@ def test_what_is_right_up_to_rounding_is_told_by_how_much():
     assert "differ by up to 9.766e-05 from" in said
 
 
+def test_dicts_in_results_are_compared_whatever_the_order_of_their_keys():
+    def mean_and_cache(x):
+        return x.mean(), {"sum": x.sum(), "seen": [x, None]}
+
+    def in_another_order(x):
+        return x.mean(), dict(reversed(mean_and_cache(x)[1].items()))
+
+    def only_the_mean(f):
+        assert f(torch.tensor([2.0, 3.0, 7.0]))[0] == 4
+
+    right = {"one": mean_and_cache, "another": in_another_order}
+    wrong = {"the first": lambda x: (x.mean(), {"sum": x[0], "seen": [x, None]})}
+    said = said_of(only_the_mean, right=right, wrong=wrong)
+    assert "are off by up to 10 (the largest correct one is 12)" in said
+
+
+def test_a_correct_one_that_does_something_else_does_not_hide_a_bug():
+    def last_is_right(sums):
+        assert sums(torch.tensor([2.0, 3.0, 7.0, 9.0]))[-1] in (21, 9)
+
+    right = {
+        "sums so far": lambda x: x.cumsum(0),
+        "each alone": lambda x: x,
+    }
+    wrong = {"the first": lambda x: x.cumsum(0) + torch.tensor([0.0, 6.0, 0.0, 0.0])}
+    assert "are off by up to 6 (" in said_of(last_is_right, right=right, wrong=wrong)
+
+
 def test_a_test_that_changes_its_mind_is_told_so():
     calls = itertools.count()
 
@@ -897,6 +925,20 @@ def test_a_number_that_is_counted_from_another_end_is_named():
     failure = failed(expect_agrees, lambda x, n: x[-1 - n].sin(), inputs, chosen, {"row": "width"})
     number = inputs(Case("seed"))[1]
     assert f"; called with {5 - number} for `n` = {number}, it gives" in failure.problem
+
+
+@pytest.mark.parametrize(("size", "is_said"), [(9, True), (2, False)])
+def test_a_few_whole_numbers_are_right_by_chance_and_say_nothing_of_the_inputs(size, is_said):
+    def counted(x, n):
+        return (torch.arange(size) + n) % 5 + 0 * x.long()
+
+    def inputs(case):
+        return case.normal(size), case.integer(1, 3)
+
+    failure = failed(
+        expect_agrees, lambda x, n: counted(x, n + 1), inputs, counted, {"counts": "length"}
+    )
+    assert ("it gives the correct result" in failure.problem) == is_said
 
 
 def test_parts_of_an_input_that_are_not_used_are_named():

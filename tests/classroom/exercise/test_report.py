@@ -66,9 +66,19 @@ def test_the_text_fits_the_page():
     text = report_of(long, *(f"message {i}" for i in range(30))).to_text()
     lines = text.split("\n")
     assert len(lines) == MAX_MESSAGE_LINES
-    assert re.fullmatch(r"  … and \d+ more lines", lines[-1])
+    assert re.fullmatch(r"  … and \d+ more lines", lines[-3])
+    assert all(line.startswith("  numbers") for line in lines[-2:])
     assert all(len(line) <= MESSAGE_WIDTH for line in lines if not line.startswith("  "))
     assert all(len(line) <= 400 for line in lines)
+
+
+def test_a_case_that_does_not_fit_keeps_what_is_returned_and_expected():
+    rows = [f"  input {n} = {n}" for n in range(MAX_MESSAGE_LINES)]
+    message = "\n".join(["wrong.", "A small case to try it on:", *rows, "  you return = 1"])
+    result = CheckResult("a check", 1, 0, f"{message}\n  expected   = 2")
+    lines = Report("f", "1.1 Title", (result,)).to_text().splitlines()
+    assert len(lines) == MAX_MESSAGE_LINES and "more lines" in lines[-3]
+    assert lines[-2:] == ["  you return = 1", "  expected   = 2"]
 
 
 def test_the_first_failure_is_told_to_its_end_before_another_begins():
