@@ -195,9 +195,7 @@ class Exercises(SphinxDirective):
             return []
         path = f"exercises/{assignment['name']}/{assignment['notebook']}"
         addresses = elsewhere(repository, f"v{version_of()}", path)
-        line = nodes.paragraph(
-            "", "Online, on someone else’s machine: ", classes=["elsewhere"]
-        )
+        line = nodes.paragraph("", "Online, on someone else’s machine: ", classes=["elsewhere"])
         for position, (service, address) in enumerate(addresses.items()):
             line += nodes.Text(" " if position else "")
             line += nodes.reference("", f"Open in {service}", refuri=address, classes=["button"])
