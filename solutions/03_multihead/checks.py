@@ -273,7 +273,7 @@ class TestMultiHeadAttention:
             return settings, weights, x, context, mask
 
         self.compare(subject, case, inputs)
-        self.compare(subject, case, with_equal_sizes(own_mask_inputs, *ALIKE))
+        self.compare_equal(subject, case, with_equal_sizes(own_mask_inputs, *ALIKE), inputs)
 
     @points(1)
     def test_a_mask_per_sequence_applies_to_all_of_its_heads(self, subject, case):
@@ -281,13 +281,17 @@ class TestMultiHeadAttention:
 
     @points(1)
     def test_a_mask_per_sequence_works_when_batch_equals_num_heads(self, subject, case):
+        inputs = with_equal_sizes(own_mask_inputs, *ALIKE, is_shared=False)
+        self.compare_equal(subject, case, inputs, own_mask_inputs)
+
+    def compare_equal(self, subject, case, inputs, unequal):
+        """Compare on equal sizes; with different ones it shows which of two mistakes is made."""
         try:
-            self.compare(subject, case, with_equal_sizes(own_mask_inputs, *ALIKE, is_shared=False))
+            self.compare(subject, case, inputs)
         except CheckFailed as failed:
             if not failed.mistakes:
                 raise
-            # With different sizes it shows which of two is made.
-            request = asks_for("MultiHeadAttention", own_mask_inputs(case.fresh(3)))
+            request = asks_for("MultiHeadAttention", unequal(case.fresh(3)))
             alike = answering_alike([request], subject, failed.mistakes)
             raise CheckFailed(failed.problem, alike, failed.example) from None
 
