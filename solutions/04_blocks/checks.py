@@ -792,6 +792,12 @@ NOT_RIGHT = {
 ### END PACKED
 
 
+WHERE_IT_COUNTS = (
+    "epsilon counts where the variance of a token is hardly larger than it: add tokens whose "
+    "features are nearly equal, such as very small ones"
+)
+
+
 @exercise(
     "check_layer_norm",
     number="4.10",
@@ -822,11 +828,12 @@ class TestCheckLayerNorm:
 
     @points(1)
     def test_a_missing_epsilon_is_caught(self, subject, case):
-        self.judge(subject, case, "there is no epsilon")
+        self.judge(subject, case, "there is no epsilon", why=lambda expected: WHERE_IT_COUNTS)
 
     @points(1)
     def test_an_epsilon_outside_the_square_root_is_caught(self, subject, case):
-        self.judge(subject, case, "epsilon is added to the square root, not under it")
+        bug = "epsilon is added to the square root, not under it"
+        self.judge(subject, case, bug, why=lambda expected: WHERE_IT_COUNTS)
 
     @points(1)
     def test_a_missing_gain_is_caught(self, subject, case):
@@ -836,8 +843,8 @@ class TestCheckLayerNorm:
     def test_a_missing_bias_is_caught(self, subject, case):
         self.judge(subject, case, "the bias is omitted")
 
-    def judge(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_layer_norm", RIGHT, NOT_RIGHT, bug)
+    def judge(self, subject, case, bug, **more):
+        expect_test_judges(subject, case, "check_layer_norm", RIGHT, NOT_RIGHT, bug, **more)
 
 
 # 4.9 ------------------------------------------------------------------------------------------
