@@ -247,7 +247,8 @@ def differs(
         return None
     if seen.dim() == 0:
         shown, wanted = _distinguished(seen, expected)
-        return f"{label} is {shown}, expected {wanted}{written or _relation_of_one(seen, expected, sizes)}"
+        relation = written or _relation_of_one(seen, expected, sizes)
+        return f"{label} is {shown}, expected {wanted}{relation}"
     nan = seen.isnan() & ~expected.isnan()
     if nan.any():
         where = _index_of_first(nan)
