@@ -543,8 +543,8 @@ def _written_for_infinity(seen: Any, expected: Any) -> str:
     if not bool(((seen.abs() == largest) & (expected.abs() != largest)).any()):
         return ""
     return (
-        f"; {number(largest)} is the largest number of {seen.dtype}, which nan_to_num writes for "
-        "an infinity unless told otherwise (posinf=, neginf=), one that was correct included"
+        f"; {number(largest)} is the largest number of {seen.dtype}, not infinity: nan_to_num "
+        "writes it for each infinity, a correct one too, unless told otherwise (posinf=, neginf=)"
     )
 
 
