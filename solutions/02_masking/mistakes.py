@@ -714,6 +714,10 @@ PaddedQueriesMasked = Masks.but(
 """Padded queries may attend to nothing, and a softmax over nothing is NaN: mask padding as a key
 only."""
 
+FirstPaddingTokenAllowed = Masks.but("place >= lengths", "place > lengths")
+"""The first padding token of a sequence is not masked: the real tokens have the positions 0 to
+lengths - 1."""
+
 MaskedOnlyForBothReasons = Masks.but(") | (place", ") & (place")
 """A key is masked only if it is padding and lies ahead; either reason alone is enough to mask
 it."""

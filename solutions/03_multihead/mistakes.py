@@ -261,6 +261,11 @@ SequencesTakenForHeads = MultiHead.but("mask.unsqueeze(-3)", "mask")
 """A mask per sequence is broadcast over the scores as it is, and its sequences are taken for heads:
 give it an axis of size 1 for the heads."""
 
+MaskOfAllSequencesPutBehindTheQueries = MultiHead.but("unsqueeze(-3)", "unsqueeze(1)")
+"""A mask (q_len, k_len) becomes (q_len, 1, k_len), whose queries stand where the scores (batch,
+num_heads, q_len, k_len) have their heads. It needs the new axis in front: count it from the right,
+`mask.unsqueeze(-3)`."""
+
 MaskTiled = MultiHead.but(
     "scores = scores.masked_fill(~mask.unsqueeze(-3), -math.inf)",
     "tiled = mask.expand(len(x), -1, -1).repeat(self.num_heads, 1, 1)\n"
@@ -666,6 +671,10 @@ OneMaskForAllSequences = CheckHeads.but(
     "for args in (…\n):", "for args in ((x, None, None), (x, context, None), (x, context, own[0])):"
 )
 """All sequences share one mask, so masks per sequence are not tested."""
+
+OneSequenceOnly = CheckHeads.but("in (2, 3)", "in (1, 1)")
+"""Every batch holds one sequence, so nothing that confuses sequences, or their masks, can show: use
+as many sequences as heads, each with a mask of its own."""
 
 NeverAsManySequencesAsHeads = CheckHeads.but("in (2, 3)", "in (2, 5)")
 """The number of sequences never equals the number of heads: this bug shows only if the two are

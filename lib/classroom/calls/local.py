@@ -141,6 +141,14 @@ _HINTS = (
         "An integer is needed here: `//` instead of `/`, or .long()",
     ),
 )
+# An axis that crashes a later line is made by `F.one_hot(best)`, of which no comma says its size.
+_ONE_HOT = re.compile(r"one_hot\(([^,()]|\([^()]*\))*\)")
+_ABOUT_SIZES = re.compile(r"mat1|batch2|size of tensor|broadcast|einsum|[Ss]hape")
+_LINES_BEFORE = 8
+_ONE_HOT_HINT = (
+    "F.one_hot counts the classes by the largest index that it is given, so an axis is too short "
+    "where no index is the last: tell it num_classes"
+)
 
 
 @dataclass(frozen=True)
@@ -548,6 +556,9 @@ def _failure(name: str, error: BaseException) -> StudentError:
     kind, said = type(error).__name__, words_of(error)
     text = f": {said.strip().splitlines()[0].rstrip('.')}" if said.strip() else ""
     hint = next((f". {hint}" for pattern, hint in _HINTS if re.search(pattern, said)), "")
+    if frame and frame.lineno and _ABOUT_SIZES.search(said):
+        lines = linecache.getlines(frame.filename)[: frame.lineno][-_LINES_BEFORE:]
+        hint = f". {_ONE_HOT_HINT}" if _ONE_HOT.search("".join(lines)) else hint
     return Crashed(f"`{name}` raised {kind}{text}{where}{hint}", kind, said, where)
 
 

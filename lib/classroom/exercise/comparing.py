@@ -238,6 +238,7 @@ def differs(
     sizes = {**plain, **(sizes or {})}
     dtype = expected.dtype if isinstance(expected, Tensor) else torch.float64
     is_mask = dtype is torch.bool
+    written = _written_for_infinity(seen, expected)
     seen = torch.as_tensor(seen, dtype=torch.float64)
     expected = torch.as_tensor(expected, dtype=torch.float64)
     if seen.numel() == expected.numel() == 1:
@@ -246,7 +247,8 @@ def differs(
         return None
     if seen.dim() == 0:
         shown, wanted = _distinguished(seen, expected)
-        return f"{label} is {shown}, expected {wanted}{_relation_of_one(seen, expected, sizes)}"
+        relation = written or _relation_of_one(seen, expected, sizes)
+        return f"{label} is {shown}, expected {wanted}{relation}"
     nan = seen.isnan() & ~expected.isnan()
     if nan.any():
         where = _index_of_first(nan)
@@ -271,7 +273,7 @@ def differs(
         or _by_row(seen, expected)
     )
     striking = _as_a_whole(seen, expected) if dtype.is_floating_point else ""
-    return said + (relation or striking + _place(off, axes))
+    return said + (relation or (written or striking) + _place(off, axes))
 
 
 def loses_precision(label: str, seen: Any, args: Sequence[Any]) -> str | None:
@@ -530,6 +532,20 @@ def _as_a_whole(seen: Tensor, expected: Tensor) -> str:
     if len(order) > 2 * _FEW and bool(expected.flatten()[order].diff().ge(0).all()):
         return "; the entries are in the correct order of size, but their values are wrong"
     return ""
+
+
+def _written_for_infinity(seen: Any, expected: Any) -> str:
+    """Say that the largest number of a dtype stands where another belongs."""
+    seen, expected = torch.as_tensor(seen), torch.as_tensor(expected)
+    if not seen.is_floating_point():
+        return ""
+    largest = torch.finfo(seen.dtype).max
+    if not bool(((seen.abs() == largest) & (expected.abs() != largest)).any()):
+        return ""
+    return (
+        f"; {number(largest)} is the largest number of {seen.dtype}, not infinity: nan_to_num "
+        "writes it for each infinity, a correct one too, unless told otherwise (posinf=, neginf=)"
+    )
 
 
 def _inverse(seen: Tensor, expected: Tensor) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,7 +102,8 @@ def _behaves_like(
     shown_wrong = False
     for args, seen in trials:
         wrong = _outcome(known_code, name, args)
-        if not same(in_places(places, seen), in_places(places, wrong), tolerance):
+        pair = _of_one_kind(in_places(places, seen), in_places(places, wrong))
+        if not same(*pair, tolerance):
             return False
         # Of a large result only a sketch is known; the student's result matches it.
         whole = seen if has_sketch(wrong) else wrong
@@ -114,6 +116,23 @@ def in_places(places: Sequence[int], outcome: Any) -> Any:
     if not places or not isinstance(outcome, (list, tuple)) or len(outcome) <= max(places):
         return outcome
     return [outcome[place] for place in places]
+
+
+def _of_one_kind(one: Any, other: Any) -> tuple[Any, Any]:
+    """Make floats of two numbers if one is Python's and one torch's, or one an integer."""
+    both = one, other
+    if all(isinstance(each, (list, tuple)) for each in both) and len(one) == len(other):
+        pairs = [_of_one_kind(*pair) for pair in zip(one, other, strict=True)]
+        return tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+    if type(one) is not type(other) and all(map(_is_number, both)):
+        return float(one), float(other)
+    return both
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not value.dim() and value.dtype is not torch.bool
+    return type(value) in (int, float)
 
 
 @dataclass(frozen=True)
@@ -391,4 +410,7 @@ def _show(value: Any, digits: int = 4) -> str:
 def _rounded(value: Any, digits: int) -> Any:
     if isinstance(value, list):
         return [_rounded(item, digits) for item in value]
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    rounded = float(f"{value:.{digits}g}")  # the largest number would become infinity
+    return value if math.isinf(rounded) else rounded

@@ -428,6 +428,15 @@ def test_of_numbers_that_stand_for_something_no_zeros_are_counted():
     assert "exactly 0" not in differs("tokens", tokens * (tokens % 2), tokens)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_the_largest_number_in_place_of_an_infinity_is_told(dtype):
+    expected = torch.tensor([[-math.inf, 0.5, 2.0], [math.inf, -3.0, 7.0]], dtype=dtype)
+    told = differs("logs", expected.nan_to_num(), expected)
+    assert f"is the largest number of {dtype}, not infinity: nan_to_num writes" in told
+    assert "nan_to_num" in differs("log", expected.nan_to_num()[0, 0], expected[0, 0])
+    assert "nan_to_num" not in differs("logs", expected.clamp(min=-1e4), expected)
+
+
 def test_entries_that_should_be_zero_are_counted():
     told = differs("output", RIGHT + 0.1 * RIGHT.cos(), RIGHT.tril())
     assert "; 10 of 20 entries should be exactly 0, and are not" in told

@@ -66,6 +66,17 @@ def test_a_mistake_is_named_however_it_is_written():
     assert names(failure(f)) == ["NoScale"]
 
 
+@pytest.mark.parametrize("kind", [float, int, torch.tensor])
+def test_a_mistake_is_named_whether_a_number_is_an_integer_a_float_or_a_tensor(kind):
+    counted = mistake("Counted", "def f(q, k): return 3 * (len(q) + 2), len(k)")
+    count = lambda q, k: (len(q) + 2, len(k))  # noqa: E731
+    wrong = lambda q, k: (kind(3 * (len(q) + 2)), kind(len(k)))  # noqa: E731
+    returns = {"queries": "", "keys": ""}
+    assert names(failure(wrong, [counted], oracle=count, returns=returns)) == ["Counted"]
+    other = lambda q, k: (kind(3 * (len(q) + 3)), kind(len(k)))  # noqa: E731
+    assert names(failure(other, [counted], oracle=count, returns=returns)) == []
+
+
 def test_a_mistake_that_nobody_knows_is_not_named():
     failed = failure(lambda q, k: 1.5 * oracle(q, k))
     assert failed.mistakes == () and failed.diagnosis == ""
@@ -327,6 +338,12 @@ def test_results_that_look_alike_are_shown_with_more_digits_or_in_all_rows():
     wrong = lambda q, k: (both(q, k)[0] + 1e-5, len(q))  # noqa: E731
     shown = lines(failure(wrong, oracle=both, returns={"sum": "", "rows": ""}))
     assert len(set(list(shown.values())[-2:])) == 2
+
+
+def test_the_largest_number_is_not_shown_as_infinity():
+    infinite = lambda q, k: oracle(q, k) * torch.inf  # noqa: E731
+    shown = lines(failure(lambda q, k: infinite(q, k).nan_to_num(), oracle=infinite))
+    assert "inf" in shown["expected"] and "inf" not in shown["you return"]
 
 
 def test_a_result_of_another_shape_can_be_seen():

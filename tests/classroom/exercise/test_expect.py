@@ -324,10 +324,11 @@ def test_a_law_is_diagnosed_too():
     def law(seen, x, n):
         return None if abs(seen - x.sum()) < 1e-9 else "is not the sum"
 
-    failure = failed(expect_law, lambda x, n: -x.sum(), inputs, law, mistakes=[mistake])
-    assert failure.mistakes == ()  # a tensor is not a float
-    failure = failed(expect_law, lambda x, n: float(-x.sum()), inputs, law, mistakes=[mistake])
-    assert failure.mistakes == (mistake,)
+    failure = failed(expect_law, lambda x, n: -x.sum()[None], inputs, law, mistakes=[mistake])
+    assert failure.mistakes == ()  # a tensor with an axis is not a number
+    for wrong in (lambda x, n: -x.sum(), lambda x, n: float(-x.sum())):
+        failure = failed(expect_law, wrong, inputs, law, mistakes=[mistake])
+        assert failure.mistakes == (mistake,)
 
 
 # Gradients
