@@ -722,7 +722,8 @@ class TestMendedDropout:
                 )
             return None
 
-        expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
+        inputs = ones_and_even_noise
+        expect_law(subject, case, "mended_dropout", inputs, law, correct=dropout_oracle)
 
     @points(1, only_with="test_the_noise_decides_which_features_are_dropped")
     def test_the_expected_value_is_preserved(self, subject, case):
@@ -732,7 +733,8 @@ class TestMendedDropout:
                 return f"at rate {rate} in training, ones become {mean:.4g} on average, expected 1"
             return None
 
-        expect_law(subject, case, "mended_dropout", ones_and_even_noise, law)
+        inputs = ones_and_even_noise
+        expect_law(subject, case, "mended_dropout", inputs, law, correct=dropout_oracle)
 
     @points(1)
     def test_the_noise_decides_which_features_are_dropped(self, subject, case):

@@ -396,13 +396,32 @@ LENGTH, WIDTH = 6, 4
 exec(packed(__file__, 0), globals())
 
 
-def audit(subject, case, description):
-    """Let a subject audit one of the models, on an input drawn from the same seed."""
+def audited(case, description):
+    """Return one of the models, its dependency matrix, and an input drawn from the same seed."""
     case = Case(case.seed)
-    model, _ = audited_models(case)[description]
+    model, dependence = audited_models(case)[description]
+    return model, dependence, case.normal(LENGTH, WIDTH)
+
+
+def audit(subject, case, description):
+    """Let a subject audit one of the models."""
+    model, _, x = audited(case, description)
     model.label = description
-    x = case.normal(LENGTH, WIDTH)
     return subject.call("causality_audit", subject.lend(model), x)
+
+
+def influence(model, x, output, source):
+    """Say by how much one row of the output changes with one row of the input."""
+    changed, before = x.clone(), model(x)[output]
+    changed[source] = 2.0 - x[source].flip(0)
+    by = float((model(changed)[output] - before).abs().amax())
+    said = (
+        f"; another row {source} of x changes row {output} of the output by up to {by:.2g} (its "
+        f"largest entry is {float(before.abs().amax()):.2g})"
+    )
+    if 1e-9 < by < 1e-4:
+        said += ": more than a millionth, but less than torch.allclose notices by default"
+    return said + ": that is rounding error" * (0 < by < 1e-9)
 
 
 def expect_audit(subject, case, *descriptions):
@@ -413,7 +432,8 @@ def expect_audit(subject, case, *descriptions):
     """
     descriptions = (*descriptions, "attends to randomly drawn tokens")
 
-    def judge(seen, expected, description):
+    def judge(seen, description):
+        model, expected, x = audited(case.fresh(9), description)
         returns = {"dependence": "length length"}
         if problem := wrong_form((seen,), (expected,), returns, "causality_audit"):
             return problem
@@ -427,13 +447,13 @@ def expect_audit(subject, case, *descriptions):
         return (
             f"on a model that {description}: you report that output {output} {says} on input "
             f"{source}, but it {is_so}; wrong in {int(wrong.sum())} of {wrong.numel()} entries"
+            f"{influence(model, x, output, source)}"
         )
 
     for description in descriptions:
         request = functools.partial(audit, case=case.fresh(9), description=description)
-        _, expected = audited_models(case.fresh(9))[description]
         try:
-            problem = judge(request(subject), expected, description)
+            problem = judge(request(subject), description)
         except Crashed as error:
             problem = str(error)
         except StudentError as error:

@@ -5,6 +5,7 @@ prepared.zip.
 """
 
 import math
+import re
 from functools import partial
 
 import torch
@@ -237,7 +238,7 @@ class TestMultiHeadAttention:
             return settings, weights, x, context, mask
 
         self.compare(subject, case, inputs)
-        self.compare(subject, case, with_equal_sizes(own_mask_inputs, *ALIKE))
+        self.compare_equal(subject, case, with_equal_sizes(own_mask_inputs, *ALIKE), inputs)
 
     @points(1)
     def test_a_mask_per_sequence_applies_to_all_of_its_heads(self, subject, case):
@@ -245,18 +246,36 @@ class TestMultiHeadAttention:
 
     @points(1)
     def test_a_mask_per_sequence_works_when_batch_equals_num_heads(self, subject, case):
+        inputs = with_equal_sizes(own_mask_inputs, *ALIKE, is_shared=False)
+        self.compare_equal(subject, case, inputs, own_mask_inputs)
+
+    def compare_equal(self, subject, case, inputs, unequal):
+        """Compare on equal sizes; with different ones it shows which of two mistakes is made."""
         try:
-            self.compare(subject, case, with_equal_sizes(own_mask_inputs, *ALIKE, is_shared=False))
+            self.compare(subject, case, inputs)
         except CheckFailed as failed:
             if not failed.mistakes:
                 raise
-            # With different sizes it shows which of two is made.
-            request = asks_for("MultiHeadAttention", own_mask_inputs(case.fresh(3)))
+            request = asks_for("MultiHeadAttention", unequal(case.fresh(3)))
             alike = answering_alike([request], subject, failed.mistakes)
             raise CheckFailed(failed.problem, alike, failed.example) from None
 
     def compare(self, subject, case, inputs):
-        expect_agrees(subject, case, "MultiHeadAttention", inputs, layer_oracle, LAYER)
+        try:
+            expect_agrees(subject, case, "MultiHeadAttention", inputs, layer_oracle, LAYER)
+        except CheckFailed as failed:
+            settings, _, x, *more = inputs(case.fresh(0))
+            is_broadcast = re.search(r"size of (the )?tensor", failed.problem)
+            if len(more) < 2 or not is_broadcast:
+                raise
+            mask = more[1].shape
+            scores = (len(x), settings["num_heads"], *mask[-2:])
+            problem = (
+                f"{failed.problem}{'' if failed.problem.endswith('?') else '.'} The scores are "
+                f"(batch, num_heads, q_len, k_len) = {scores}; this mask is {tuple(mask)} and fits "
+                f"as {(*mask[:-2], 1, *mask[-2:])}"
+            )
+            raise CheckFailed(problem, failed.mistakes, failed.example) from failed
 
 
 # 3.6 ------------------------------------------------------------------------------------------

@@ -455,6 +455,11 @@ def stays_below_two(std, fan_in, num_layers):
     )
 
 
+@handed_out
+def init_std_oracle(fan_in, num_layers):
+    ...
+
+
 @exercise(
     "init_std",
     number="4.7",
@@ -486,19 +491,15 @@ class TestInitStd:
 
     @points(2)
     def test_all_sublayers_together_add_a_variance_of_one(self, subject, case):
-        @handed_out
-        def right(fan_in, num_layers):
-            ...
-
         returns = {"standard deviation": ""}
-        expect_agrees(subject, case, "init_std", fan_in_and_depth, right, returns)
+        expect_agrees(subject, case, "init_std", fan_in_and_depth, init_std_oracle, returns)
 
     @points(1, only_with="test_all_sublayers_together_add_a_variance_of_one")
     def test_after_48_blocks_the_stream_has_a_variance_of_two(self, subject, case):
         def inputs(case):
             return case.integer(40, 60), 48
 
-        expect_law(subject, case, "init_std", inputs, stays_below_two)
+        expect_law(subject, case, "init_std", inputs, stays_below_two, correct=init_std_oracle)
 
     @points(1)
     def test_the_variances_of_all_sublayers_add_up(self, subject, case):
@@ -691,6 +692,12 @@ class TestFoldNorm:
 exec(packed(__file__, 0), globals())
 
 
+WHERE_IT_COUNTS = (
+    "epsilon counts where the variance of a token is hardly larger than it: add tokens whose "
+    "features are nearly equal, such as very small ones"
+)
+
+
 @exercise(
     "check_layer_norm",
     number="4.10",
@@ -721,11 +728,12 @@ class TestCheckLayerNorm:
 
     @points(1)
     def test_a_missing_epsilon_is_caught(self, subject, case):
-        self.judge(subject, case, "there is no epsilon")
+        self.judge(subject, case, "there is no epsilon", why=lambda expected: WHERE_IT_COUNTS)
 
     @points(1)
     def test_an_epsilon_outside_the_square_root_is_caught(self, subject, case):
-        self.judge(subject, case, "epsilon is added to the square root, not under it")
+        bug = "epsilon is added to the square root, not under it"
+        self.judge(subject, case, bug, why=lambda expected: WHERE_IT_COUNTS)
 
     @points(1)
     def test_a_missing_gain_is_caught(self, subject, case):
@@ -735,8 +743,8 @@ class TestCheckLayerNorm:
     def test_a_missing_bias_is_caught(self, subject, case):
         self.judge(subject, case, "the bias is omitted")
 
-    def judge(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_layer_norm", RIGHT, NOT_RIGHT, bug)
+    def judge(self, subject, case, bug, **more):
+        expect_test_judges(subject, case, "check_layer_norm", RIGHT, NOT_RIGHT, bug, **more)
 
 
 # 4.9 ------------------------------------------------------------------------------------------
@@ -822,14 +830,17 @@ class TestMendedBlock:
 
     @points(1, only_with="test_without_feed_forward_both_attention_sublayers_are_correct")
     def test_no_output_depends_on_a_later_token(self, subject, case):
-        expect_law(subject, case, "mended_block", twin_inputs, nobody_notices_the_last)
+        self.obey(subject, case, twin_inputs, nobody_notices_the_last)
 
     @points(1, only_with="test_without_feed_forward_both_attention_sublayers_are_correct")
     def test_tokens_of_large_norm_keep_their_norm(self, subject, case):
-        expect_law(subject, case, "mended_block", long_inputs, about_as_long)
+        self.obey(subject, case, long_inputs, about_as_long)
 
     def compare(self, subject, case, inputs):
         expect_agrees(subject, case, "mended_block", inputs, decoder_oracle, TOKENS)
+
+    def obey(self, subject, case, inputs, law):
+        expect_law(subject, case, "mended_block", inputs, law, correct=decoder_oracle)
 
 
 # 4.4 ------------------------------------------------------------------------------------------
@@ -978,6 +989,11 @@ def router_oracle(x, w_router, top_k):
     ...
 
 
+@handed_out
+def tied_oracle(x, w_router, top_k):
+    ...
+
+
 def expert_weights(case, d_model, num_experts):
     d_ff = case.size("d_ff", 7)
     return case.normal(num_experts, d_model, d_ff), case.normal(num_experts, d_ff, d_model)
@@ -1041,7 +1057,7 @@ class TestMixtureOfExperts:
     @points(1)
     def test_each_token_uses_its_most_probable_experts(self, subject, case):
         self.route(subject, case, "chosen")
-        expect_law(subject, case, "route", tied_inputs, judge_ties)
+        expect_law(subject, case, "route", tied_inputs, judge_ties, correct=tied_oracle)
 
     @points(2)
     def test_the_outputs_of_chosen_experts_are_weighted_and_added_up(self, subject, case):
