@@ -694,23 +694,26 @@ def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) 
         return
 
     with subject.together(one_module=True):
-        if problem := replace(call, args=earlier).problem(subject):
-            sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
-            said = (
-                f"for some sizes, but not for {sizes}. Does it rely on one of them, or keep state "
-                f"from an earlier call? With these sizes: {problem}"
-            )
-            if not others:
-                said = (
-                    "in its first call, but not for other numbers of the same sizes: it keeps "
-                    f"state between calls, or was correct by chance. For the others: {problem}"
-                )
-            raise CheckFailed(f"`{call.name}` is correct {said}")
-        if problem := call.problem(subject):
+        problem = replace(call, args=earlier).problem(subject)
+        if problem is None and (later := call.problem(subject)):
             raise CheckFailed(
                 f"`{call.name}` is correct in its first call, but wrong after a call with inputs "
-                f"of other sizes: it keeps state between calls. In that call: {problem}"
+                f"of other sizes: it keeps state between calls. In that call: {later}"
             )
+    if problem is None:
+        return
+    with subject.together():
+        if not others or replace(call, args=inputs(case.fresh(0))).problem(subject):
+            said = "some numbers, but not for others of the same sizes: it is correct by chance, or"
+            said += f" keeps state between calls. For others: {problem}"
+        else:
+            sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
+            said = f"some sizes, but not for {sizes}. Does it rely on one of them, or keep state"
+            said += f" from an earlier call? With these sizes: {problem}"
+        name, judge, oracle = call.name, call.judge, call.oracle
+        alike = mistakes_alike(subject, case, name, inputs, judge, call.tolerance)
+        example = smallest_example(subject, case, name, earlier, inputs, judge, oracle)
+    raise CheckFailed(f"`{name}` is correct for {said}", alike, example)
 
 
 def _until_not_luck(

@@ -166,8 +166,19 @@ def test_what_is_kept_is_found_where_the_sizes_are_fixed():
         return case.normal(5, 3), case.integer(1, 99)
 
     said = str(failed(expect_agrees, KeepingAll(), fixed, oracle, PAIR))
-    assert said.startswith("`f` is correct in its first call, but not for other numbers of the")
-    assert "it keeps state between calls" in said
+    assert said.startswith("`f` is correct for some numbers, but not for others of the same sizes")
+    assert "keeps state between calls" in said
+
+
+def test_what_is_correct_for_some_numbers_only_is_shown_on_a_small_case():
+    def given(case):
+        return inputs(case)[:1]
+
+    (first,) = given(Case("seed"))
+    by_chance = lambda x: x if torch.equal(x, first) else x + 1  # noqa: E731
+    failure = failed(expect_agrees, by_chance, given, lambda x: x, {"x": "rows width"})
+    assert "correct by chance" in failure.problem
+    assert "you return" in failure.example
 
 
 @pytest.mark.parametrize(
