@@ -315,6 +315,7 @@ def expect_gradients(
     inputs: Inputs,
     oracle: Callable[..., Any],
     wrt: Sequence[str],
+    returns: Sequence[str] = ("the result",),
 ) -> None:
     """Expect gradients to flow through a function as they flow through `oracle`.
 
@@ -325,6 +326,7 @@ def expect_gradients(
         inputs: Draws its arguments from a case.
         oracle: A correct implementation that autograd can differentiate.
         wrt: Names of the arguments with respect to which to differentiate.
+        returns: Names of the results, each of which is differentiated by itself.
 
     Raises:
         CheckFailed: If a gradient is missing or different.
@@ -337,23 +339,37 @@ def expect_gradients(
     try:
         outputs = oracle(*args)
         outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        cotangents = [case.normal(*output.shape) for output in outputs]
-        expected = oracle.gradients(args, indices, cotangents)
+        drawn = [case.normal(*output.shape) for output in outputs]
+        alone = [
+            [c if n == place else torch.zeros_like(c) for n, c in enumerate(drawn)]
+            for place in range(len(drawn))
+        ]
+        expected = [oracle.gradients(args, indices, cotangents) for cotangents in alone]
     except Exception as error:
         raise BrokenCheck(f"its oracle has no gradients: {error}") from error
     try:
-        seen = subject.gradients(name, args, indices, cotangents)
+        seen = [subject.gradients(name, args, indices, cotangents) for cotangents in alone]
     except StudentError as error:
         raise CheckFailed(str(error)) from error
-    for label, s, e in zip(wrt, seen, expected, strict=True):
-        if s is None:
+    for result, ours, theirs in zip(returns, expected, seen, strict=True):
+        gradients = list(zip(wrt, theirs, ours, strict=True))
+        missing = [f"`{n}`" for n, s, e in gradients if _flows(e) and not _flows(s)]
+        if missing:
             raise CheckFailed(
-                f"no gradient reaches `{label}`: part of the computation is cut off from it"
+                f"no gradient flows from {result} back to {' and '.join(missing)}: part of the "
+                f"computation is cut off {_CUTS}"
             )
-        if problem := differs(f"the gradient with respect to {label}", s, e):
-            if bool(s.isnan().any()) and (e is None or not bool(e.isnan().any())):
-                problem += _NAN_GRADIENT
-            raise CheckFailed(problem)
+        for label, s, e in gradients:
+            if s is None:
+                continue
+            if problem := differs(f"the gradient of {result} with respect to {label}", s, e):
+                if bool(s.isnan().any()) and (e is None or not bool(e.isnan().any())):
+                    problem += _NAN_GRADIENT
+                raise CheckFailed(problem)
+
+
+def _flows(gradient: Tensor | None) -> bool:
+    return gradient is not None and bool((gradient != 0).any())
 
 
 @dataclass(frozen=True)
@@ -427,10 +443,7 @@ class Call:
         flowing = [i for i, g in enumerate(expected) if g is not None and bool(g.any())]
         if not flowing:
             return None
-        cut = (
-            f"`{self.name}` returns the correct numbers, but the gradient is cut: {{}} (look for "
-            ".detach(), .item(), .data, torch.tensor(...), torch.no_grad() or NumPy on the way)"
-        )
+        cut = f"`{self.name}` returns the correct numbers, but the gradient is cut: {{}} {_CUTS}"
         try:
             seen = subject.gradients(self.name, self.args, self.wrt, cotangents)
         except Crashed as error:  # a change in place, for instance, is another mistake
@@ -492,6 +505,10 @@ def _lacking(earlier: Call, call: Call) -> str:
 _NAN_GRADIENT = (
     ": 0 times infinity, from a number that overflows or is divided by 0 and is then replaced or "
     "not chosen (torch.where, masked_fill, nan_to_num). Change the number before it is used"
+)
+
+_CUTS = (
+    "(look for .detach(), .item(), .data, torch.tensor(...), torch.no_grad() or NumPy on the way)"
 )
 
 _IN_PLACE = (
