@@ -565,7 +565,7 @@ def _failure(name: str, error: BaseException) -> StudentError:
     if frame and frame.lineno and _ABOUT_SIZES.search(said):
         lines = linecache.getlines(frame.filename)[: frame.lineno][-_LINES_BEFORE:]
         hint = f". {_ONE_HOT_HINT}" if _ONE_HOT.search("".join(lines)) else hint
-        more = _of_a_view(said) or _shapes_in(frame, error)
+        more = _of_a_view(said) or (_shapes_in(frame, error) if kind == "RuntimeError" else "")
         hint += more.removeprefix("." if hint.endswith("?") else "")
     return Crashed(f"`{name}` raised {kind}{text}{where}{hint}", kind, said, where)
 

@@ -63,6 +63,8 @@ _AGAIN = 5
 _MOST_TOGETHER = 8
 # Relative to the largest number: correct implementations differ by less, because of rounding.
 _ROUNDING = 1e-3
+# Relative to the largest number: what no reasonable tolerance hides.
+_VISIBLE = 0.02
 # Relative to the largest number: what a test that is fair to rounding cannot see.
 _TOO_SMALL = 1e-5
 
@@ -796,7 +798,11 @@ def _on_its_inputs(
     if not calls:
         return ". Your test never calls the function that it is given"
     if judged in right and not accepted:
-        return ". It rejects every other correct one, too" if len(right) > 1 else ""
+        everything = (
+            ". It rejects every other correct one, too: does it compare with numbers that are "
+            "rounded, or of another shape, dtype or input?"
+        )
+        return everything if len(right) > 1 else ""
     theirs = {d: [_numbers(lent[d](*args, **kwargs)) for args, kwargs in calls] for d in right}
     nearest = min((d for d in accepted if d != judged), key=lambda d: _gap(seen, theirs[d]))
     if judged not in right:
@@ -835,7 +841,12 @@ def _of_a_bug(
     if not gap:
         return ""
     advice = "choose inputs for which this bug changes more"
-    if gap > _TOO_SMALL * largest:
+    if gap > _VISIBLE * largest:
+        advice = (
+            "what you assert holds for these wrong numbers, too. Assert more of them, or choose "
+            "inputs for which it does not"
+        )
+    elif gap > _TOO_SMALL * largest:
         advice = f"compare all of them, more closely, or {advice}"
     return (
         f". On the inputs of your test its results are off by up to {number(gap)} (the largest "
