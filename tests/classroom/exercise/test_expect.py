@@ -403,7 +403,7 @@ def test_gradients_of_nan_do_not_pass():
 
     failure = failed(expect_gradients, nan_backward, three, attention, WRT)
     assert failure.problem.startswith(
-        "the gradient with respect to query holds NaN in 15 of 15 entries"
+        "the gradient of the result with respect to query holds NaN in 15 of 15 entries"
     )
     assert "Change the number before it is used" in failure.problem
 
