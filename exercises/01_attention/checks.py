@@ -298,6 +298,7 @@ class TestScaledDotProductAttention:
             head_inputs,
             attention_oracle,
             wrt=["query", "key", "value"],
+            returns=["the output", "the weights"],
         )
         expect_inputs_unchanged(subject, case, "scaled_dot_product_attention", head_inputs)
 
@@ -482,6 +483,12 @@ class TestCheckConvexHull:
     @points(1)
     def test_negative_weights_are_caught(self, subject, case):
         self.judge_hull(subject, case, "the weights sum to 1, and some are negative")
+
+    @points(1)
+    def test_features_outside_their_own_range_are_caught(self, subject, case):
+        self.judge_hull(
+            subject, case, "every feature of the output is the largest number of all features"
+        )
 
     @points(1)
     def test_clamped_values_are_caught(self, subject, case):

@@ -415,6 +415,22 @@ def bigram_oracle(documents, vocab_size, smoothing):
     return torch.log(counts / counts.sum(dim=1, keepdim=True))
 
 
+def other_denominator(log_probs, documents, vocab_size, smoothing):
+    """Say by what a row of smoothed counts was divided, if by one number that is not their sum."""
+    quotient = (bigram_oracle(documents, vocab_size, smoothing) - log_probs).exp()
+    one = quotient[:, :1]
+    if not quotient.isfinite().all() or not torch.allclose(quotient, one.expand_as(quotient)):
+        return ""
+    row = int((one - 1).abs().argmax())
+    pairs = sum(int((document[:-1] == row).sum()) for document in documents)
+    total = pairs + vocab_size * smoothing
+    return (
+        f". In row {row}, the smoothed counts are divided by {total * float(one[row]):.4g}, but "
+        f"they sum to {total:.4g}: {pairs} of the pairs begin with token {row}, and the smoothing "
+        f"is added for each of the {vocab_size} tokens that may follow"
+    )
+
+
 def held_out_inputs(case, *more):
     vocab = case.size("vocab_size", 7, smallest=2)
     documents = drawn_documents(case, vocab, *more)
@@ -454,6 +470,7 @@ class TestBigram:
             training_inputs,
             bigram_oracle,
             {"log_probs": "vocab_size vocab_size"},
+            why=other_denominator,
         )
 
     @points(2)

@@ -449,6 +449,21 @@ SmoothedInTheNumeratorOnly = Bigram.but(
 """The smoothing is added to the counts and not to the row sums, so a row sums to more than 1:
 divide by the sum of the smoothed counts."""
 
+SmoothedAfterwards = Bigram.but(
+    "counts = pair_counts(documents, …\nreturn …",
+    "counts = pair_counts(documents, vocab_size)\n"
+    "totals = counts.sum(dim=1, keepdim=True).clamp(min=1)\n"
+    "return (counts / totals + smoothing).log()",
+)
+"""The smoothing is added to the probabilities, so a row sums to more than 1: add it to the counts,
+before they are divided by their sum."""
+
+SoftmaxOfCounts = Bigram.but(
+    "return (counts / counts.sum(dim=1, keepdim=True)).log()", "return counts.log_softmax(dim=1)"
+)
+"""A softmax takes exponentials, but counts are already in proportion to the probabilities: divide
+each row by its sum."""
+
 BitsInsteadOfNats = Bigram.but(").mean()", ").mean() / math.log(2)").but(
     "math.log\n", "math.log2\n"
 )
@@ -747,6 +762,38 @@ OnlyOneDimensionTested = CheckSoftmax.but(
 OnlyHarmlessScores = CheckSoftmax.but("scores = torch.cat(…", "")
 """All scores are so near 0 that nothing overflows and nothing is clamped: try scores around 1000
 and around -1000 too."""
+
+NearZeroAndAlongOneDimension = OnlyHarmlessScores.but(
+    "for …\n    assert …", "assert alike(softmax(scores, -1), torch.softmax(scores, -1))"
+)
+"""All scores are so near 0 that nothing overflows and nothing is clamped, and only one dimension is
+tested: try scores around 1000 and around -1000 too, along both dimensions."""
+
+RowsFarApartNotTested = CheckSoftmax.but("scores = torch.cat(…", "").but(
+    "for …\n    assert …",
+    "for some in (scores, scores + 1000, scores - 1000):\n"
+    "    for dim in (0, 1):\n"
+    "        assert alike(softmax(some, dim), torch.softmax(some, dim))",
+)
+"""No tensor has rows that lie far apart, so one shift may serve all of them: put rows around 0, 1000
+and -1000 into one tensor."""
+
+OneRowAlone = CheckSoftmax.but(
+    "scores = torch.cat(…\n    assert …",
+    "for some in (scores[0], scores[0] + 1000, scores[0] - 1000):\n"
+    "    assert alike(softmax(some, 0), torch.softmax(some, 0))",
+)
+"""Each call has one row, or rows that lie close together, along one dimension: whether rows have
+shifts of their own, and whether `dim` is used, is seen only in a table, with rows that lie 1000
+apart, along both dimensions."""
+
+OnlyTheOrderCompared = CheckSoftmax.but(
+    "assert …",
+    "weights = softmax(scores, dim)\n"
+    "assert (weights.argmax(dim) == torch.softmax(scores, dim).argmax(dim)).all()",
+)
+"""Wrong weights get past if their order is right: compare each weight, to within 0.00001, in rows of
+scores around 0."""
 
 OverflowGetsPast = CheckSoftmax.but(
     "assert …",

@@ -308,6 +308,7 @@ class TestScaledDotProductAttention:
             head_inputs,
             attention_oracle,
             wrt=["query", "key", "value"],
+            returns=["the output", "the weights"],
         )
         expect_inputs_unchanged(subject, case, "scaled_dot_product_attention", head_inputs)
 
@@ -495,6 +496,11 @@ def best_value(query, key, value):
     return value.gather(-2, best.expand(*best.shape[:-1], value.shape[-1]))
 
 
+def largest_of_all(query, key, value):
+    """Nothing that compares all features with one range notices it."""
+    return value.amax().expand(*query.shape[:-1], value.shape[-1])
+
+
 RIGHT = {
     "attention as in 1.4": averaging(lambda scores: scores.softmax(dim=-1)),
     "torch's own attention": F.scaled_dot_product_attention,
@@ -512,6 +518,7 @@ NO_AVERAGES = {
     "the weights sum to 1, and some are negative": averaging(
         lambda scores: 2 * (3 * scores).softmax(dim=-1) - scores.softmax(dim=-1)
     ),
+    "every feature of the output is the largest number of all features": largest_of_all,
 }
 NOT_LINEAR = {
     "negative features of the values are clamped to 0": around(before=torch.relu),
@@ -544,6 +551,12 @@ class TestCheckConvexHull:
     @points(1)
     def test_negative_weights_are_caught(self, subject, case):
         self.judge_hull(subject, case, "the weights sum to 1, and some are negative")
+
+    @points(1)
+    def test_features_outside_their_own_range_are_caught(self, subject, case):
+        self.judge_hull(
+            subject, case, "every feature of the output is the largest number of all features"
+        )
 
     @points(1)
     def test_clamped_values_are_caught(self, subject, case):

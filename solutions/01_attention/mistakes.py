@@ -379,14 +379,29 @@ TooSmallOutputsPass = CheckHull.but(
 0 (around 10, say), where weights that sum to less than 1 take the output out of the hull."""
 
 NegativeWeightsGetPast = CheckHull.but(
-    "query = 2 …", "query = torch.randn(5, 4, generator=generator)"
-).but(
+    "query = 2 …", "query = 0.1 * torch.randn(5, 4, generator=generator)"
+)
+"""Negative weights get past: they take an output out of the hull seldom if few queries are tried or
+their weights are nearly even. Take more and longer queries."""
+
+OneRangeForAllFeatures = (
+    CheckHull.but("randn(11, 4", "randn(100, 4")
+    .but("value.amin(dim=0)", "value.min()")
+    .but("value.amax(dim=0)", "value.max()")
+)
+"""All features are compared with one range: with the smallest and largest number of all, or with
+their own, which your values make equal. Compare each feature with its own (`amin(dim=0)`, not
+`min()`), on values with several features of different ranges."""
+
+EqualValues = NegativeWeightsGetPast.but(
     "value = …\nassert (output <= …",
     "value = torch.full((7, 6), 3.0)\n"
     "assert torch.allclose(attention(query, key, value), torch.tensor(3.0), atol=1e-4)",
 )
-"""Negative weights get past: they take an output out of the hull only if the values differ, and
-seldom if few queries are tried or their weights are nearly even. Take more and longer queries."""
+"""Negative weights get past, and so does an output that is outside the range of its feature: of
+values that are all equal, weights that sum to 1 give the same output whatever their signs, and in
+the range of all features together there is room. Take different values, and test each feature by
+its own range."""
 
 
 class ClampingCommutes(CheckHull):

@@ -357,10 +357,10 @@ class RaisesByHand(Variant, exercise="check_convex_hull"):
     def check_convex_hull(attention):
         torch.manual_seed(3)
         query, key = torch.randn(11, 4).double() * 3, torch.randn(3, 4).double()
-        value = torch.eye(3).double() + 1
-        output = attention(query, key, value)
-        if output.min() < 1 - 1e-9 or output.max() > 2 + 1e-9:
-            raise AssertionError(f"{output.min()} to {output.max()} leaves 1 to 2")
+        lowest = torch.tensor([1.0, 2.0, 4.0]).double()
+        above = attention(query, key, torch.eye(3).double() + lowest) - lowest
+        if above.min() < -1e-9 or above.max() > 1 + 1e-9:
+            raise AssertionError(f"{above.min()} to {above.max()} leaves 0 to 1")
 
     def check_value_map_commutes(attention):
         torch.manual_seed(4)

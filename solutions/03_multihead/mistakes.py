@@ -667,6 +667,22 @@ NoMaskTested = CheckHeads.but(
 )
 """No input has a mask: try one for all sequences and one for each."""
 
+SelfAttentionWithOneMask = CheckHeads.but(
+    "for args in (…\n):", "for args in ((x, None, None), (x, None, own[0, :, :5])):"
+)
+"""Only self-attention is tested, with one mask for all sequences: add a context of a different
+length, and a mask for each sequence."""
+
+OnlyCausality = CheckHeads.but(
+    "for args in (…\n    assert …",
+    "causal, later = torch.ones(5, 5, dtype=torch.bool).tril(), x.clone()\n"
+    "later[:, -1] += 1\n"
+    "seen, changed = attention(weights, 3, x, None, causal), attention(weights, 3, later, None, causal)\n"
+    "assert torch.allclose(seen[:, :-1], changed[:, :-1], atol=1e-4)",
+)
+"""Only causality is tested: a layer with a wrong scale, wrong heads or no biases is causal, too.
+Compare with results that you know are correct."""
+
 OneMaskForAllSequences = CheckHeads.but(
     "for args in (…\n):", "for args in ((x, None, None), (x, context, None), (x, context, own[0])):"
 )

@@ -798,6 +798,39 @@ EpsilonTooSmallToSee = CheckNorm.but("1e-5, 0.5", "1e-5,")
 """Epsilon is far below the variance of every token, so it does not matter where it is added: choose
 a large one, or tokens that are nearly constant."""
 
+EpsilonNotTested = EpsilonTooSmallToSee.but(
+    "x, (4,), gain, bias, eps), atol=1e-4", "x, (4,), gain, bias, eps), atol=1e-3"
+)
+"""Neither a missing epsilon nor one in the wrong place changes these results by more than the
+tolerance: choose a large epsilon, or tokens that are nearly constant."""
+
+OnlyMeanAndVariance = CheckNorm.but(
+    "for …\n    assert …",
+    "seen = layer_norm(x, torch.ones(4), torch.zeros(4), 1e-5)\n"
+    "assert torch.allclose(seen.mean(dim=-1), torch.zeros(3, 5), atol=1e-4)\n"
+    "assert torch.allclose(seen.var(dim=-1, correction=0), torch.ones(3, 5), atol=1e-2)",
+)
+"""Only the mean and the variance of normalised tokens are tested, so epsilon, gain and bias go
+unnoticed: compare each number, with a random gain and bias and a large epsilon."""
+
+GainIsOne = CheckNorm.but(
+    "gain, bias = …", "gain, bias = torch.ones(4), torch.randn(4, generator=generator)"
+)
+"""The gain is 1 in all inputs, so a norm that omits it passes: draw it at random."""
+
+BiasIsZero = CheckNorm.but(
+    "gain, bias = …", "gain, bias = 1 + torch.rand(4, generator=generator), torch.zeros(4)"
+)
+"""The bias is 0 in all inputs, so a norm that omits it passes: draw it at random."""
+
+SequencesOfOneToken = CheckNorm.but("3, 5, 4, generator", "5, 1, 4, generator")
+"""Each sequence holds one token, or equal ones, so its statistics are those of the token: draw
+sequences of several tokens."""
+
+ToleranceTooLarge = CheckNorm.but("1e-5, 0.5", "0.5,").but("eps), atol=1e-4", "eps), atol=0.5")
+"""The tolerance is so large that a division by d - 1 and a misplaced epsilon are hidden by it:
+0.001 is enough for a norm that computes in float32."""
+
 ExactComparison = CheckNorm.but(
     "assert …", "assert torch.equal(seen, F.layer_norm(x, (4,), gain, bias, eps))"
 )

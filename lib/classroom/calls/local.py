@@ -7,6 +7,7 @@ import inspect
 import io
 import itertools
 import linecache
+import math
 import os
 import re
 import signal
@@ -93,10 +94,10 @@ _HINTS = (
         "transposed (nn.Linear stores its weight as (d_out, d_in)), or joined along another axis?",
     ),
     (
-        r"size of tensor a \(\d+\) must match|shape mismatch|shape '.*' is invalid"
-        r"|not broadcastable|Sizes of tensors must match|expanded size of the tensor",
-        "Shapes are aligned from the right: print the shapes in that line. Is an axis missing, "
-        "swapped with another, or summed away?",
+        r"size of tensor a \(\d+\) must match|shape mismatch|not broadcastable"
+        r"|Sizes of tensors must match|expanded size of the tensor",
+        "Shapes are aligned from the right: is an axis missing, swapped with another, or summed "
+        "away?",
     ),
     (
         r"[Vv]alue of Tensor with more than one value is ambiguous",
@@ -143,8 +144,13 @@ _HINTS = (
 )
 # An axis that crashes a later line is made by `F.one_hot(best)`, of which no comma says its size.
 _ONE_HOT = re.compile(r"one_hot\(([^,()]|\([^()]*\))*\)")
-_ABOUT_SIZES = re.compile(r"mat1|batch2|size of tensor|broadcast|einsum|[Ss]hape")
+_ABOUT_SIZES = re.compile(r"mat1|batch2|size of (the )?tensor|[Ss]izes|broadcast|einsum|[Ss]hape")
 _LINES_BEFORE = 8
+_MOST_SHAPES = 4
+_OF_A_VIEW = re.compile(
+    r"shape '\[(?P<view>.*)\]' is invalid for input of size (?P<entries>\d+)"
+    r"|sizes \[(?P<parts>.*)\] don't multiply up to the size of dim -?\d+ \((?P<size>\d+)\)"
+)
 _ONE_HOT_HINT = (
     "F.one_hot counts the classes by the largest index that it is given, so an axis is too short "
     "where no index is the last: tell it num_classes"
@@ -559,7 +565,59 @@ def _failure(name: str, error: BaseException) -> StudentError:
     if frame and frame.lineno and _ABOUT_SIZES.search(said):
         lines = linecache.getlines(frame.filename)[: frame.lineno][-_LINES_BEFORE:]
         hint = f". {_ONE_HOT_HINT}" if _ONE_HOT.search("".join(lines)) else hint
+        more = _of_a_view(said) or (_shapes_in(frame, error) if kind == "RuntimeError" else "")
+        hint += more.removeprefix("." if hint.endswith("?") else "")
     return Crashed(f"`{name}` raised {kind}{text}{where}{hint}", kind, said, where)
+
+
+def _of_a_view(said: str) -> str:
+    """Say how many numbers a shape holds that does not fit."""
+    if not (found := _OF_A_VIEW.search(said)):
+        return ""
+    listed = found["view"] or found["parts"]
+    there = int(found["entries"] or found["size"])
+    sizes = [int(size) for size in re.findall(r"-?\d+", listed)]
+    held = math.prod(size for size in sizes if size >= 0)
+    if -1 in sizes:
+        holds = f"with -1, ({listed}) holds a multiple of {count(held, 'number')}"
+    else:
+        holds = f"({listed}) holds {count(held, 'number')}"
+    whole = "the axis" if found["parts"] else "the tensor"
+    return f". A new shape keeps all numbers: {holds}, and {whole} has {there}"
+
+
+def _shapes_in(summary: traceback.FrameSummary, error: BaseException) -> str:
+    """Say which shapes the tensors of a line have, and where one of them lacks an axis."""
+    local: Mapping[str, Any] = {}
+    for frame, lineno in traceback.walk_tb(error.__traceback__):
+        if (frame.f_code.co_filename, lineno) == (summary.filename, summary.lineno):
+            local = frame.f_locals
+    lines = linecache.getlines(summary.filename)
+    line = "".join(lines[(summary.lineno or 1) - 1 : summary.end_lineno or summary.lineno])
+    names = dict.fromkeys(re.findall(r"(?<![\w.])[^\W\d]\w*", line))
+    shapes = {n: tuple(local[n].shape) for n in names if isinstance(local.get(n), Tensor)}
+    if not 0 < len(shapes) <= _MOST_SHAPES:
+        return ""
+    said = ", ".join(f"`{name}` is {shape}" for name, shape in shapes.items())
+    largest = max(shapes.values(), key=len)
+    ends = {largest[-1:], *(shape[-2:-1] for shape in shapes.values())}  # as of a product
+    for name, shape in shapes.items():
+        fits = [s for s in _with_axes_inside(shape, len(largest)) if _are_alike(s[:-1], largest)]
+        if len(fits) == 1 and shape[-1:] in ends and len(shape) < len(largest):
+            said += f"; `{name}` fits as {fits[0]}"
+    return f". There, {said}"
+
+
+def _with_axes_inside(shape: tuple[int, ...], dim: int) -> Iterator[tuple[int, ...]]:
+    """Yield a shape with axes of size 1 between its own, so that it has `dim` axes."""
+    for places in itertools.combinations(range(1, dim - 1), max(dim - len(shape), 0)):
+        sizes = iter(shape)
+        yield tuple(1 if place in places else next(sizes, 1) for place in range(dim))
+
+
+def _are_alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether one shape can be broadcast to the beginning of another."""
+    return all(a in (1, b) for a, b in zip(one, other, strict=False))
 
 
 def _is_begun(frame: traceback.FrameSummary) -> bool:

@@ -63,6 +63,8 @@ _AGAIN = 5
 _MOST_TOGETHER = 8
 # Relative to the largest number: correct implementations differ by less, because of rounding.
 _ROUNDING = 1e-3
+# Relative to the largest number: what no reasonable tolerance hides.
+_VISIBLE = 0.02
 # Relative to the largest number: what a test that is fair to rounding cannot see.
 _TOO_SMALL = 1e-5
 
@@ -315,6 +317,7 @@ def expect_gradients(
     inputs: Inputs,
     oracle: Callable[..., Any],
     wrt: Sequence[str],
+    returns: Sequence[str] = (),
 ) -> None:
     """Expect gradients to flow through a function as they flow through `oracle`.
 
@@ -325,6 +328,7 @@ def expect_gradients(
         inputs: Draws its arguments from a case.
         oracle: A correct implementation that autograd can differentiate.
         wrt: Names of the arguments with respect to which to differentiate.
+        returns: Names of the results, each of which is differentiated by itself.
 
     Raises:
         CheckFailed: If a gradient is missing or different.
@@ -337,23 +341,38 @@ def expect_gradients(
     try:
         outputs = oracle(*args)
         outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        cotangents = [case.normal(*output.shape) for output in outputs]
-        expected = oracle.gradients(args, indices, cotangents)
+        drawn = [case.normal(*output.shape) for output in outputs]
+        alone = [
+            [c if n == place else torch.zeros_like(c) for n, c in enumerate(drawn)]
+            for place in range(len(drawn))
+        ]
+        expected = [oracle.gradients(args, indices, cotangents) for cotangents in alone]
     except Exception as error:
         raise BrokenCheck(f"its oracle has no gradients: {error}") from error
     try:
-        seen = subject.gradients(name, args, indices, cotangents)
+        seen = [subject.gradients(name, args, indices, cotangents) for cotangents in alone]
     except StudentError as error:
         raise CheckFailed(str(error)) from error
-    for label, s, e in zip(wrt, seen, expected, strict=True):
-        if s is None:
+    results = returns or ["the result"] * len(drawn)
+    for result, ours, theirs in zip(results, expected, seen, strict=True):
+        gradients = list(zip(wrt, theirs, ours, strict=True))
+        missing = [f"`{n}`" for n, s, e in gradients if _flows(e) and not _flows(s)]
+        if missing:
             raise CheckFailed(
-                f"no gradient reaches `{label}`: part of the computation is cut off from it"
+                f"no gradient flows from {result} back to {' and '.join(missing)}: part of the "
+                f"computation is cut off {_CUTS}"
             )
-        if problem := differs(f"the gradient with respect to {label}", s, e):
-            if bool(s.isnan().any()) and (e is None or not bool(e.isnan().any())):
-                problem += _NAN_GRADIENT
-            raise CheckFailed(problem)
+        for label, s, e in gradients:
+            if s is None:
+                continue
+            if problem := differs(f"the gradient of {result} with respect to {label}", s, e):
+                if bool(s.isnan().any()) and (e is None or not bool(e.isnan().any())):
+                    problem += _NAN_GRADIENT
+                raise CheckFailed(problem)
+
+
+def _flows(gradient: Tensor | None) -> bool:
+    return gradient is not None and bool((gradient != 0).any())
 
 
 @dataclass(frozen=True)
@@ -427,10 +446,7 @@ class Call:
         flowing = [i for i, g in enumerate(expected) if g is not None and bool(g.any())]
         if not flowing:
             return None
-        cut = (
-            f"`{self.name}` returns the correct numbers, but the gradient is cut: {{}} (look for "
-            ".detach(), .item(), .data, torch.tensor(...), torch.no_grad() or NumPy on the way)"
-        )
+        cut = f"`{self.name}` returns the correct numbers, but the gradient is cut: {{}} {_CUTS}"
         try:
             seen = subject.gradients(self.name, self.args, self.wrt, cotangents)
         except Crashed as error:  # a change in place, for instance, is another mistake
@@ -492,6 +508,10 @@ def _lacking(earlier: Call, call: Call) -> str:
 _NAN_GRADIENT = (
     ": 0 times infinity, from a number that overflows or is divided by 0 and is then replaced or "
     "not chosen (torch.where, masked_fill, nan_to_num). Change the number before it is used"
+)
+
+_CUTS = (
+    "(look for .detach(), .item(), .data, torch.tensor(...), torch.no_grad() or NumPy on the way)"
 )
 
 _IN_PLACE = (
@@ -782,7 +802,11 @@ def _on_its_inputs(
     if not calls:
         return ". Your test never calls the function that it is given"
     if judged in right and not accepted:
-        return ". It rejects every other correct one, too" if len(right) > 1 else ""
+        everything = (
+            ". It rejects every other correct one, too: does it compare with numbers that are "
+            "rounded, or of another shape, dtype or input?"
+        )
+        return everything if len(right) > 1 else ""
     theirs = {d: [_numbers(lent[d](*args, **kwargs)) for args, kwargs in calls] for d in right}
     nearest = min((d for d in accepted if d != judged), key=lambda d: _gap(seen, theirs[d]))
     if judged not in right:
@@ -821,7 +845,12 @@ def _of_a_bug(
     if not gap:
         return ""
     advice = "choose inputs for which this bug changes more"
-    if gap > _TOO_SMALL * largest:
+    if gap > _VISIBLE * largest:
+        advice = (
+            "what you assert holds for these wrong numbers, too. Assert more of them, or choose "
+            "inputs for which it does not"
+        )
+    elif gap > _TOO_SMALL * largest:
         advice = f"compare all of them, more closely, or {advice}"
     return (
         f". On the inputs of your test its results are off by up to {number(gap)} (the largest "

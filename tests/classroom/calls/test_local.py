@@ -253,7 +253,24 @@ def test_a_blank_s_last_line_that_was_left_beside_an_answer_is_pointed_out(body)
         ("y = torch.nn.functional.one_hot(x.long())\n    return y + x", "num_classes"),
         ("return torch.nn.functional.one_hot(x.long(), 3) + x", "aligned from the right"),
         ("return x + x.mT", "aligned from the right"),
-        ("return x.view(3, 3)", "aligned from the right"),
+        ("return x.view(3, 3)", "(3, 3) holds 9 numbers, and the tensor has 10"),
+        ("return x.view(-1, 4)", "with -1, (-1, 4) holds a multiple of 4 numbers, and the tensor"),
+        ("return x.unflatten(1, (2, 3))", "(2, 3) holds 6 numbers, and the axis has 5"),
+        ("return x + x.mT", "There, `x` is (2, 5)"),
+        (
+            "y = x.new_zeros(2, 3, 5, 5)\n    return y + (\n        x.new_zeros(2, 5, 5) + x)",
+            "There, `x` is (2, 5)",
+        ),
+        (
+            "y, z = x.new_zeros(2, 3, 4, 5), x.new_zeros(2, 4, 5)\n    return y + z",
+            "`y` is (2, 3, 4, 5), `z` is (2, 4, 5); `z` fits as (2, 1, 4, 5)",
+        ),
+        (
+            "q, k, m = x.new_zeros(2, 3, 4, 6), x.new_zeros(2, 3, 7, 6), x.new_zeros(2, 4, 7)\n"
+            "    return torch.nn.functional.scaled_dot_product_attention(\n"
+            "        q, k, k, attn_mask=m\n    )",
+            "`m` fits as (2, 1, 4, 7)",
+        ),
         ("return x if x > 0 else -x", "torch.where"),
         ("return x.item()", "reduce it first"),
         ("return x.mT.view(10)", "reshape or flatten"),

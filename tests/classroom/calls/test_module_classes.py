@@ -162,5 +162,5 @@ def test_a_module_that_crashes_is_told_with_the_shapes_of_its_weights():
 def test_gradients_flow_through_a_module_to_its_inputs():
     expect_gradients(student(SCALE_AND_MAP), Case("seed"), "Map", inputs, oracle, ["x"])
     cut = student(SCALE_AND_MAP.replace("self.map(x)", "self.map(x).detach()"))
-    with pytest.raises(CheckFailed, match="no gradient reaches `x`"):
+    with pytest.raises(CheckFailed, match="no gradient flows from the result back to `x`"):
         expect_gradients(cut, Case("seed"), "Map", inputs, oracle, ["x"])

@@ -355,6 +355,7 @@ def attention(query, key, value):
 
 
 WRT = ["query", "value"]
+RESULTS = ["the output", "the total"]
 
 
 def test_right_gradients_pass():
@@ -363,7 +364,7 @@ def test_right_gradients_pass():
         weights = weights / weights.sum(-1, keepdim=True)
         return [torch.einsum("qk,kv->qv", weights, value), weights.sum()]
 
-    passes(expect_gradients, by_hand, three, attention, WRT)
+    passes(expect_gradients, by_hand, three, attention, WRT, RESULTS)
     passes(
         expect_gradients,
         lambda query, key, value: by_hand(query, key, value)[0],
@@ -378,7 +379,11 @@ def test_right_gradients_pass():
     [
         (
             lambda q, k, v: (attention(q, k, v.detach())[0], attention(q, k, v)[1]),
-            "no gradient reaches `value`: part of the computation is cut off from it",
+            "no gradient flows from the output back to `value`: part of the computation is cut off",
+        ),
+        (
+            lambda q, k, v: (attention(q, k, v)[0].detach(), attention(q, k, v)[1]),
+            "no gradient flows from the output back to `query` and `value`: part of",
         ),
         (
             lambda q, k, v: tuple(o.detach() for o in attention(q, k, v)),
@@ -387,7 +392,7 @@ def test_right_gradients_pass():
         ),
         (
             lambda q, k, v: attention(q.detach() + (q - q.detach()) / 2, k, v),
-            "the gradient with respect to query: wrong in 15 of 15 entries",
+            "the gradient of the output with respect to query: wrong in 15 of 15 entries",
         ),
         (lambda q, k, v: attention(q, k, v)[0], "`f` should return 2 tensors"),
         (
@@ -395,10 +400,11 @@ def test_right_gradients_pass():
             "`f` returned a tensor of shape (2, 5), expected (5, 2)",
         ),
     ],
-    ids=["cut off from one", "cut off", "halved", "too few", "misshapen"],
+    ids=["cut off from one", "one cut off", "cut off", "halved", "too few", "misshapen"],
 )
 def test_wrong_gradients_are_told_apart(function, said):
-    assert failed(expect_gradients, function, three, attention, WRT).problem.startswith(said)
+    said_to_be = failed(expect_gradients, function, three, attention, WRT, RESULTS).problem
+    assert said_to_be.startswith(said)
 
 
 def test_gradients_of_nan_do_not_pass():
@@ -408,7 +414,7 @@ def test_gradients_of_nan_do_not_pass():
 
     failure = failed(expect_gradients, nan_backward, three, attention, WRT)
     assert failure.problem.startswith(
-        "the gradient with respect to query holds NaN in 15 of 15 entries"
+        "the gradient of the result with respect to query holds NaN in 15 of 15 entries"
     )
     assert "Change the number before it is used" in failure.problem
 
@@ -634,9 +640,7 @@ def test_a_false_alarm_earns_nothing_and_is_quoted():
             judged(never_content, bug)
         said = raised.value.problem
         assert said.startswith("your test rejects a correct implementation (the mean). It stopped")
-        assert 'I expected two")' in said and said.endswith(
-            "It rejects every other correct one, too"
-        )
+        assert 'I expected two")' in said and said.endswith("or of another shape, dtype or input?")
 
 
 def said_of(test, bug="the first", **more):
@@ -659,6 +663,7 @@ def test_a_bug_that_gets_past_is_compared_with_right_ones_on_the_inputs_of_the_t
 
     assert "it returns what a correct one returns" in said_of(all_alike)
     assert "are off by up to 2 (the largest correct one is 4)" in said_of(wide)
+    assert "what you assert holds for these wrong numbers" in said_of(wide)
     right = {**RIGHT, "the middle for two": lambda x: x.median() if len(x) == 2 else x.mean()}
     assert "off by" not in said_of(undefined, right=right)
     assert "never calls the function" in said_of(lambda mean: None)
@@ -669,7 +674,7 @@ def test_who_could_not_see_a_bug_more_closely_is_told_why_or_to_choose_other_inp
         assert abs(mean(torch.tensor([1.0, 1 + 1e-5]).double()) - 1) < 1e-3
 
     def apart(mean):
-        assert abs(mean(torch.tensor([1.0, 1.1])) - 1) < 1
+        assert abs(mean(torch.tensor([1.02, 1.03])) - 1) < 1
 
     def why(means):
         return "all are about 1" if max(float(m) for m in means) < 1.01 else ""
