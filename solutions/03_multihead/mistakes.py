@@ -62,6 +62,10 @@ masked."""
 RootForgotten = Head.but("math.sqrt(self.d_head)", "self.d_head")
 """The scores are divided by d_head; it should be the square root of d_head."""
 
+HalfOfTheWidth = Head.but("math.sqrt(self.d_head)", "(self.d_head / 2)")
+"""The scores are divided by half of d_head: `d_head ** 1 / 2` is (d_head ** 1) / 2. Write
+`d_head ** 0.5` or math.sqrt(d_head)."""
+
 MaskedScoresSetToZero = Head.but("-math.inf", "0.0")
 """Masked scores become 0, and a softmax gives weight to a score of 0 like to any other: set them to
 minus infinity."""
@@ -123,6 +127,10 @@ ScaledByTokenWidth = Loop.but("attn_mask=mask", "attn_mask=mask, scale=x.shape[-
 ScaledByWidthOfValues = Loop.but("attn_mask=mask", "attn_mask=mask, scale=v.shape[-1] ** -0.5")
 """The scores are divided by the square root of d_value; the dot product has d_head terms."""
 
+HalfOfTheWidth = Loop.but("attn_mask=mask", "attn_mask=mask, scale=2 / q.shape[-1]")
+"""The scores are divided by half of d_head: `d_head ** 1 / 2` is (d_head ** 1) / 2. Write
+`d_head ** 0.5` or math.sqrt(d_head)."""
+
 CausalWithoutAMask = Loop.but("attn_mask=mask", "attn_mask=mask, is_causal=mask is None")
 """Without a mask, the heads are causal: no token sees a later one. No mask means that nothing is
 masked."""
@@ -164,6 +172,22 @@ MaskForTheFirstHeadOnly = Loop.but("attn_mask=mask", "attn_mask=None if number e
     "for number, (q, k, v) in enumerate(zip(w_query, w_key, w_value, strict=True))",
 )
 """Only the first head is masked; the others attend to masked keys."""
+
+
+class MaskTakenForHeads(Loop):
+    """A mask per sequence is taken for one per head if there are as many sequences as heads: it has
+    no axis for heads, and each head needs the masks of all sequences."""
+
+    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
+        heads = len(w_query)
+        is_own = mask is not None and mask.dim() == 3 and len(mask) == heads
+        found = [
+            F.scaled_dot_product_attention(x @ q, x @ k, x @ v, attn_mask=own)
+            for q, k, v, own in zip(
+                w_query, w_key, w_value, mask if is_own else [mask] * heads, strict=True
+            )
+        ]
+        return torch.cat(found, dim=-1) @ w_output
 
 
 # 3.3 ------------------------------------------------------------------------------------------
@@ -405,6 +429,10 @@ BiasesNotScaled = KeyBias.but(
 """The results belong to the scores before scaling; divide the terms of the biases by the square
 root of d_head as well."""
 
+HalfOfTheWidth = KeyBias.but("math.sqrt(query.shape[-1])", "query.shape[-1] / 2")
+"""The terms of the biases are divided by half of d_head: `d_head ** 1 / 2` is (d_head ** 1) / 2. Write
+`d_head ** 0.5` or math.sqrt(d_head)."""
+
 ConstantAddedToTheKeys = KeyBias.but(
     "(query + query_bias) @ key_bias / root, key", "query @ key_bias / root, (key + key_bias)"
 )
@@ -516,6 +544,13 @@ ScaledByGroupWidth = Grouped.but(
 """The scores are divided by the square root of the width of a whole group; sharing does not change
 d_head."""
 
+HalfOfTheWidth = Grouped.but(
+    "return F.scaled_dot_product_attention(query, key, value)",
+    "return F.scaled_dot_product_attention(query, key, value, scale=2 / query.shape[-1])",
+)
+"""The scores are divided by half of d_head: `d_head ** 1 / 2` is (d_head ** 1) / 2. Write
+`d_head ** 0.5` or math.sqrt(d_head)."""
+
 PooledAcrossGroups = Grouped.but(
     "(num_kv_heads, num_heads // num_kv_heads, -1)).mean(dim=2",
     "(num_heads // num_kv_heads, num_kv_heads, -1)).mean(dim=1",
@@ -565,6 +600,9 @@ SharedHeadsCountedInFull = (
 BiasesNeverCounted = Count.but("(d_model + has_bias) * 2", "2 * d_model")
 """The biases are left out of the parameters even where the layer has them."""
 
+BiasesAlwaysCounted = Count.but("(d_model + has_bias)", "(d_model + 1)")
+"""The biases are counted even where the layer has none."""
+
 BiasesAllOfModelWidth = Count.but(
     "return (d_model …", "return 2 * d_model * (d_model + d_kv) + has_bias * 4 * d_model"
 )
@@ -587,6 +625,14 @@ QueryLengthUsedForTheKeys = Count.but(
     "(q_len * d_model + k_len * d_kv)", "q_len * (d_model + d_kv)"
 )
 """The projections of keys and values are counted q_len times; there are k_len keys and values."""
+
+KeyLengthUsedForTheQueries = Count.but(
+    "(q_len * d_model + k_len * d_kv)", "k_len * (d_model + d_kv)"
+)
+"""The projections of queries and outputs are counted k_len times; there are q_len of them."""
+
+SelfAttentionOnly = Count.but("q_len * k_len", "q_len * q_len").but("k_len * d_kv", "q_len * d_kv")
+"""Everything is counted for self-attention, with q_len keys; in cross-attention there are k_len."""
 
 HeadsCountedTwice = Count.but("4 * q_len", "num_heads * 4 * q_len").but(
     "return d_model …", "return (d_model + num_kv_heads * d_model / num_heads) / num_heads"
@@ -773,6 +819,16 @@ MaskDropped = Derivation.but(
 )
 """The roles are correct, but is_causal is not used."""
 
+HalfOfTheWidth = Derivation.but("math.sqrt(query.shape[-1])", "(query.shape[-1] / 2)")
+"""The scores are divided by half of d_head: `d_head ** 1 / 2` is (d_head ** 1) / 2. Write
+`d_head ** 0.5` or math.sqrt(d_head)."""
+
+ScaleForgotten = Derivation.but("key.T / math.sqrt(query.shape[-1])", "key.T")
+"""The scores are not divided by the square root of d_head."""
+
+AlwaysCausal = Derivation.but("if is_causal:", "if True:")
+"""The weights are causal even if `is_causal` is False."""
+
 
 # 3.10 -----------------------------------------------------------------------------------------
 class Convolution(Correct, exercise="convolution_as_heads"):
@@ -886,6 +942,12 @@ LatentScoresNotScaled = Latent.but(" / math.sqrt(query.shape[-1])", "").but(
 """The scores are not scaled: divide them by the square root of d_head, the width of a query before
 it is absorbed."""
 
+LatentHalfOfTheWidth = Latent.but("math.sqrt(query.shape[-1])", "(query.shape[-1] / 2)").but(
+    "math.sqrt(d_head)", "(d_head / 2)"
+)
+"""The scores are divided by half of d_head: `d_head ** 1 / 2` is (d_head ** 1) / 2. Write
+`d_head ** 0.5` or math.sqrt(d_head)."""
+
 AbsorbedScaledByLatentWidth = Latent.but("math.sqrt(d_head)", "math.sqrt(latent.shape[-1])")
 """The scores of the absorbed form are divided by the square root of d_latent; they are the same
 numbers as the scores of width d_head, so divide by the square root of d_head."""
@@ -918,6 +980,12 @@ ValuesExpandedForEveryToken = Latent.but(
 )
 """Every latent is expanded to a value, and the values are averaged: average the latents, return
 that as mixed, and project once."""
+
+ValuesMadeOfEveryLatent = Latent.but(
+    "return mixed @ w_value, mixed", "return weights @ (latent @ w_value), mixed"
+)
+"""The output is an average of values that are made of every latent, which costs what absorption
+saves, and 0 times a value that overflows is NaN: project mixed, the average of the latents."""
 
 LatentSoftmaxOverQueries = Latent.but("softmax(dim=-1)", "softmax(dim=-2)", times=2)
 """The softmax runs over the queries; the weights of each query over the keys must sum to 1."""

@@ -41,7 +41,7 @@ from classroom import check
 # </details>
 # <details><summary>Hint: the variance</summary>
 #
-# `x.var(dim=-1)` divides by $d - 1$ by default (`correction=0` changes that). With four features the variance is then too large by a third.
+# `x.var(dim=-1)` divides by $d - 1$ by default (`correction=0` changes that). With four features the variance is then too large by a third. The mean of the squares minus the square of the mean is the variance on paper only: if the mean is large, the two are nearly equal, and rounding is all that is left of their difference.
 # </details>
 
 

@@ -105,6 +105,20 @@ SquaresNotCentred = LayerNorm.but(
 """The squares are those of the original features; the variance is the mean square of the features
 minus their mean."""
 
+SquaresLessTheSquare = LayerNorm.but(
+    "x.var(dim=-1, keepdim=True, correction=0)",
+    "x.square().mean(dim=-1, keepdim=True) - mean.square()",
+)
+"""The variance is the mean of the squares minus the square of the mean: of tokens far from 0 the two
+are nearly equal, and rounding is all that is left. Subtract the mean first, then square."""
+
+RoundedToFloat32 = LayerNorm.but(
+    "def layer_norm(x, gain, bias, eps=1e-5):",
+    "def layer_norm(x, gain, bias, eps=1e-5):\n    x = x.float().to(gain.dtype)",
+)
+"""The token is rounded to float32 on the way, which loses most digits of one far from 0: compute in
+the precision of x."""
+
 OneMeanForEverything = LayerNorm.but(
     "mean = …\nreturn …",
     "variance = x.var(correction=0)\n"
@@ -422,6 +436,15 @@ AlwaysPreNorm = Block.but(
 )
 """The stream is never normalised, even if post-norm is specified."""
 
+CausalWithoutAMask = Block.but(
+    "if mask is not None:",
+    "if mask is None:\n"
+    "    mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()\n"
+    "if mask is not None:",
+)
+"""Without a mask, the block is causal: no token sees a later one. No mask means that nothing is
+masked."""
+
 NormOnTheSublayerOutput = Block.but(
     "attend(self.attention_norm(x), mask)", "attention_norm(self.attend(x, mask))"
 ).but("feed_forward(self.feed_forward_norm(x))", "feed_forward_norm(self.feed_forward(x))")
@@ -456,7 +479,7 @@ it."""
 MaskIgnored = Block.but(
     "if mask is not None:…\nreturn …", "return self.attention(x, x, x, need_weights=False)[0]"
 )
-"""The mask is never passed to attention."""
+"""The mask is not passed to attention: in pre-norm, in post-norm, or in both."""
 
 BatchFirstForgotten = Block.but("num_heads, batch_first=True", "num_heads")
 """torch's attention takes the first axis for the length unless it is built with `batch_first=True`,
@@ -560,6 +583,13 @@ the input and end before that norm."""
 
 RootForgotten = Stack.but("().sqrt()", "()", times=2)
 """The sizes are mean squares: the square root is missing."""
+
+ReluForgotten = Stack.but("F.relu(read @ w_up[i])", "(read @ w_up[i])")
+"""There is no ReLU between the two matrices of a sub-layer."""
+
+FirstNormForAll = Stack.but("gains[i], biases[i]", "gains[0], biases[0]")
+"""Every sub-layer reads through the norm of the first one; row i of gains and biases belongs to
+sub-layer i."""
 
 
 # 4.7 --------------------------------------------------------------------------------------------
@@ -801,8 +831,9 @@ a large one, or tokens that are nearly constant."""
 EpsilonNotTested = EpsilonTooSmallToSee.but(
     "x, (4,), gain, bias, eps), atol=1e-4", "x, (4,), gain, bias, eps), atol=1e-3"
 )
-"""Neither a missing epsilon nor one in the wrong place changes these results by more than the
-tolerance: choose a large epsilon, or tokens that are nearly constant."""
+"""Nothing in this test fails if epsilon is missing or in the wrong place: choose a large epsilon, or
+tokens that are nearly constant, and let NaN fail, as in `assert error < 1e-3`: `error > 1e-3` is
+False for NaN."""
 
 OnlyMeanAndVariance = CheckNorm.but(
     "for …\n    assert …",
@@ -896,6 +927,21 @@ NormStillUsedTwice = Mended.but("y4, 2", "y4, 0")
 NormOneForFeedForward = Mended.but("y4, 2", "y4, 1")
 """The input of the feed-forward network goes through norm 1, which belongs to cross-attention; use
 norm 2."""
+
+NormZeroForCrossAttention = Mended.but("norm(y2, 1)", "norm(y2, 0)")
+"""The queries of cross-attention go through norm 0, which belongs to self-attention; use norm 1."""
+
+CrossAttentionWithoutANorm = Mended.but("attend(y3", "attend(y2")
+"""The queries of cross-attention are not normalised: read the stream through norm 1."""
+
+NormOverTheSequence = Mended.but("dim=-1", "dim=(1, 2)", times=2)
+"""The norm takes its mean and variance over all features of a sequence, so each token still depends
+on later ones: take them over the features of each token (dim=-1)."""
+
+NormDividedByOneLess = Mended.but(
+    "(tokens - mean).square().mean(dim=-1, keepdim=True)", "tokens.var(dim=-1, keepdim=True)"
+)
+"""The variance is divided by d_model - 1, the default of var(); the norm divides by d_model."""
 
 FeedForwardStillSkipsTheMemory = Mended.but("y4, 2", "y2, 2")
 """The feed-forward network still reads the stream as it was before cross-attention: it never sees
@@ -1077,6 +1123,14 @@ UnusedExpertsTimesZero = Experts.but("used[:, i].nonzero()[:, 0]", "torch.arange
 )
 """Every expert is run on every token and multiplied by 0 where it is not chosen: that saves
 nothing, and 0 times an infinite output is NaN. Run each expert on its own tokens."""
+
+UnusedExpertsNotLookedAt = Experts.but(
+    "own = …\nmixed = …",
+    "output = F.relu(tokens @ w_up[i]) @ w_down[i]\n"
+    "mixed = mixed + (weights[:, i, None] * output).masked_fill(~used[:, i, None], 0.0)",
+)
+"""Every expert is run on every token, and its output is dropped where it is not chosen: that saves
+nothing, and the gradient is NaN if the expert overflows. Run each expert on its own tokens."""
 
 LastExpertOnly = Experts.but(
     "mixed.index_add(0, own, weights[own, i, None] * output)",

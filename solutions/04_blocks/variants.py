@@ -47,15 +47,6 @@ class VarianceAndMean(Variant, exercise="layer_norm"):
         return bias + gain * (x - mean).mul((variance + eps).rsqrt())
 
 
-class SquaresLessTheSquare(Variant, exercise="layer_norm"):
-    """The variance as the mean of the squares less the square of the mean."""
-
-    def layer_norm(x, gain, bias, eps=1e-5):
-        mean = x.mean(dim=-1, keepdim=True)
-        variance = (x * x).mean(dim=-1, keepdim=True) - mean * mean
-        return (x - mean) * (variance + eps) ** -0.5 * gain + bias
-
-
 # 4.5 ------------------------------------------------------------------------------------------
 
 

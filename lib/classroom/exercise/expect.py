@@ -841,7 +841,9 @@ def _of_a_bug(
     agreed = torch.stack([a for a in agreeing if a.double().mean() > 0.5]).all(dim=0)
     gap = _gap([torch.cat(list(seen))[agreed]], [row[agreed]])
     if gap == math.inf:
-        return ". On the inputs of your test it gives NaN or infinity, and no assertion fails"
+        said = ". On the inputs of your test it gives NaN or infinity, and no assertion fails"
+        isnt = ": NaN is not above any tolerance; assert that the error is below yours"
+        return said + isnt * bool(torch.cat(list(seen)).isnan().any())
     if not gap:
         return ""
     advice = "choose inputs for which this bug changes more"
