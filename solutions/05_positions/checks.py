@@ -1009,6 +1009,7 @@ class TestExtrapolation:
             EXTRAPOLATION,
             compare=[label],
             why=why_broken if label == "breaks_at" else None,
+            also=(losses_inputs, late_inputs, unbroken_inputs) if label == "breaks_at" else (),
         )
 
 

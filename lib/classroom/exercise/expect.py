@@ -175,6 +175,7 @@ def expect_agrees(
     alike: float | None = None,
     draws: int = 1,
     why: Callable[..., str] | None = None,
+    also: Sequence[Inputs] = (),
 ) -> None:
     """Expect a student's function to return what `oracle` returns.
 
@@ -194,6 +195,8 @@ def expect_agrees(
             was recorded for another seed may fit.
         why: Takes a wrong result, or the tuple of them, and the arguments; returns sentences that
             say why one of its entries should be another, or nothing. They begin with a full stop.
+        also: Draw other inputs on which a mistake must agree with the code before it is named: for
+            results that are few numbers, of which one may agree by chance.
 
     Raises:
         CheckFailed: If anything differs.
@@ -233,7 +236,7 @@ def expect_agrees(
         for given in (inputs(case.fresh(0)), args):  # whether it is called does not depend on time
             judge(None, *given)
     for _ in range(draws):
-        _expect(subject, case, name, inputs, judge, oracle, alike, places)
+        _expect(subject, case, name, inputs, judge, oracle, alike, places, also=also)
     is_quick = time.monotonic() - started < QUICK
     calls = case.memory.setdefault(CALLS, {}).setdefault(name, [])
     calls.append(Call(name, args, judge, oracle, tolerance, case.seed, is_quick))
@@ -656,6 +659,7 @@ def _expect(
     tolerance: float | None = None,
     compared: Sequence[int] = (),
     correct: Callable[..., Any] | None = None,
+    also: Sequence[Inputs] = (),
 ) -> None:
     args = inputs(case)
     problem, error = attempt(subject, name, args, judge)
@@ -664,7 +668,7 @@ def _expect(
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
         raise CheckFailed(problem) from error
     with subject.together():
-        alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared)
+        alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared, also)
         if error is None:
             if isinstance(oracle, Oracle) and not alike and not is_recording():
                 problem += Wrong(
