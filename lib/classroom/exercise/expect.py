@@ -216,7 +216,7 @@ def expect_agrees(
             raise BrokenCheck(f"its oracle raised {type(error).__name__}: {error}") from error
         if len(labels) == 1:
             seen, expected = (seen,), (expected,)
-        if problem := wrong_form(seen, expected, returns, name):
+        if problem := wrong_form(seen, expected, returns, name, case.asked):
             return problem
         for label, s, e in zip(labels, seen, expected, strict=True):
             shapes.setdefault(label, tuple(getattr(e, "shape", ())))
@@ -779,21 +779,27 @@ def _on_its_inputs(
         seen.append(_numbers(result))
         return result
 
-    _verdict(subject, name, noting)
+    stopped = _verdict(subject, name, noting) or ""
     if not calls:
         return ". Your test never calls the function that it is given"
-    if judged in right and not accepted:
-        return ". It rejects every other correct one, too" if len(right) > 1 else ""
+    every = judged in right and not accepted
+    said = ". It rejects every other correct one, too" if every and len(right) > 1 else ""
     theirs = {d: [_numbers(lent[d](*args, **kwargs)) for args, kwargs in calls] for d in right}
-    nearest = min((d for d in accepted if d != judged), key=lambda d: _gap(seen, theirs[d]))
+    others = [d for d in (right if every else accepted) if d != judged]
+    if not others:
+        return said
+    nearest = min(others, key=lambda d: _gap(seen, theirs[d]))
     if judged not in right:
         return _of_a_bug(seen, theirs[nearest], list(theirs.values()), why)
     gap, largest = _gap(seen, theirs[nearest]), _largest(theirs[nearest])
     if not 1e-17 * largest < gap <= _ROUNDING * largest:
-        return ""
+        return said
+    allow = "allow for rounding"
+    if "allclose" in stopped and "atol" not in stopped:
+        allow += " (the default atol of 1e-8 is too small for entries near 0)"
     return (
-        f". On your inputs its results differ by up to {number(gap)} from those of another "
-        f"correct one ({nearest}): allow for rounding"
+        f"{said}. On your inputs its results differ by up to {number(gap)} from those of another "
+        f"correct one ({nearest}): {allow}"
     )
 
 
