@@ -794,13 +794,16 @@ def _on_its_inputs(
     gap, largest = _gap(seen, theirs[nearest]), _largest(theirs[nearest])
     if not 1e-17 * largest < gap <= _ROUNDING * largest:
         return said
-    allow = "allow for rounding"
+    off = f"its results differ by up to {number(gap)} from those of another correct one ({nearest})"
+    if every:
+        return (
+            f"{said}. On your inputs {off}: if your test allows for that much, it compares what "
+            "need not be equal"
+        )
+    allow = "allow for rounding, by an absolute tolerance"
     if "allclose" in stopped and "atol" not in stopped:
         allow += " (the default atol of 1e-8 is too small for entries near 0)"
-    return (
-        f"{said}. On your inputs its results differ by up to {number(gap)} from those of another "
-        f"correct one ({nearest}): {allow}"
-    )
+    return f"{said}. On your inputs {off}: {allow}"
 
 
 def _of_a_bug(
