@@ -672,7 +672,8 @@ class TestCacheBytes:
 
     def write(self, subject, case, start, new):
         inputs = partial(ring_inputs, start=start, new=new)
-        expect_agrees(subject, case, "sliding_cache", inputs, ring_oracle, RING)
+        also = [partial(ring_inputs, start=s, new=n) for s, n in ((3, 1), (12, 1), (8, 4), (4, 7))]
+        expect_agrees(subject, case, "sliding_cache", inputs, ring_oracle, RING, also=also)
 
 
 # 8.8 ------------------------------------------------------------------------------------------

@@ -85,14 +85,11 @@ def mistakes_alike(
     crashed = isinstance(_outcome(subject, name, inputs(case.fresh(0))), _Failure)
     cases = [case.fresh(i) for i in range(_FRESH_CASES)]
     cases += [case.fresh(i).square(case.asked) for i in range(_FRESH_CASES)] * crashed
-    trials = [
-        (args, _outcome(subject, name, args))
-        for draw in (inputs, *also)
-        for args in map(draw, cases)
-    ]
+    trials = [(args, _outcome(subject, name, args)) for args in map(inputs, cases)]
+    more = [draw(case.fresh(0)) for draw in also]
     if all(may_fit_by_chance(in_places(compared, seen)) for _, seen in trials):
-        more = [inputs(case.fresh(i)) for i in range(_FRESH_CASES, _MANY_CASES)]
-        trials += [(args, _outcome(subject, name, args)) for args in more]
+        more += [inputs(case.fresh(i)) for i in range(_FRESH_CASES, _MANY_CASES)]
+    trials += [(args, _outcome(subject, name, args)) for args in more]
     if not any(_tells_something(seen) for _, seen in trials):
         return []
     for places in ((), compared) if compared else ((),):
@@ -116,6 +113,8 @@ def _behaves_like(
     shown_wrong = False
     for args, seen in trials:
         wrong = _outcome(known_code, name, args)
+        if places and not _are_of_one_form(seen, wrong):
+            return False
         pair = _of_one_kind(in_places(places, seen), in_places(places, wrong))
         if not same(*pair, tolerance):
             return False
@@ -123,6 +122,13 @@ def _behaves_like(
         whole = seen if has_sketch(wrong) else wrong
         shown_wrong = shown_wrong or _is_wrong(judge, whole, args)
     return shown_wrong
+
+
+def _are_of_one_form(one: Any, other: Any) -> bool:
+    """Return whether results have the same shapes, as those of two mistakes in numbers have."""
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_are_of_one_form, one, other))
+    return tuple(getattr(one, "shape", ())) == tuple(getattr(other, "shape", ()))
 
 
 def in_places(places: Sequence[int], outcome: Any) -> Any:
