@@ -1026,7 +1026,8 @@ class TestMendedDecoder:
 
     @points(1, only_with="test_self_attention_alone_is_correct_and_causal")
     def test_no_output_depends_on_a_later_token(self, subject, case):
-        expect_law(subject, case, "mended_decoder", decoder_twins, nobody_notices_the_last)
+        law = nobody_notices_the_last
+        expect_law(subject, case, "mended_decoder", decoder_twins, law, correct=mended_oracle)
 
     def compare(self, subject, case, inputs):
         expect_agrees(subject, case, "mended_decoder", inputs, mended_oracle, FOUND)

@@ -543,6 +543,44 @@ OtherSequencesNeverChange = CheckPadding.but(
 """Only the padding changes, never the other sequences of the batch: a dependence between sequences
 goes unnoticed."""
 
+OneSequenceByItself = CheckPadding.but("x, torch.tensor([5, 7, 8])", "x[:1], torch.tensor([5])")
+"""Both calls get the same sequences: a mask as long as the longest of them, and a dependence between
+them, go unnoticed. Compare a sequence by itself with the same one in a batch with longer ones."""
+
+OnlyValuesInThePaddingChange = CheckPadding.but(
+    "alone = …\nassert …",
+    """
+    lengths, other = torch.tensor([4, 5, 7]), x.clone()
+    for row, length in enumerate(lengths):
+        other[row, length:] = 3.0
+    assert largest_difference(model(x, lengths), model(other, lengths), lengths) < 1e-4
+    """,
+)
+"""Only the values in the padding change, neither its amount nor the other sequences: positions
+counted from the padded end, and a dependence between sequences, go unnoticed."""
+
+EqualLengthsWithOtherPadding = OnlyValuesInThePaddingChange.but("[4, 5, 7]", "[5, 5, 5]")
+"""All sequences of a batch are equally long, and only the values in their padding change: vary the
+lengths within a batch, the amount of padding, and the other sequences."""
+
+OnlyTheOrderOfSequencesChanges = CheckPadding.but(
+    "alone = …\nassert …",
+    """
+    lengths, order = torch.tensor([4, 5, 7]), torch.tensor([2, 0, 1])
+    first, second = model(x, lengths)[order], model(x[order], lengths[order])
+    assert largest_difference(first, second, lengths[order]) < 1e-4
+    """,
+)
+"""Only the order of the sequences changes: nearly every model passes, with a mask or without. Change
+the padding, and the other sequences."""
+
+ZerosInThePaddingExpected = CheckPadding.but(
+    "alone = …\nassert …",
+    "lengths = torch.tensor([4, 5, 7])\nassert (model(x, lengths)[0, 4:] == 0).all()",
+)
+"""Results at padded positions are required to be 0. They are never used, and correct models return
+anything there: test the real tokens."""
+
 PaddingStaysTheSame = CheckPadding.but("x[:1, :5]", "x[:1]")
 """Both calls get the first sequence with the same padding after it, so only the rest of the batch
 changes: cut off the padding in one of the calls, or fill it with other numbers."""

@@ -536,7 +536,9 @@ class TestApplyRotary:
         expect_near(subject, case, "apply_rotary", rotary_inputs, rotary_oracle, returns)
 
     @points(1)
-    def test_bfloat16_inputs_are_rotated_accurately_at_large_positions(self, subject, case):
+    def test_bfloat16_inputs_at_positions_in_the_thousands_are_rotated_accurately(
+        self, subject, case
+    ):
         def inputs(case):
             x = case.normal(2, 3, 5, 8).to(torch.bfloat16)
             return x, draw_positions(case, 2, 5) + case.integer(1500, 3000), 10_000.0
@@ -553,7 +555,7 @@ class TestApplyRotary:
         expect_law(subject, case, "apply_rotary", inputs, law)
 
     @points(2)
-    def test_the_layer_rotates_the_queries_and_keys_of_each_head(self, subject, case):
+    def test_rotary_attention_rotates_the_queries_and_keys_of_each_head(self, subject, case):
         form = {"output": "batch length d_model"}
 
         def ask(subject, *args):
@@ -573,8 +575,8 @@ class TestApplyRotary:
 
         expect_answer(subject, case, layer_inputs, ask, judge)
 
-    @points(2, only_with="test_the_layer_rotates_the_queries_and_keys_of_each_head")
-    def test_the_layer_output_depends_only_on_relative_positions(self, subject, case):
+    @points(2, only_with="test_rotary_attention_rotates_the_queries_and_keys_of_each_head")
+    def test_rotary_attention_depends_only_on_relative_positions(self, subject, case):
         def ask(subject, *args):
             *others, positions = args
             placed = (positions, positions + 11, 2 * positions)
@@ -590,7 +592,8 @@ class TestApplyRotary:
                 return f"{moved.replace('expected', 'before')}: it should be the same"
             if differs("output", apart, here, NEAR) is None:
                 return "the output stays the same even if all distances are doubled"
-            return None
+            expected = layer_oracle(*args[:-1], 2 * args[-1])
+            return differs("output with all positions doubled", apart, expected, NEAR)
 
         expect_answer(subject, case, layer_inputs, ask, judge)
 
@@ -1009,6 +1012,7 @@ class TestExtrapolation:
             EXTRAPOLATION,
             compare=[label],
             why=why_broken if label == "breaks_at" else None,
+            also=(losses_inputs, late_inputs, unbroken_inputs) if label == "breaks_at" else (),
         )
 
 

@@ -742,6 +742,12 @@ ComparedWithTheLastToken = Extrapolation.but(
 """The limit is set by the last trained position alone, and one easy or hard token changes it: take
 the mean of a whole window there, too."""
 
+ComparedWithTheWindowBefore = Extrapolation.but(
+    "before + tolerance", "by_position[start - window : start].mean() + tolerance"
+)
+"""Each window is compared with the window before it, which may be a bad one already, or an easy one
+after training ended: compare all with the last trained window."""
+
 ToleranceForgotten = Extrapolation.but("before + tolerance", "before")
 """The limit is the mean of the last trained window alone, which the next hard text exceeds: add the
 tolerance to it."""

@@ -1492,6 +1492,13 @@ PaddingCompared = CheckSets.but("reordered[real], expected[real]", "reordered, e
 """A correct model is rejected for its scores at padding, which have no meaning: compare real tokens
 only."""
 
+InfinitiesCompared = CheckSets.but(
+    "torch.allclose(reordered[real], expected[real], atol=1e-5)",
+    "(reordered - expected).abs().max() < 1e-5",
+)
+"""Correct models are rejected for their scores at padding, and infinity minus infinity is NaN:
+compare real tokens only, which are at mask[order] after they have been reordered."""
+
 OnlyTheOddestCompared = CheckSets.but(
     "torch.allclose(reordered[real], expected[real], atol=1e-5)",
     "reordered[real].argmax() == expected[real].argmax()",

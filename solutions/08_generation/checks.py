@@ -672,7 +672,8 @@ class TestCacheBytes:
 
     def write(self, subject, case, start, new):
         inputs = partial(ring_inputs, start=start, new=new)
-        expect_agrees(subject, case, "sliding_cache", inputs, ring_oracle, RING)
+        also = [partial(ring_inputs, start=s, new=n) for s, n in ((3, 1), (12, 1), (8, 4), (4, 7))]
+        expect_agrees(subject, case, "sliding_cache", inputs, ring_oracle, RING, also=also)
 
 
 # 8.8 ------------------------------------------------------------------------------------------
@@ -1276,6 +1277,7 @@ def fixed(*shape):
 
 
 TABLE = fixed(NAMES, WIDTH)
+ALONE = TABLE @ TABLE.T
 W_QUERY, W_KEY, W_VALUE = 0.6 * fixed(3, WIDTH, WIDTH)
 
 
@@ -1345,6 +1347,17 @@ def merged_in_float32(chunks):
     return ((x.float() + 0.4 * found) @ TABLE.float().T)[-sizes[-1] :]
 
 
+def by_counting(chunks):
+    """Score each token by how often it has come so far, which rounds nothing."""
+    seen = F.one_hot(torch.cat(chunks), TABLE.shape[0]).cumsum(dim=0)
+    return seen[-len(chunks[-1]) :].double()
+
+
+def each_alone(chunks):
+    """Score the tokens that are like the newest one, which rounds nothing either."""
+    return ALONE[chunks[-1]]
+
+
 def prompt_again(chunks):
     """With every chunk the offset grows by the length of the first one."""
     return read_chunks(chunks, offset_grows=lambda tokens: len(chunks[0]))
@@ -1391,6 +1404,8 @@ RIGHT = {
     "one that keeps the tokens and processes them again": with_cache(read_anew),
     "one in float32 that merges the results of the chunks": with_cache(merged_in_float32),
     "a model that looks three tokens back": with_cache(partial(read_chunks, window=3)),
+    "one that counts how often each token has occurred": with_cache(by_counting),
+    "one that looks at the newest token alone": with_cache(each_alone),
 }
 NOT_RIGHT = {
     "each chunk begins at position 0": with_cache(partial(read_chunks, offset_grows=lambda _: 0)),

@@ -871,6 +871,10 @@ NoToleranceForRounding = CheckCache.but(
 """The test does not allow for rounding, so it rejects a correct cache that computes in float32;
 allow differences below 1e-5."""
 
+CacheNotPassedOn = CheckCache.but("logits, cache = step(", "logits, _ = step(")
+"""Correct caches are rejected: each chunk is read with the cache None, as if a new text began. Pass
+the cache that the previous call returned."""
+
 OnlyShapesCompared = CheckCache.but(
     "assert torch.allclose(logits, …", "assert logits.shape == at_once[start : start + size].shape"
 ).but("assert torch.allclose(first, …", "assert first.shape == again.shape")

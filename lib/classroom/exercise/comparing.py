@@ -102,7 +102,11 @@ def _is_close(a: Tensor, b: Tensor, tolerance: float | None) -> Tensor:
 
 
 def wrong_form(
-    seen: Any, expected: Sequence[Any], returns: Mapping[str, str], name: str
+    seen: Any,
+    expected: Sequence[Any],
+    returns: Mapping[str, str],
+    name: str,
+    sizes: Mapping[str, int] | None = None,
 ) -> str | None:
     """Describe how results differ in number, kind, shape or dtype; None if they do not.
 
@@ -111,6 +115,7 @@ def wrong_form(
         expected: One correct result per entry of `returns`.
         returns: The name of each result and the names of its axes.
         name: The function that returned it.
+        sizes: Sizes of the inputs by name: an axis too many may be one of them.
 
     """
     labels = list(returns)
@@ -128,7 +133,10 @@ def wrong_form(
             if s.shape != e.shape:
                 axes = f" = ({', '.join(returns[label].split())})" if returns[label] else ""
                 said = f"{label} has shape {tuple(s.shape)}, expected {tuple(e.shape)}{axes}"
-                return said + (_reduced(s, e) or _shapes_apart(s, e, returns[label].split()))
+                names = returns[label].split()
+                return said + (
+                    _reduced(s, e) or _kept_axes(s, e, names, sizes) or _shapes_apart(s, e, names)
+                )
             if s.device != e.device:
                 return f"{label} is on the device {s.device}, expected {e.device}"
             if _family(s.dtype) != _family(e.dtype):
@@ -174,6 +182,37 @@ def _reduced(seen: Tensor, expected: Tensor) -> str:
         if not seen.dim() and close(seen, wrong):
             return f": the numbers are correct, but {said} over everything"
     return ""
+
+
+def _kept_axes(
+    seen: Tensor, expected: Tensor, axes: Sequence[str], sizes: Mapping[str, int] | None
+) -> str:
+    """Say which axes should not be there, and whether it is correct without them."""
+    count = seen.dim() - expected.dim()
+    for kept in itertools.combinations(range(seen.dim()), max(count, 0)):
+        rest = [size for axis, size in enumerate(seen.shape) if axis not in kept]
+        if not kept or rest != list(expected.shape) or 1 in (seen.shape[axis] for axis in kept):
+            continue
+        named = {
+            seen.shape[axis]: [
+                name
+                for name, size in (sizes or {}).items()
+                if size == seen.shape[axis] and name not in axes
+            ]
+            for axis in kept
+        }
+        known = [f"{size} is the size of {' or '.join(n)}" for size, n in named.items() if n]
+        which = f" ({', '.join(known)})" if known else ""
+        numbers, right = seen.detach().double(), expected.detach().double()
+        for done, made in (("averaged", numbers.mean(kept)), ("summed", numbers.sum(kept))):
+            if seen.is_floating_point() and close(made, right):
+                return f": {done} along {_axes_in_words(kept)}{which}, it is correct"
+        return f": {_axes_in_words(kept)} should not be there{which}; reduce over it, or index it"
+    return ""
+
+
+def _axes_in_words(axes: Sequence[int]) -> str:
+    return ("axis " if len(axes) == 1 else "the axes ") + " and ".join(map(str, axes))
 
 
 def _shapes_apart(seen: Tensor, expected: Tensor, axes: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from classroom.calls.subject import Crashed, StudentError, Subject
+from classroom.calls.wire import Handle
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.comparing import describe, number, same
@@ -28,6 +29,10 @@ Judge = Callable[..., str | None]
 Request = Callable[[Subject], Any]
 
 _FRESH_CASES = 3
+# So many of results that are few whole numbers, which another mistake may give by chance.
+_MANY_CASES = 12
+# So many whole numbers are not the same by chance.
+_FEW_PARTS = 8
 _PLAIN = (bool, int, float, str, type(None))
 _TOGETHER = 6
 # Of the largest number: what differs by less is hardly seen among numbers of four digits.
@@ -64,6 +69,7 @@ def mistakes_alike(
     judge: Judge,
     tolerance: float | None = None,
     compared: Sequence[int] = (),
+    also: Sequence[Inputs] = (),
 ) -> list[Answer]:
     """Return the known mistakes that behave like the student's code on every fresh case.
 
@@ -71,7 +77,8 @@ def mistakes_alike(
     mistakes, each in another result, hears of both.
 
     Code that crashes is also compared on inputs whose sizes are all equal, where it often runs
-    despite mismatched shapes: two programs that crash need not be the same.
+    despite mismatched shapes: two programs that crash need not be the same. Code whose results are
+    few whole numbers is compared on more cases. `also` draws other inputs on which both must agree.
 
     The `tolerance` is as in `comparing.same`.
     """
@@ -79,6 +86,10 @@ def mistakes_alike(
     cases = [case.fresh(i) for i in range(_FRESH_CASES)]
     cases += [case.fresh(i).square(case.asked) for i in range(_FRESH_CASES)] * crashed
     trials = [(args, _outcome(subject, name, args)) for args in map(inputs, cases)]
+    more = [draw(case.fresh(0)) for draw in also]
+    if all(may_fit_by_chance(in_places(compared, seen)) for _, seen in trials):
+        more += [inputs(case.fresh(i)) for i in range(_FRESH_CASES, _MANY_CASES)]
+    trials += [(args, _outcome(subject, name, args)) for args in more]
     if not any(_tells_something(seen) for _, seen in trials):
         return []
     for places in ((), compared) if compared else ((),):
@@ -102,6 +113,8 @@ def _behaves_like(
     shown_wrong = False
     for args, seen in trials:
         wrong = _outcome(known_code, name, args)
+        if places and not _are_of_one_form(seen, wrong):
+            return False
         pair = _of_one_kind(in_places(places, seen), in_places(places, wrong))
         if not same(*pair, tolerance):
             return False
@@ -109,6 +122,13 @@ def _behaves_like(
         whole = seen if has_sketch(wrong) else wrong
         shown_wrong = shown_wrong or _is_wrong(judge, whole, args)
     return shown_wrong
+
+
+def _are_of_one_form(one: Any, other: Any) -> bool:
+    """Return whether results have the same shapes, as those of two mistakes in numbers have."""
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_are_of_one_form, one, other))
+    return tuple(getattr(one, "shape", ())) == tuple(getattr(other, "shape", ()))
 
 
 def in_places(places: Sequence[int], outcome: Any) -> Any:
@@ -133,6 +153,29 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, Tensor):
         return not value.dim() and value.dtype is not torch.bool
     return type(value) in (int, float)
+
+
+def holds_fractions(result: Any) -> bool:
+    """Return whether a result has numbers that change with anything that goes into them."""
+    if isinstance(result, (dict, list, tuple)):
+        return any(map(holds_fractions, result.values() if isinstance(result, dict) else result))
+    return isinstance(result, float) or isinstance(result, Tensor) and result.is_floating_point()
+
+
+def may_fit_by_chance(result: Any) -> bool:
+    """Return whether a result is a few whole numbers, which something unrelated gives, too."""
+    return not holds_fractions(result) and _num_parts(result) < _FEW_PARTS
+
+
+def _num_parts(result: Any) -> int:
+    """Return how many numbers a result has; a text or what else there is counts as many."""
+    if isinstance(result, dict):
+        result = list(result.values())
+    if isinstance(result, (list, tuple)):
+        return sum(map(_num_parts, result))
+    if isinstance(result, Tensor):
+        return result.numel()
+    return 1 if isinstance(result, (bool, int)) else _FEW_PARTS
 
 
 @dataclass(frozen=True)
@@ -350,8 +393,12 @@ def _shows_a_problem(subject: Subject, case: Case, name: str, inputs: Inputs, ju
 
 def shown_shapes(args: tuple[Any, ...], judge: Judge, oracle: Callable[..., Any] | None) -> str:
     """Describe the arguments of a call that crashed: shapes of tensors, values of the rest."""
-    named = zip(names_of(judge, oracle, len(args)), args, strict=True)
-    return "It was called with " + ", ".join(f"{label} {_sizes(value)}" for label, value in named)
+    return shown_call(zip(names_of(judge, oracle, len(args)), args, strict=True))
+
+
+def shown_call(given: Iterable[tuple[str, Any]]) -> str:
+    """Describe arguments, each after its name."""
+    return "It was called with " + ", ".join(f"{label} {_sizes(value)}" for label, value in given)
 
 
 def _sizes(value: Any) -> str:
@@ -361,7 +408,7 @@ def _sizes(value: Any) -> str:
         return "{" + ", ".join(f"{key} {_sizes(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (tuple, list)):
         return "(" + ", ".join(map(_sizes, value)) + ")"
-    return _show(value)
+    return "(a function)" if isinstance(value, Handle) else _show(value)
 
 
 def names_of(judge: Judge, oracle: Callable[..., Any] | None, count: int) -> Iterable[str]:

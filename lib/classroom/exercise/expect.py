@@ -177,6 +177,7 @@ def expect_agrees(
     alike: float | None = None,
     draws: int = 1,
     why: Callable[..., str] | None = None,
+    also: Sequence[Inputs] = (),
 ) -> None:
     """Expect a student's function to return what `oracle` returns.
 
@@ -196,6 +197,8 @@ def expect_agrees(
             was recorded for another seed may fit.
         why: Takes a wrong result, or the tuple of them, and the arguments; returns sentences that
             say why one of its entries should be another, or nothing. They begin with a full stop.
+        also: Draw other inputs on which a mistake must agree with the code before it is named: for
+            results that are few numbers, of which one may agree by chance.
 
     Raises:
         CheckFailed: If anything differs.
@@ -215,7 +218,7 @@ def expect_agrees(
             raise BrokenCheck(f"its oracle raised {type(error).__name__}: {error}") from error
         if len(labels) == 1:
             seen, expected = (seen,), (expected,)
-        if problem := wrong_form(seen, expected, returns, name):
+        if problem := wrong_form(seen, expected, returns, name, case.asked):
             return problem
         for label, s, e in zip(labels, seen, expected, strict=True):
             shapes.setdefault(label, tuple(getattr(e, "shape", ())))
@@ -235,7 +238,7 @@ def expect_agrees(
         for given in (inputs(case.fresh(0)), args):  # whether it is called does not depend on time
             judge(None, *given)
     for _ in range(draws):
-        _expect(subject, case, name, inputs, judge, oracle, alike, places)
+        _expect(subject, case, name, inputs, judge, oracle, alike, places, also=also)
     is_quick = time.monotonic() - started < QUICK
     calls = case.memory.setdefault(CALLS, {}).setdefault(name, [])
     calls.append(Call(name, args, judge, oracle, tolerance, case.seed, is_quick))
@@ -676,6 +679,7 @@ def _expect(
     tolerance: float | None = None,
     compared: Sequence[int] = (),
     correct: Callable[..., Any] | None = None,
+    also: Sequence[Inputs] = (),
 ) -> None:
     args = inputs(case)
     problem, error = attempt(subject, name, args, judge)
@@ -684,7 +688,7 @@ def _expect(
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
         raise CheckFailed(problem) from error
     with subject.together():
-        alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared)
+        alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared, also)
         if error is None:
             if isinstance(oracle, Oracle) and not alike and not is_recording():
                 problem += Wrong(
@@ -798,26 +802,32 @@ def _on_its_inputs(
         seen.append(_numbers(result))
         return result
 
-    _verdict(subject, name, noting)
+    stopped = _verdict(subject, name, noting) or ""
     if not calls:
         return ". Your test never calls the function that it is given"
-    if judged in right and not accepted:
-        everything = (
-            ". It rejects every other correct one, too: does it compare with numbers that are "
-            "rounded, or of another shape, dtype or input?"
-        )
-        return everything if len(right) > 1 else ""
+    every = judged in right and not accepted
+    said = ". It rejects every other correct one, too" if every and len(right) > 1 else ""
     theirs = {d: [_numbers(lent[d](*args, **kwargs)) for args, kwargs in calls] for d in right}
-    nearest = min((d for d in accepted if d != judged), key=lambda d: _gap(seen, theirs[d]))
+    others = [d for d in (right if every else accepted) if d != judged]
+    if not others:
+        return said
+    nearest = min(others, key=lambda d: _gap(seen, theirs[d]))
     if judged not in right:
         return _of_a_bug(seen, theirs[nearest], list(theirs.values()), why)
     gap, largest = _gap(seen, theirs[nearest]), _largest(theirs[nearest])
     if not 1e-17 * largest < gap <= _ROUNDING * largest:
-        return ""
-    return (
-        f". On your inputs its results differ by up to {number(gap)} from those of another "
-        f"correct one ({nearest}): allow for rounding"
-    )
+        asked = "does it compare with rounded numbers, or with another shape, dtype or input?"
+        return f"{said}: {asked}" if said else ""
+    off = f"its results differ by up to {number(gap)} from those of another correct one ({nearest})"
+    if every:
+        return (
+            f"{said}. On your inputs {off}: if your test allows for that much, it compares what "
+            "need not be equal"
+        )
+    allow = "allow for rounding, by an absolute tolerance"
+    if "allclose" in stopped and "atol" not in stopped:
+        allow += " (the default atol of 1e-8 is too small for entries near 0)"
+    return f"{said}. On your inputs {off}: {allow}"
 
 
 def _of_a_bug(

@@ -153,7 +153,10 @@ class Report:
                 break
             lines.extend(wrapped)
         if len(lines) > MAX_MESSAGE_LINES:
-            end = lines[-2:] if lines[-1].startswith("  ") else []  # what is expected comes last
+            # A case comes last, and what is expected at its end.
+            case = next((n for n, line in enumerate(lines) if line.startswith(_CASE)), len(lines))
+            end = lines[-2:] if lines[-1].startswith("  ") else []
+            end = lines[case:] if 0 < len(lines) - case <= MAX_MESSAGE_LINES // 3 else end
             kept = MAX_MESSAGE_LINES - 1 - len(end)
             left_out = f"  … and {len(lines) - kept - len(end)} more lines"
             lines = [*lines[:kept], left_out, *end]

@@ -18,17 +18,20 @@ from types import ModuleType
 from typing import Any
 
 from classroom.calls.local import Settings
-from classroom.calls.subject import NotByHand, NotWritten, StudentError, Subject
+from classroom.calls.subject import Crashed, NotByHand, NotWritten, StudentError, Subject
+from classroom.calls.wire import Handle
 from classroom.course import PUBLISHED_SEED, SEED_VARIABLE, folder_for
 from classroom.exercise import prepared
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
+from classroom.exercise.diagnosis import shown_call
 from classroom.exercise.expect import Call, CheckFailed, Exercise, wrong_after_another
 from classroom.exercise.prepared import WRONG_FORM, BrokenCheck
 from classroom.exercise.report import CheckResult, Report
 from classroom.exercise.usage import CALLS
 
 MAX_MESSAGE_LENGTH = 5000
+_LONGEST_CALL = 400
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
             problem = _run(found, test, asked, case)
             if isinstance(problem, (*WRONG_FORM, MemoryError)) and asked.has_answered:
                 problem = _of_no_form(problem, found.exercise)
-            problems[test] = problem
+            problems[test] = asked.with_its_call(problem)
         with _silenced():
             try:
                 _fail_what_passed(found, subject, memory, problems, f"{seed}/{name}/")
@@ -135,6 +138,22 @@ class _Asked:
         self._by_hand = by_hand
         self._mistakes = mistakes
         self.has_answered = False
+        self._crash: tuple[Crashed, str, tuple[Any, ...], dict[str, Any]] | None = None
+
+    def with_its_call(self, problem: BaseException | None) -> BaseException | None:
+        """Add to a problem that is the last crash what was called, unless it is long."""
+        if not isinstance(problem, CheckFailed) or problem.example or not self._crash:
+            return problem
+        error, name, args, named = self._crash
+        if str(error) not in problem.problem or all(isinstance(arg, Handle) for arg in args):
+            return problem
+        with contextlib.suppress(StudentError):
+            labels = self._subject.parameters(name)[: len(args)]
+            if len(labels) == len(args):
+                given = [*zip(labels, args, strict=True), *named.items()]
+                called = shown_call(given)
+                problem.example = called if len(called) <= _LONGEST_CALL else ""
+        return problem
 
     def __getattr__(self, name: str) -> Any:
         how = "call_by_hand" if self._by_hand and name == "call" else name
@@ -146,6 +165,10 @@ class _Asked:
             except NotByHand as error:
                 alike = [m for m in self._mistakes if _is_not_by_hand(m, args, kwargs)]
                 raise CheckFailed(str(error), alike) from error
+            except Crashed as error:
+                if name == "call":
+                    self._crash = error, *args[:1], args[1:], kwargs
+                raise
             self.has_answered = self.has_answered or name not in ("lend", "together")
             return found
 

@@ -14,7 +14,14 @@ from classroom.calls.subject import StudentError, Subject
 from classroom.calls.wire import Handle
 from classroom.exercise.cases import Case
 from classroom.exercise.comparing import close, same
-from classroom.exercise.diagnosis import Inputs, Judge, in_places, names_of
+from classroom.exercise.diagnosis import (
+    Inputs,
+    Judge,
+    holds_fractions,
+    in_places,
+    may_fit_by_chance,
+    names_of,
+)
 from classroom.exercise.prepared import MANY, WRONG_FORM, BrokenCheck, Oracle, Place, influences
 
 Given = tuple[Any, ...]
@@ -29,8 +36,6 @@ CALLS = "calls"
 _LEFT = "left to search"
 # How many unused parts of inputs are listed.
 _MOST_SAID = 4
-# So many whole numbers are not right by chance.
-_FEW = 8
 # Rows of a tensor that are tried in other orders.
 _MOST_ROWS = 16
 
@@ -144,7 +149,7 @@ class Wrong:
             unused = [place for place in should if should[place] and does.get(place) is False]
             wholes = tuple(f"{index} {part}[" for index, part in unused)
             unused = [place for place in unused if not "{} {}".format(*place).startswith(wholes)]
-            if is_discrete := not _holds_fractions(first):  # which may stay the same by chance
+            if is_discrete := not holds_fractions(first):  # which may stay the same by chance
                 does_again = influences(self._call, args, another, unused)
                 unused = [place for place in unused if does_again.get(place) is False]
         except StudentError:
@@ -177,7 +182,7 @@ class Wrong:
             right, right_of_draw = self.oracle(*self.args), self.oracle(*draw)
         except Exception:  # it is not recorded
             return ""
-        if _may_fit_by_chance(in_places(self.compared, right)):
+        if may_fit_by_chance(in_places(self.compared, right)):
             return ""
         seconds = max(self._seconds(self.args), _SEARCH / _MOST_TRIES)
 
@@ -206,29 +211,6 @@ class Wrong:
 def _choices(args: Given) -> list[Any]:
     """Return those of some arguments that decide what is to be done."""
     return [arg for arg in args if isinstance(arg, (bool, str, type(None)))]
-
-
-def _holds_fractions(result: Any) -> bool:
-    """Return whether a result has numbers that change with anything that goes into them."""
-    if isinstance(result, (dict, list, tuple)):
-        return any(map(_holds_fractions, result.values() if isinstance(result, dict) else result))
-    return isinstance(result, float) or isinstance(result, Tensor) and result.is_floating_point()
-
-
-def _may_fit_by_chance(result: Any) -> bool:
-    """Return whether a result is a few whole numbers, which something unrelated gives, too."""
-    return not _holds_fractions(result) and _num_parts(result) < _FEW
-
-
-def _num_parts(result: Any) -> int:
-    """Return how many numbers a result has; a text or what else there is counts as many."""
-    if isinstance(result, dict):
-        result = list(result.values())
-    if isinstance(result, (list, tuple)):
-        return sum(map(_num_parts, result))
-    if isinstance(result, Tensor):
-        return result.numel()
-    return 1 if isinstance(result, (bool, int)) else _FEW
 
 
 def _surely_differ(seen: Any, expected: Any, tolerance: float | None) -> bool:

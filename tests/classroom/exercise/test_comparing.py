@@ -233,6 +233,22 @@ def test_a_scalar_has_no_axes_to_name():
     )
 
 
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (lambda x: x.mean(2), "averaged along axis 0 (2 is the size of batch), it is correct"),
+        (lambda x: x.sum(2) / 8, "summed along axis 0 (2 is the size of batch), it is correct"),
+        (lambda x: x, "averaged along the axes 0 and 2 (2 is the size of batch), it is correct"),
+        (lambda x: 2 * x.mean(2), "axis 0 should not be there (2 is the size of batch); reduce "),
+    ],
+)
+def test_an_axis_that_was_kept_is_named(seen, said):
+    x = torch.arange(24.0).reshape(2, 3, 4).square()
+    sizes = {"batch": 2, "heads": 3}
+    told = wrong_form((seen(x),), (x.mean((0, 2)),), {"scores": "heads"}, "f", sizes)
+    assert f"expected (3,) = (heads): {said}" in told
+
+
 def test_a_mask_of_numbers_is_no_mask():
     mask = torch.ones(2, 2, dtype=torch.bool)
     for dtype in (torch.int64, torch.float32):

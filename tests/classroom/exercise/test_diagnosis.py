@@ -77,6 +77,42 @@ def test_a_mistake_is_named_whether_a_number_is_an_integer_a_float_or_a_tensor(k
     assert names(failure(other, [counted], oracle=count, returns=returns)) == []
 
 
+def test_a_few_whole_numbers_must_agree_on_more_cases_and_other_inputs():
+    one = mistake("AlwaysOne", "def f(x): return 1")
+
+    def numbers(case):
+        return (case.uniform(1),)
+
+    def negative(case):
+        return (-numbers(case)[0],)
+
+    def named(f, also=()):
+        with pytest.raises(CheckFailed) as raised:
+            given = LocalSubject({"f": f}), Case("seed", [one]), "f", numbers, lambda x: 2
+            expect_agrees(*given, {"number": ""}, also=also)
+        return names(raised.value)
+
+    assert named(lambda x: 1, [negative]) == ["AlwaysOne"]
+    assert named(lambda x: int(x > 0)) == ["AlwaysOne"]
+    assert named(lambda x: int(x > 0), [negative]) == []
+    calls = iter(range(100))
+    assert named(lambda x: 1 if next(calls) < 8 else 3) == []
+
+
+def test_a_mistake_in_one_result_is_not_named_for_the_form_of_another():
+    both = lambda x: (x, x.T)  # noqa: E731
+    summed = mistake("Summed", "def f(x): return x, x.sum()")
+
+    def drawn(case):
+        return (case.normal(3, 2),)
+
+    returns = {"same": "rows columns", "turned": "columns rows"}
+    wrong = lambda x: (x, x.T[None])  # noqa: E731
+    given = {"inputs": drawn, "oracle": both, "compare": ["same"], "returns": returns}
+    assert names(failure(wrong, [summed], **given)) == []
+    assert names(failure(lambda x: (x, x.sum()), [summed], **given)) == ["Summed"]
+
+
 def test_a_mistake_that_nobody_knows_is_not_named():
     failed = failure(lambda q, k: 1.5 * oracle(q, k))
     assert failed.mistakes == () and failed.diagnosis == ""

@@ -695,6 +695,11 @@ def test_what_is_right_up_to_rounding_is_told_by_how_much():
     assert "(the mean in half precision)" in said and "allow for rounding" in said
     assert "differ by up to 9.766e-05 from" in said
 
+    def by_default(mean):
+        assert torch.allclose(mean(torch.tensor([0.1, 0.2])), torch.tensor(0.15))
+
+    assert said_of(by_default, right=right).endswith("is too small for entries near 0)")
+
 
 def test_dicts_in_results_are_compared_whatever_the_order_of_their_keys():
     def mean_and_cache(x):

@@ -115,3 +115,10 @@ def test_a_report_survives_json(assignment, student):
     record = json.loads(json.dumps(report.to_json()))
     assert Report.from_json(record) == report
     assert (record["points"], record["earned"]) == (report.points, report.earned) == (3, 0)
+
+
+def test_a_long_message_keeps_its_case():
+    case = "A small case to try it on:\n  x          = [1]\n  you return = 2\n  expected   = 3"
+    lines = report_of("word " * 500 + "\n" + case).to_text().split("\n")
+    assert len(lines) == MAX_MESSAGE_LINES
+    assert lines[-4:] == case.split("\n")

@@ -73,6 +73,17 @@ def test_checks_run_in_an_order_drawn_from_the_seed_and_are_reported_in_that_of_
     assert sorted(orders[0]) == sorted(orders[2]) == list(numbers)
 
 
+def test_a_crash_is_shown_with_its_call(write_checks, student):
+    checks = """
+    @points(1)
+    def test_it(self, subject, case):
+        expect_answer(subject, case, [lambda s: s.call("f", case.normal(2, 3), 4)], lambda x: None)
+    """
+    report = run_checks(write_checks(checks), "f", student("def f(x, width): return x[width]"))
+    lines = report.results[0].message.split("\n")
+    assert "IndexError" in lines[0] and lines[-1] == "It was called with x (2, 3), width 4"
+
+
 ROUNDED_UP = """
     @points(2)
     def test_halves_go_up(self, subject, case):
