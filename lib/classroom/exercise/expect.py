@@ -816,7 +816,7 @@ def _on_its_inputs(
         return _of_a_bug(seen, theirs[nearest], list(theirs.values()), why)
     gap, largest = _gap(seen, theirs[nearest]), _largest(theirs[nearest])
     if not 1e-17 * largest < gap <= _ROUNDING * largest:
-        asked = "does it compare with rounded numbers, or with another shape, dtype or input?"
+        asked = "are the numbers it compares with rounded, or of another shape, dtype or input?"
         return f"{said}: {asked}" if said else ""
     off = f"its results differ by up to {number(gap)} from those of another correct one ({nearest})"
     if every:
