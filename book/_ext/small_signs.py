@@ -1,10 +1,10 @@
 """What belongs together stays together, and numbers look alike wherever they come from.
 
 A browser breaks a line between a formula and the full stop behind it, between `95` and `%`, and
-after the hyphen of `top-k` or of a word in a heading. A number that a cell has computed comes as Python writes it,
-`-0.4` and `95%`, into a sentence that has `−0.4` and `95 %` elsewhere. A short name, where there is
-little room, is broken at any letter. All that is mended on the finished page; the words of code stay
-as they are.
+after the hyphen of `top-k` or of a word in a heading. A number that a cell has computed comes as
+Python writes it, `-0.4` and `95%`, into a sentence that has `−0.4` and `95 %` elsewhere. A short
+name, where there is little room, is broken at any letter. All that is mended on the finished page;
+the words of code stay as they are.
 """
 
 import re
@@ -45,7 +45,7 @@ def put_in_place_of(old: nodes.Node, new: list[nodes.Node]) -> None:
 
 
 def tie_hyphens(text: nodes.Text) -> None:
-    """Tie the parts of a word that no line may break: a single letter, a short word of a heading."""
+    """Tie words that no line may break: those with a single letter, short ones of a heading."""
     said, pattern = text.astext(), HYPHENATED if is_within(text, (nodes.title,)) else LETTER
     parts: list[nodes.Node] = []
     end = 0
