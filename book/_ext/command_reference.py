@@ -41,8 +41,7 @@ def options(command: argparse.ArgumentParser) -> Iterator[str]:
         actions = [a for a in group._group_actions if a.dest != "help"]
         is_own = group.title not in ("positional arguments", "options")
         if actions and is_own:
-            title = f"{group.title}: {group.description}" if group.description else group.title
-            yield from (f".. rubric:: {as_text(title)}", "")
+            yield from (f".. rubric:: {group.title}", "", as_text(group.description or ""), "")
         for action in actions:
             if action.option_strings:
                 named = formatter._get_default_metavar_for_optional(action)

@@ -61,3 +61,14 @@ def test_short_code_is_not_broken_and_long_code_may_be():
 def test_of_two_equal_texts_the_one_behind_the_formula_moves():
     parts = [nodes.Text("."), nodes.emphasis("", " So "), nodes.math("", "v"), nodes.Text(".")]
     assert [child.astext() for child in paragraph(*parts)] == [".", " So ", "v."]
+
+
+def test_no_line_breaks_at_the_hyphen_of_a_letter_or_within_a_word_of_a_heading():
+    prose = paragraph(nodes.Text("Use top-k, not x-axis or self-attention."))
+    assert [tied.astext() for tied in prose.findall(nodes.inline)] == ["top-k", "x-axis"]
+    document = new_document("page")
+    document += nodes.title("", "", nodes.Text("Multi-head attention"))
+    small_signs.mend(None, document, "page")
+    (tied,) = document.findall(nodes.inline)
+    assert (tied.astext(), tied["classes"]) == ("Multi-head", ["tied"])
+    assert document.astext() == "Multi-head attention"
