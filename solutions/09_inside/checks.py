@@ -388,7 +388,7 @@ def judge_gain(answer):
     number="9.2",
     title="Induction score, logit lens and ablation",
     may_cut=("bits_lost", "logit_lens"),
-    asks="Write induction_score, logit_lens, without_head and bits_lost: where heads attend, "
+    asks="Write `induction_score`, `logit_lens`, `without_head` and `bits_lost`: where heads attend, "
     "what each depth predicts, and what the ablation of a head costs.",
     difficulty=3,
     importance=4,
