@@ -681,11 +681,18 @@ class TestProjectAfterMixing:
             keep = torch.linspace(1.0, 0.0, len(weights), dtype=torch.float64)
             return weights * keep[:, None], *rest
 
-        expect_agrees(
-            subject,
-            case,
-            "project_after_mixing",
-            inputs,
-            mixing_oracle,
-            {"output": "q_len d_value"},
-        )
+        def overflowing_inputs(case):
+            """The last feature is infinite of a projected token, not of a projected average."""
+            weights, tokens, w_value, b_value = mixing_inputs(case)
+            w_value[:, -1] = 1e160 * w_value[:, -1].abs()
+            return 1e-160 * weights, 1e160 * tokens.abs(), w_value, b_value
+
+        for draw in (inputs, overflowing_inputs):
+            expect_agrees(
+                subject,
+                case,
+                "project_after_mixing",
+                draw,
+                mixing_oracle,
+                {"output": "q_len d_value"},
+            )

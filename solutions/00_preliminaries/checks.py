@@ -146,6 +146,14 @@ def far_beside_forbidden(case):
     return case.normal(rows, columns) + offsets[:, None].double(), -1
 
 
+def far_and_partly_forbidden(case):
+    """Rows around 0, around 1000, around -1000; some scores of the later ones are minus infinity."""
+    rows, columns = case.size("rows", 3, smallest=2), case.size("columns", 7, smallest=2)
+    scores = far_inputs(replace(case, sizes={"rows": rows, "columns": columns}))[0]
+    scores[1:, : columns // 2] = -INFINITY
+    return scores, -1
+
+
 WEIGHTS = {"weights": "batch rows columns"}
 ROW_WEIGHTS = {"weights": "rows columns"}
 ROW_LOGS = {"log_weights": "rows columns"}
@@ -178,13 +186,17 @@ class TestStableSoftmax:
     @points(1)
     def test_log_softmax_is_accurate_even_where_softmax_underflows(self, subject, case):
         returns = {"log_weights": "batch rows columns"}
-        expect_agrees(subject, case, "log_softmax", block_along(1), log_softmax_oracle, returns)
+        for dim in (1, 0, -1):
+            inputs = block_along(dim)
+            expect_agrees(subject, case, "log_softmax", inputs, log_softmax_oracle, returns)
         expect_agrees(subject, case, "log_softmax", spread_inputs, log_softmax_oracle, ROW_LOGS)
 
     @points(1)
     def test_logsumexp_is_correct_for_scores_of_any_size(self, subject, case):
         returns = {"totals": "batch columns"}
-        expect_agrees(subject, case, "logsumexp", block_along(1), logsumexp_oracle, returns)
+        for dim, axes in ((1, "batch columns"), (0, "rows columns"), (-1, "batch rows")):
+            inputs = block_along(dim)
+            expect_agrees(subject, case, "logsumexp", inputs, logsumexp_oracle, {"totals": axes})
         expect_agrees(subject, case, "logsumexp", far_inputs, logsumexp_oracle, ROW_TOTALS)
         expect_agrees(subject, case, "logsumexp", one_column, logsumexp_oracle, returns)
 
@@ -196,7 +208,12 @@ class TestStableSoftmax:
             ("logsumexp", logsumexp_oracle, ROW_TOTALS),
         ):
             # Only who shifts far rows by themselves can forget it beside such a row.
-            for inputs in (forbidden_inputs, far_inputs, far_beside_forbidden):
+            for inputs in (
+                forbidden_inputs,
+                far_inputs,
+                far_beside_forbidden,
+                far_and_partly_forbidden,
+            ):
                 expect_agrees(subject, case, name, inputs, right, returns)
 
     @points(1)
@@ -218,7 +235,7 @@ class TestStableSoftmax:
 def loss_oracle(logits, targets, ignore_index):
     rows, flat = logits.flatten(0, 1), targets.flatten()
     if (flat == ignore_index).all():
-        return torch.zeros((), dtype=logits.dtype)
+        return 0 * logits.sum()
     return F.cross_entropy(rows, flat, ignore_index=ignore_index)
 
 
@@ -229,13 +246,18 @@ def sequence_oracle(logits, targets, ignore_index):
 
 
 def loss_inputs(case, ignored=lambda sequence, length: 0, ignore_index=-100, std=2.0, length=None):
-    """Draw logits and targets; `ignored` targets of each sequence do not count."""
+    """Draw logits and targets; `ignored` targets of each sequence do not count.
+
+    They are its first, its last, and others in between: neither end holds only targets that count.
+    """
     batch, length = case.size("batch", 3), length or case.size("length", 5)
     vocab = case.size("vocab", 7, smallest=2)
     logits = case.normal(batch, length, vocab, std=std)
     targets = integers(case, vocab, batch, length)
     for sequence in range(batch):
-        targets[sequence, length - ignored(sequence, length) :] = ignore_index
+        between = 1 + torch.randperm(max(0, length - 2), generator=case.generator)
+        places = [0, length - 1, *between.tolist()][: ignored(sequence, length)]
+        targets[sequence, places] = ignore_index
     return logits, targets, ignore_index
 
 
@@ -302,13 +324,13 @@ class TestCrossEntropy:
             return loss_inputs(case, lambda sequence, length: length)
 
         expect_agrees(subject, case, "cross_entropy", inputs, loss_oracle, LOSS)
-        functions = {
-            "cross_entropy": (padded_inputs, loss_oracle),
-            "sequence_losses": (with_an_empty_sequence, sequence_oracle),
-        }
-        for name, (inputs, right) in functions.items():
-            expect_named_gradients(subject, case, name, inputs, right, wrt=["logits"])
-            expect_inputs_unchanged(subject, case, name, inputs)
+        for name, given, right in (
+            ("cross_entropy", padded_inputs, loss_oracle),
+            ("sequence_losses", with_an_empty_sequence, sequence_oracle),
+            ("cross_entropy", inputs, loss_oracle),
+        ):
+            expect_named_gradients(subject, case, name, given, right, wrt=["logits"])
+            expect_inputs_unchanged(subject, case, name, given)
 
 
 # 0.3 ------------------------------------------------------------------------------------------
@@ -571,9 +593,12 @@ class TestActivations:
 
     @points(1)
     def test_softplus_does_not_overflow_at_1000_or_minus_1000(self, subject, case):
-        args = subject, case, "softplus", extreme_features, softplus_oracle
-        expect_agrees(*args, {"y": "width"})
-        expect_gradients(*args, ["x"])
+        right = softplus_oracle
+        expect_agrees(subject, case, "softplus", extreme_features, right, {"y": "width"})
+        # At this point the function has returned 1000.
+        others = [mistake for mistake in case.mistakes if mistake.name != "SoftplusOverflows"]
+        case = replace(case, mistakes=others)
+        expect_named_gradients(subject, case, "softplus", extreme_features, right, ["x"])
 
     @points(1)
     def test_the_other_functions_do_not_overflow_at_1000_or_minus_1000(self, subject, case):
@@ -824,9 +849,9 @@ def through_float32(scores, dim):
     return torch.softmax(from_the_top.float(), dim).to(scores.dtype)
 
 
-def shifted(scores, dim, top):
+def shifted(scores, dim, top, least=0.0):
     exponentials = (scores - top).exp()
-    return exponentials / exponentials.sum(dim=dim, keepdim=True)
+    return exponentials / (exponentials.sum(dim=dim, keepdim=True) + least)
 
 
 def never_zero(scores, dim):
@@ -850,8 +875,8 @@ RIGHT = {
 }
 WRONG = {
     "there is no shift: a score of 1000 gives NaN": lambda scores, dim: shifted(scores, dim, 0.0),
-    "the shift is the largest score of all rows, so rows far below give NaN": lambda scores, dim: (
-        shifted(scores, dim, scores.max())
+    "the shift is the largest score of all rows, so rows far below give 0": lambda scores, dim: (
+        shifted(scores, dim, scores.max(), least=1e-30)
     ),
     "large scores are clamped at 50": lambda scores, dim: torch.softmax(scores.clamp(-50, 50), dim),
     "dim is ignored: the last axis is always used": lambda scores, dim: torch.softmax(scores, -1),
@@ -916,6 +941,12 @@ def of_broadcasting_shapes(case):
     return seen, seen[0].clone()
 
 
+def of_one_axis_more(case):
+    """The same numbers, as many of both."""
+    seen = numbers(case)
+    return seen, seen[None].clone()
+
+
 @exercise(
     "check_softmax",
     number="0.8",
@@ -931,7 +962,7 @@ def of_broadcasting_shapes(case):
 class TestCheckSoftmax:
     @points(1)
     def test_agree_accepts_rounding_errors_and_rejects_wrong_numbers(self, subject, case):
-        for inputs in (*map(off_by, (5e-6, 1e-4, 0.01, -0.01)), large_and_off):
+        for inputs in (*map(off_by, (5e-6, 1e-4, 0.01, -1e-4)), large_and_off):
             self.judge_agreement(subject, case, inputs)
         # In random order, so that answers which ignore the numbers are wrong.
         for inputs in case.shuffled(5 * [off_by(5e-6), off_by(0.01)]):
@@ -943,7 +974,8 @@ class TestCheckSoftmax:
         # At this point the function has returned False for a single NaN.
         others = [mistake for mistake in case.mistakes if mistake.name != "NanAgrees"]
         self.judge_agreement(subject, replace(case, mistakes=others), with_nan_in_both)
-        self.judge_agreement(subject, case, of_broadcasting_shapes)
+        for inputs in (of_broadcasting_shapes, of_one_axis_more):
+            self.judge_agreement(subject, case, inputs)
 
     @points(1)
     def test_a_softmax_without_a_shift_is_caught(self, subject, case):
@@ -952,7 +984,7 @@ class TestCheckSoftmax:
     @points(1)
     def test_one_shift_for_all_rows_is_caught(self, subject, case):
         self.judge(
-            subject, case, "the shift is the largest score of all rows, so rows far below give NaN"
+            subject, case, "the shift is the largest score of all rows, so rows far below give 0"
         )
 
     @points(1)

@@ -137,6 +137,22 @@ NoShiftBesideAMaskedRow = Softmax.but(
 """A single row of minus infinities switches off the shift of all rows, so rows around 1000 overflow
 beside it: shift by 0 in that row only (torch.where), and each other row by its largest score."""
 
+NoShiftBesideAMaskedScore = Softmax.but(
+    "exponentials = …\nreturn …",
+    "some_masked = scores.isneginf().any(dim=dim, keepdim=True)\n"
+    "shift = torch.where(some_masked, 0.0, scores.amax(dim=dim, keepdim=True))\n"
+    "exponentials = (scores - shift).exp()\n"
+    "total = exponentials.sum(dim=dim, keepdim=True)\n"
+    "return exponentials / total.masked_fill(total == 0, 1.0)",
+)
+"""One score of minus infinity switches off the shift of its row, so that the others overflow: shift
+by 0 only where all scores are minus infinity (`all`, not `any`)."""
+
+AxisOneForTheLogarithms = Softmax.but(
+    "return torch.log_softmax(scores, dim)", "return torch.log_softmax(scores, 1)"
+).but("logsumexp = …", "def logsumexp(scores, dim):\n    return torch.logsumexp(scores, 1)")
+"""The argument dim is ignored, and axis 1 is always used: pass `dim` on."""
+
 UniformWeightsForAMaskedRow = Softmax.but(
     "exponentials = …\nreturn …", "return torch.softmax(scores.clamp(min=-1e9), dim)"
 )
@@ -289,6 +305,24 @@ NanReplacedAfterTheDivision = CrossEntropy.but(
 )
 """The 0/0 is replaced after it has happened, and its gradient stays NaN: 0 times infinity. Divide
 by at least 1, so that it never happens."""
+
+AsManyFromTheStart = CrossEntropy.but(
+    "total = F.cross_entropy(logits[counted], …",
+    "first = torch.arange(targets.shape[-1]) < counted.sum(dim=-1, keepdim=True)\n"
+    "safe = targets.masked_fill(~counted, 0)\n"
+    'total = F.cross_entropy(logits[first], safe[first], reduction="sum")',
+)
+"""As many positions as count are taken from the start of each sequence. Those that do not count may
+be anywhere, and not only at the end: select by `targets != ignore_index`."""
+
+ZeroWithoutAGradient = CrossEntropy.but(
+    "return loss_of(…",
+    "if (targets == ignore_index).all():\n"
+    "    return torch.zeros((), dtype=logits.dtype)\n"
+    "return loss_of(logits, targets, ignore_index)",
+)
+"""Without any target, a new 0 is returned, which does not depend on the logits, so `backward()` fails:
+compute the sum of no terms, and divide by at least 1."""
 
 ConvertedToPlainNumbers = CrossEntropy.but(
     "return torch.stack(…",
@@ -525,6 +559,12 @@ SoftplusInsteadOfSilu = Activations.but("F.silu(x)", "F.softplus(x)")
 SoftplusOverflows = Activations.but("F.softplus(x)", "torch.log(1 + torch.exp(x))")
 """e^1000 is infinite, so ln(1 + e^x) is too, where it should be 1000: it is the logsumexp of x and
 0."""
+
+SoftplusChosenAfterTheOverflow = Activations.but(
+    "F.softplus(x)", "torch.where(x > 50, x, torch.log1p(torch.exp(x)))"
+)
+"""e^1000 overflows before torch.where discards it, and its gradient is NaN, 0 times infinity: make
+the exponent small before exp, as in max(x, 0) + ln(1 + e^-|x|)."""
 
 SiluOverflows = Activations.but("F.silu(x)", "x * (x.exp() / (1 + x.exp()))")
 """e^x / (1 + e^x) is inf/inf for large x: use 1 / (1 + e^-x), or torch.sigmoid."""
@@ -842,7 +882,7 @@ whether every difference is small."""
 
 SignedDifference = CheckSoftmax.but(
     "return bool(…", "return bool(((seen - expected) <= 1e-5).all())"
-)
+).but("bool(((seen - expected).abs()", "bool(((seen - expected)")
 """The difference keeps its sign, so numbers that are too small always agree: take the absolute
 value."""
 

@@ -131,7 +131,7 @@ def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise cross_entropy}}
 #
-# A language model gives a score, called a logit, to each token of its vocabulary. Its loss at one position is its surprisal at the actual next token: $-\ln p(\text{target})$, where $p$ is the softmax of the logits. The loss of a batch is the mean over all positions *that count*. Sequences have different lengths and a batch is a rectangle, so some of its positions are padding. There the target is `ignore_index`, a number that marks positions that do not count.
+# A language model gives a score, called a logit, to each token of its vocabulary. Its loss at one position is its surprisal at the actual next token: $-\ln p(\text{target})$, where $p$ is the softmax of the logits. The loss of a batch is the mean over all positions *that count*. Sequences have different lengths and a batch is a rectangle, so some of its positions are padding. There the target is `ignore_index`, a number that marks positions that do not count, at the end of a sequence or anywhere else in it.
 #
 # Write the loss of the batch, and the loss of each sequence by itself. If no target counts, the loss is 0: there was nothing to predict, so there is nothing to learn. (torch returns NaN, and one NaN spoils every sum it enters.) Both losses must be differentiable: gradients flow back to the logits, and at a position that does not count they are 0.
 #

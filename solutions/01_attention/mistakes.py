@@ -52,6 +52,17 @@ UnderflowFarFromTheKeys = Kernel.but(
 """For a query far from every key, all weights underflow to 0, and 0/0 is NaN: take the softmax of
 the exponents instead of dividing exponentials."""
 
+NearestKeyForAllQueries = Kernel.but(
+    "return (-squared / (2 * bandwidth**2)).softmax(dim=-1) @ value",
+    "weights = (-squared / (2 * bandwidth**2)).exp()\n"
+    "total = weights.sum(dim=-1, keepdim=True)\n"
+    "if (total == 0).any():\n"
+    "    weights, total = F.one_hot(squared.argmin(dim=-1), key.shape[1]).double(), 1.0\n"
+    "return weights / total @ value",
+)
+"""One query far from every key makes all queries take the value of their nearest key: decide for each
+query by itself, or take the softmax of the exponents, which needs no special case."""
+
 ScaleWithFactorTwo = Kernel.but("1 / bandwidth**2", "1 / (2 * bandwidth**2)")
 """Expand the square: the 2 in front of query · key cancels the 2 in the denominator."""
 
@@ -256,6 +267,15 @@ ExponentialsOverflow = Attention.but(
 )
 """exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest
 score first."""
+
+
+ScoresClamped = Attention.but(
+    "weights = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1)",
+    "scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])\n"
+    "weights = scores.clamp(-80, 80).softmax(dim=-1)",
+)
+"""The scores are clamped, so all keys with scores above the limit get the same weight: subtract the
+largest score of each row instead, as softmax does."""
 
 
 # 1.7 ------------------------------------------------------------------------------------------
@@ -504,6 +524,13 @@ GradientsExchanged = Backward.but(
 ProductNotCentred = Backward.but("(value - weights @ value)", "value")
 """The Jacobian is a covariance: subtract the mean value before multiplying."""
 
+PlainMeansSubtracted = Backward.but(
+    "(value - weights @ value).T @ (weights[:, None] * key)",
+    "(value - value.mean(dim=0)).T @ (weights[:, None] * (key - key.mean(dim=0)))",
+)
+"""The plain means of the keys and values are subtracted. The covariance is under the weights, so its
+means are weighted too: `weights @ value`."""
+
 JacobianTransposed = Backward.but(
     "value - weights @ value).T @ (weights[:, None] * key",
     "weights[:, None] * key).T @ (value - weights @ value",
@@ -572,6 +599,10 @@ FullBiasForAnyWeight = Projected.but(
 )
 """A row with any weight at all gets the full bias: a row of weights that sums to s gets s times the
 bias."""
+
+ProjectedFirst = Projected.but("return …", "return weights @ (tokens @ w_value + b_value)")
+"""This is the old version, which projects every key, and large numbers overflow before they are
+averaged: average first, so that the projection runs once per query."""
 
 BiasForgotten = Projected.but("w_value + weights.sum(dim=-1, keepdim=True) * b_value", "w_value")
 """The bias is missing."""

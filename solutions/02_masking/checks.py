@@ -195,7 +195,8 @@ def draw_documents(case, batch, length):
     """Each sequence holds two or three texts in a row; their ids are in no order."""
     rows = []
     for _ in range(batch):
-        numbers = torch.randperm(9, generator=case.generator)[:3].tolist()
+        numbers = torch.randperm(9, generator=case.generator)[:3]
+        numbers = (numbers - numbers.min()).tolist()  # 0 is an id like any other
         first = case.integer(1, max(1, length // 2))
         second = case.integer(1, max(1, length - first))
         row = [numbers[0]] * first + [numbers[1]] * second + [numbers[2]] * length
@@ -302,6 +303,18 @@ def softmax_inputs(case):
     return scores, draw_mask(case, batch, 1, q_len, k_len)
 
 
+def inputs_with_a_row_for_all(case):
+    """The mask has one row for all heads and queries."""
+    scores, mask = softmax_inputs(case)
+    return scores, mask[:, :, :1]
+
+
+def inputs_with_a_small_mask(case):
+    """The mask has no axes but those of queries and keys."""
+    scores, mask = softmax_inputs(case)
+    return scores, mask[0, 0]
+
+
 def inputs_with_an_empty_row(case):
     scores, mask = softmax_inputs(case)
     mask[:, :, case.integer(0, mask.shape[2] - 1)] = False
@@ -333,7 +346,8 @@ WEIGHTS = {"weights": "batch heads q_len k_len"}
 class TestMaskedSoftmax:
     @points(2)
     def test_weights_are_a_softmax_over_the_allowed_keys(self, subject, case):
-        expect_agrees(subject, case, "masked_softmax", softmax_inputs, masked_oracle, WEIGHTS)
+        for inputs in (softmax_inputs, inputs_with_a_row_for_all, inputs_with_a_small_mask):
+            expect_agrees(subject, case, "masked_softmax", inputs, masked_oracle, WEIGHTS)
 
     @points(1)
     def test_a_fully_masked_row_gives_zero_weights(self, subject, case):
@@ -410,7 +424,7 @@ class TestMaskedSoftmax:
 
 # 2.5 ------------------------------------------------------------------------------------------
 
-LENGTH, WIDTH = 6, 4
+LENGTH, WIDTH = 7, 5
 """The numbers of tokens and features of the models that are audited."""
 
 
@@ -452,7 +466,12 @@ def audited_models(case):
         return x + look_back(x) + 1e-14 * x.sum(dim=0)
 
     def by_one_feature(x):
-        return torch.cat([x[:, :-1].sin(), x[:, -1:].cumsum(dim=0)], dim=1)
+        # Not the same feature of every token, or a test of that one would be enough.
+        one = F.one_hot(torch.arange(LENGTH) % WIDTH, WIDTH)
+        return x.sin() + (one * x).cumsum(dim=0)
+
+    def by_sum(x):
+        return torch.cat([x, x.sum(dim=1, keepdim=True).cumsum(dim=0)], dim=1)
 
     def by_direction(x):
         return x + F.normalize(x, dim=-1).cumsum(dim=0) @ w_value
@@ -477,7 +496,8 @@ def audited_models(case):
         "sees only the previous token": (one_late, everything.tril(-1) & everything.triu(-1)),
         "depends only weakly on earlier tokens": (faint, causal),
         "looks back only, but its fourteenth digit depends on all tokens": (rounding, causal),
-        "passes on one feature": (by_one_feature, causal),
+        "passes on one feature of each token": (by_one_feature, causal),
+        "passes on the sum of a token's features": (by_sum, causal),
         "multiplies tokens by earlier ones": (gated, causal),
         "depends on the direction of a token, not on its norm": (by_direction, causal),
         "ends with a LayerNorm over the features": (
@@ -623,7 +643,8 @@ class TestCausalityAudit:
         expect_audit(
             subject,
             case,
-            "passes on one feature",
+            "passes on one feature of each token",
+            "passes on the sum of a token's features",
             "multiplies tokens by earlier ones",
             "depends on the direction of a token, not on its norm",
             "ends with a LayerNorm over the features",
@@ -682,7 +703,8 @@ def causal_too(x, lengths):
 
 
 def hears_its_batch(x, lengths):
-    return right_model(x, lengths) + x[:, :1].mean(dim=0, keepdim=True)
+    before = torch.cat([0.0 * x[:1, :1], x[:-1, :1]])
+    return right_model(x, lengths) + before
 
 
 def centred_over_time(x, lengths):
@@ -727,7 +749,7 @@ WRONG_MODELS = {
     "all sequences are masked like the longest in the batch": cut_to_the_longest,
     "the mean over all positions, padding included, is subtracted": centred_over_time,
     "positions are counted from the padded end": counted_from_the_end,
-    "a sequence depends on the others in its batch": hears_its_batch,
+    "each sequence but the first depends on the one before it in its batch": hears_its_batch,
     "sequences with padding give NaN": nan_beside_padding,
 }
 ### END PACKED
@@ -745,6 +767,11 @@ def difference_inputs(case):
     noise = case.normal(batch, length, d_model)
     second[:, :length] = torch.where(real, first + noise, second[:, :length])
     return first, second, lengths
+
+
+def with_a_longer_first(case):
+    first, second, lengths = difference_inputs(case)
+    return second, first, lengths
 
 
 def with_nan_in_the_padding(case):
@@ -779,7 +806,8 @@ class TestCheckPaddingInvariance:
     def test_results_are_compared_only_at_real_tokens(self, subject, case):
         name, returns = "largest_difference", {"difference": ""}
         try:
-            expect_agrees(subject, case, name, with_nan_in_the_padding, difference_oracle, returns)
+            for inputs in (with_nan_in_the_padding, with_a_longer_first):
+                expect_agrees(subject, case, name, inputs, difference_oracle, returns)
         except CheckFailed as failed:
             if not failed.mistakes:
                 raise
@@ -826,7 +854,8 @@ class TestCheckPaddingInvariance:
 
     @points(1)
     def test_a_dependence_on_the_rest_of_the_batch_is_caught(self, subject, case):
-        self.judge(subject, case, "a sequence depends on the others in its batch")
+        bug = "each sequence but the first depends on the one before it in its batch"
+        self.judge(subject, case, bug)
 
     @points(1)
     def test_nan_in_padded_sequences_is_caught(self, subject, case):
@@ -936,7 +965,12 @@ class TestOnlineSoftmaxAttention:
         def inputs(case):
             query, key, value, mask, block_size = online_inputs(case)
             grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(len(query))])
-            return query * grow[:, None].double(), key, value, mask, block_size
+            query = query * grow[:, None].double()
+            # All scores of the last query lie below -1000.
+            key[:, 0] = key[:, 0].abs() + 2.0
+            query[-1] = 0.0
+            query[-1, 0] = -2000.0
+            return query, key, value, mask, block_size
 
         expect_agrees(subject, case, "online_softmax_attention", inputs, online_oracle, AVERAGES)
 

@@ -87,6 +87,10 @@ PaddingOnTheLeft = Padding.but("(k_len) < lengths", "(k_len) >= k_len - lengths"
 AsLongAsTheLongest = Padding.but("(k_len)", "(int(lengths.max()))")
 """The mask is as long as the longest sequence; the keys may be padded further, to k_len."""
 
+EmptySequenceGetsAKey = Padding.but("lengths[:, None]", "lengths.clamp(min=1)[:, None]")
+"""An empty sequence is treated like one of length 1, so that its padding is attended to: a length of 0
+allows no key."""
+
 PaddedQueriesMaskedToo = Padding.but(
     "return (torch.arange(k_len) < lengths[:, None])[:, None, None, :]",
     "real = torch.arange(k_len) < lengths[:, None]\n"
@@ -177,6 +181,13 @@ SmallerIdsVisible = Combined.but(
 """A document sees all documents whose id is not larger; it should see only itself, because the
 order of the ids means nothing."""
 
+DocumentZeroIsPadding = Combined.but(
+    "documents[:, None, :])[:, None]",
+    "documents[:, None, :])[:, None] & (documents != 0)[:, None, None, :]",
+)
+"""The id 0 is taken for padding, so a text with that id is hidden from itself: an id is only a name,
+and `lengths` says what is padding."""
+
 NewDocumentAtEveryIdChange = Combined.but(
     "return (documents[:, :, None] == documents[:, None, :])[:, None]",
     "changes = (documents[:, 1:] != documents[:, :-1]).cumsum(dim=1)\n"
@@ -242,8 +253,9 @@ RenormalisedAfterwards = Masked.but(
     "total = weights.sum(dim=-1, keepdim=True)\n"
     "return weights / total.masked_fill(total == 0, 1.0)",
 )
-"""Masked keys take part in the softmax, and the other weights are renormalised afterwards: a masked
-key with a large score makes them underflow to 0. Mask the scores before the softmax."""
+"""Masked keys take part in the softmax (or in the largest score, which is subtracted), and the other
+weights are renormalised afterwards: a masked key with a large score makes them underflow to 0. Mask
+the scores first."""
 
 NotLowEnough = Masked.but(
     "weights = …\nreturn …",
@@ -401,6 +413,14 @@ AllFeaturesShifted = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j] +=
 features are summed, which is the same test). A LayerNorm removes such a change: change the features
 by different numbers."""
 
+FeaturesReordered = Audit.but("2.0 - x[j].flip(0)", "x[j].flip(0)")
+"""The features of a token are only put in another order, so their sum, mean and norm stay the same,
+and a dependence on these is missed: replace them by other numbers."""
+
+OneFeatureOfEveryToken = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j, -1] += 1.0")
+"""Only the last feature of each token is changed; an influence can pass through another one: change
+all of them, by different numbers."""
+
 OnlyNormsChanged = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j] *= 2.0")
 """Tokens are multiplied by a number, which changes their norm and not their direction. A model that
 depends only on directions does not change: replace them by other numbers."""
@@ -425,32 +445,32 @@ the original x each time, and change a clone of it."""
 # 2.8 ------------------------------------------------------------------------------------------
 class CheckPadding(Correct, exercise="check_padding_invariance"):
     def largest_difference(first, second, lengths):
-        real = torch.arange(first.shape[1]) < lengths[:, None]
-        gap = (first - second[:, : first.shape[1]]).abs().nan_to_num(math.inf)
+        shortest = min(first.shape[1], second.shape[1])
+        real = torch.arange(shortest) < lengths[:, None]
+        gap = (first[:, :shortest] - second[:, :shortest]).abs().nan_to_num(math.inf)
         return gap[real].max()
 
     def check_padding_invariance(model):
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(3, 9, 4, generator=generator, dtype=torch.float64)
-        alone = model(x[:1, :5], torch.tensor([5]))
-        together = model(x, torch.tensor([5, 7, 8]))
-        assert largest_difference(alone, together[:1], torch.tensor([5])) < 1e-4
+        alone = model(x[-1:, :5], torch.tensor([5]))
+        together = model(x, torch.tensor([8, 7, 5]))
+        assert largest_difference(alone, together[-1:], torch.tensor([5])) < 1e-4
 
 
 PaddingComparedToo = (
-    CheckPadding.but("real = …", "shortest = min(first.shape[1], second.shape[1])")
-    .but("gap = …", "gap = (first[:, :shortest] - second[:, :shortest]).abs()")
-    .but("gap[real]", "gap.nan_to_num(math.inf)")
+    CheckPadding.but("real = …", "")
+    .but("gap[real]", "gap")
     .but(
         "x = …\nassert …",
         """
     x = torch.randn(3, 7, 4, generator=generator, dtype=torch.float64)
     longer = torch.cat([x, torch.randn(3, 2, 4, generator=generator).double()], dim=1)
     longer[1, 5:] = 2.0
-    longer[2] += 1.0
-    lengths = torch.tensor([3, 5, 7])
+    longer[0] += 1.0
+    lengths = torch.tensor([7, 5, 3])
     first, second = model(x, lengths), model(longer, lengths)
-    assert largest_difference(first[:2], second[:2], lengths[:2]) < 1e-4
+    assert largest_difference(first[1:], second[1:], lengths[1:]) < 1e-4
     """,
     )
 )
@@ -458,7 +478,7 @@ PaddingComparedToo = (
 different numbers there."""
 
 PaddingTimesZero = CheckPadding.but(
-    "real = …\nreturn gap[real].max()",
+    "shortest = …\nreturn gap[real].max()",
     "shortest = min(first.shape[1], second.shape[1])\n"
     "real = (torch.arange(shortest) < lengths[:, None])[:, :, None]\n"
     "gap = (first[:, :shortest] - second[:, :shortest]) * real\n"
@@ -480,7 +500,7 @@ PaddingTimesZero = CheckPadding.but(
 instead, with an index, masked_fill or where."""
 
 NanGoesUnnoticed = CheckPadding.but(
-    "real = …\nreturn gap[real].max()",
+    "shortest = …\nreturn gap[real].max()",
     """
     largest = 0.0
     for one, other, length in zip(first, second, lengths.tolist(), strict=True):
@@ -489,12 +509,12 @@ NanGoesUnnoticed = CheckPadding.but(
                 largest = gap
     return largest
     """,
-).but("assert …", "assert not largest_difference(alone, together[:1], torch.tensor([5])) > 1e-4")
+).but("assert …", "assert not largest_difference(alone, together[-1:], torch.tensor([5])) > 1e-4")
 """NaN is not larger than any number, so a comparison with > lets it pass: count it as an infinite
 difference."""
 
 DifferencesAveraged = CheckPadding.but(
-    "real = …\nreturn gap[real].max()",
+    "shortest = …\nreturn gap[real].max()",
     """
     gaps = [
         (one[:length] - other[:length]).abs().flatten()
@@ -515,15 +535,15 @@ has no effect)."""
 
 ComparedExactly = (
     CheckPadding.but("3, 9, 4, generator", "5, 11, 4, generator")
-    .but("alone = …", "lengths = torch.tensor([7, 3, 11, 5, 8])")
-    .but("together = …", "alone = model(x[:1, :7], lengths[:1])")
-    .but("assert …", "assert largest_difference(alone, model(x, lengths)[:1], lengths[:1]) == 0")
+    .but("alone = …", "lengths = torch.tensor([8, 3, 11, 5, 7])")
+    .but("together = …", "alone = model(x[-1:, :7], lengths[-1:])")
+    .but("assert …", "assert largest_difference(alone, model(x, lengths)[-1:], lengths[-1:]) == 0")
 )
 """Results are required to be equal to the last digit, or nearly. That digit depends on the order in which
 numbers are added, so correct models fail: allow a tolerance."""
 
 NanInThePadding = CheckPadding.but(
-    "alone = …", "alone = model(x[:1, :5], torch.tensor([5]))\nx[0, 5:] = math.nan"
+    "alone = …", "alone = model(x[-1:, :5], torch.tensor([5]))\nx[-1, 5:] = math.nan"
 )
 """There is NaN in the padding. 0 times NaN is NaN, so it passes through every weight of 0, and
 correct models fail: fill the padding with finite numbers."""
@@ -540,10 +560,10 @@ OtherSequencesNeverChange = CheckPadding.but(
     assert largest_difference(second, model(other, lengths), lengths) < 1e-4
     """,
 )
-"""Only the padding changes, never the other sequences of the batch: a dependence between sequences
-goes unnoticed."""
+"""Only the padding changes, never the other sequences of the batch, or only its first sequence is
+compared, which a model may get right alone: compare each with what the model returns for it alone."""
 
-OneSequenceByItself = CheckPadding.but("x, torch.tensor([5, 7, 8])", "x[:1], torch.tensor([5])")
+OneSequenceByItself = CheckPadding.but("x, torch.tensor([8, 7, 5])", "x[-1:], torch.tensor([5])")
 """Both calls get the same sequences: a mask as long as the longest of them, and a dependence between
 them, go unnoticed. Compare a sequence by itself with the same one in a batch with longer ones."""
 
@@ -581,7 +601,7 @@ ZerosInThePaddingExpected = CheckPadding.but(
 """Results at padded positions are required to be 0. They are never used, and correct models return
 anything there: test the real tokens."""
 
-PaddingStaysTheSame = CheckPadding.but("x[:1, :5]", "x[:1]")
+PaddingStaysTheSame = CheckPadding.but("x[-1:, :5]", "x[-1:]")
 """Both calls get the first sequence with the same padding after it, so only the rest of the batch
 changes: cut off the padding in one of the calls, or fill it with other numbers."""
 
@@ -590,18 +610,18 @@ AmountOfPaddingNeverChanges = CheckPadding.but(
     """
     lengths = torch.tensor([4, 5, 7])
     other = torch.randn(3, 9, 4, generator=generator, dtype=torch.float64)
-    other[0, :4] = x[0, :4]
+    other[1, :5] = x[1, :5]
     first, second = model(x, lengths), model(other, lengths)
-    assert largest_difference(first[:1], second[:1], lengths[:1]) < 1e-4
+    assert largest_difference(first[1:2], second[1:2], lengths[1:2]) < 1e-4
     """,
 )
 """The contents of the padding change, but not its amount: positions that are counted from the
 padded end go unnoticed."""
 
 NoPaddingWhereCompared = (
-    CheckPadding.but("x[:1, :5], torch.tensor([5])", "x[:1], torch.tensor([9])")
-    .but("tensor([5, 7, 8])", "tensor([9, 9, 9])")
-    .but("together[:1], torch.tensor([5])", "together[:1], torch.tensor([9])")
+    CheckPadding.but("x[-1:, :5], torch.tensor([5])", "x[-1:], torch.tensor([9])")
+    .but("tensor([8, 7, 5])", "tensor([9, 9, 9])")
+    .but("together[-1:], torch.tensor([5])", "together[-1:], torch.tensor([9])")
 )
 """No sequence that is compared has padding, in either call: compare one that is shorter than the
 batch, with and without its padding."""
@@ -632,6 +652,10 @@ class Online(Correct, exercise="online_softmax_attention"):
             state = update(*state, scores, value[block])
         return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]
 
+
+HighestStartsAtZero = Online.but("torch.full((len(query),), -math.inf)", "torch.zeros(len(query))")
+"""The largest score so far starts at 0, so if all scores are far below 0 every exponential is 0, and so
+is the output: start at minus infinity."""
 
 OldTotalNotRescaled = Online.but(
     "return (…\n)",

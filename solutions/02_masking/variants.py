@@ -344,7 +344,9 @@ class TwoQuestions(Variant, exercise="check_padding_invariance"):
     def largest_difference(first, second, lengths):
         shortest = min(first.shape[1], second.shape[1])
         real = (torch.arange(shortest)[None] < lengths[:, None]).unsqueeze(-1)
-        gap = torch.where(real, (first - second[:, :shortest]).abs(), torch.tensor(0.0).double())
+        gap = torch.where(
+            real, (first[:, :shortest] - second[:, :shortest]).abs(), torch.tensor(0.0).double()
+        )
         return torch.nan_to_num(gap, nan=math.inf).amax()
 
     def check_padding_invariance(model):
@@ -357,10 +359,13 @@ class TwoQuestions(Variant, exercise="check_padding_invariance"):
         after = model(padded, lengths)
         for b, length in enumerate([3, 5]):
             torch.testing.assert_close(after[b, :length], base[b, :length], rtol=1e-4, atol=1e-4)
-        swapped = x.clone()
-        swapped[1] = torch.randn(5, 4, generator=generator).double()
-        mates = model(swapped, torch.tensor([3, 4]))
-        torch.testing.assert_close(mates[0, :3], base[0, :3], rtol=1e-4, atol=1e-4)
+        for row, mate in ((0, 1), (1, 0)):
+            swapped, shorter = x.clone(), lengths.clone()
+            swapped[mate] = torch.randn(5, 4, generator=generator).double()
+            shorter[mate] -= 1
+            mates, length = model(swapped, shorter), int(lengths[row])
+            same = mates[row, :length], base[row, :length]
+            torch.testing.assert_close(*same, rtol=1e-4, atol=1e-4)
 
 
 class ByHandRaised(Variant, exercise="check_padding_invariance"):
