@@ -52,12 +52,18 @@ def with_equal_sizes(inputs, *axes, is_shared=True):
     return draw
 
 
+def with_any_mask(inputs):
+    """Return inputs of different sizes, and of equal ones with a mask for all or for each."""
+    axes = "batch", "length", "heads"
+    return inputs, with_equal_sizes(inputs, *axes), with_equal_sizes(inputs, *axes, is_shared=False)
+
+
 # 3.1 ------------------------------------------------------------------------------------------
 
 
 def head_inputs(case):
     batch, length = case.size("batch", 2), case.size("length", 5)
-    d_model, d_head = case.size("d_model", 10), case.size("d_head", 4)
+    d_model, d_head = case.size("d_model", 10), case.size("d_head", 6)
     weights = {f"{name}.weight": case.normal(d_head, d_model, std=0.4) for name in ("query", "key")}
     weights["value.weight"] = case.normal(d_head, d_model)
     settings = {"d_model": d_model, "d_head": d_head}
@@ -112,7 +118,7 @@ def loop_inputs(case):
     batch, length, heads = case.size("batch", 2), case.size("length", 5), case.size("heads", 3)
     d_model, d_head, d_value = (
         case.size("d_model", 11),
-        case.size("d_head", 4),
+        case.size("d_head", 7),
         case.size("d_value", 6),
     )
     return (
@@ -154,8 +160,7 @@ class TestLoopOfHeads:
 
     @points(2)
     def test_the_mask_applies_to_every_head(self, subject, case):
-        shared = with_equal_sizes(masked_loop_inputs, "batch", "length", "heads")
-        for inputs in (masked_loop_inputs, shared):
+        for inputs in with_any_mask(masked_loop_inputs):
             expect_agrees(subject, case, "loop_of_heads", inputs, loop_oracle, MODEL)
 
     @points(1, only_with="test_the_mask_applies_to_every_head")
@@ -361,7 +366,7 @@ class TestHeadCircuits:
 
 def bias_inputs(case):
     batch, q_len, k_len = case.size("batch", 2), case.size("q_len", 5), case.size("k_len", 7)
-    d_head = case.size("d_head", 4)
+    d_head = case.size("d_head", 6)
     return (
         case.normal(batch, q_len, d_head),
         case.normal(batch, k_len, d_head),
@@ -457,8 +462,8 @@ class TestDropKeyBias:
 
 
 def grouped_inputs(case):
-    batch, q_len, k_len = case.size("batch", 3), case.size("q_len", 5), case.size("k_len", 7)
-    kv_heads, sharing = case.size("num_kv_heads", 2), case.size("query heads for each", 4)
+    batch, q_len, k_len = case.size("batch", 2), case.size("q_len", 5), case.size("k_len", 7)
+    kv_heads, sharing = case.size("num_kv_heads", 3), case.size("query heads for each", 4)
     d_head, d_value = case.size("d_head", 6), case.size("d_value", 9)
     return (
         case.normal(batch, kv_heads * sharing, q_len, d_head, std=1.5),
@@ -473,7 +478,7 @@ def grouped_oracle(query, key, value):
 
 
 def pool_inputs(case):
-    kv_heads, sharing = case.size("num_kv_heads", 2), case.size("query heads for each", 3)
+    kv_heads, sharing = case.size("num_kv_heads", 3), case.size("query heads for each", 2)
     d_model, d_head = case.size("d_model", 11), case.size("d_head", 4)
     return case.normal(d_model, kv_heads * sharing * d_head), kv_heads * sharing, kv_heads
 
@@ -500,9 +505,12 @@ GROUPED = {"output": "batch num_heads q_len d_value"}
 class TestGroupedQueryAttention:
     @points(3)
     def test_adjacent_query_heads_share_a_key_and_value_head(self, subject, case):
-        expect_agrees(
-            subject, case, "grouped_query_attention", grouped_inputs, grouped_oracle, GROUPED
-        )
+        def as_many(case):
+            query, key, value = grouped_inputs(case)
+            return query[:, : key.shape[1]], key, value
+
+        for inputs in (grouped_inputs, as_many):
+            expect_agrees(subject, case, "grouped_query_attention", inputs, grouped_oracle, GROUPED)
 
     @points(1)
     def test_a_single_key_head_serves_all_query_heads(self, subject, case):
@@ -514,8 +522,13 @@ class TestGroupedQueryAttention:
 
     @points(2)
     def test_a_shared_head_is_initialised_to_the_mean_of_its_group(self, subject, case):
+        def as_many(case):
+            w, num_heads, _ = pool_inputs(case)
+            return w, num_heads, num_heads
+
         returns = {"w": "d_model num_kv_heads*d_head"}
-        expect_agrees(subject, case, "pool_heads", pool_inputs, pool_oracle, returns)
+        for inputs in (pool_inputs, as_many):
+            expect_agrees(subject, case, "pool_heads", inputs, pool_oracle, returns)
 
 
 # 3.7 ------------------------------------------------------------------------------------------
@@ -551,15 +564,13 @@ def flops_oracle(batch, q_len, k_len, d_model, num_heads, num_kv_heads):
 class TestCountAttention:
     @points(2)
     def test_the_parameter_count_matches_torch(self, subject, case):
-        def inputs(case):
-            return *layer_sizes(case), bool(case.integer(0, 1))
+        for has_bias in (True, False):
 
-        def with_bias(case):
-            return *layer_sizes(case), True
+            def inputs(case, has_bias=has_bias):
+                return *layer_sizes(case), has_bias
 
-        returns = {"parameters": ""}
-        expect_agrees(subject, case, "count_attention", with_bias, count_oracle, returns)
-        expect_agrees(subject, case, "count_attention", inputs, count_oracle, returns)
+            returns = {"parameters": ""}
+            expect_agrees(subject, case, "count_attention", inputs, count_oracle, returns)
 
     @points(1)
     def test_the_operation_count_of_the_projections_matches_torch(self, subject, case):
@@ -581,7 +592,7 @@ class TestCountAttention:
 
     def compare(self, subject, case, part):
         def inputs(case):
-            lengths = case.integer(2, 20), case.integer(21, 40)
+            lengths = case.integer(21, 40), case.integer(2, 20)
             return case.integer(2, 6), *lengths, *layer_sizes(case)
 
         returns = {"projections": "", "products": ""}
@@ -654,7 +665,7 @@ class TestCheckMultiHead:
 
 def derivation_inputs(case, is_causal=False):
     length, d_model = case.size("length", 6, smallest=2), case.size("d_model", 8)
-    d_head, d_value = case.size("d_head", 4), case.size("d_value", 5)
+    d_head, d_value = case.size("d_head", 3), case.size("d_value", 5)
     return (
         case.normal(length, d_model),
         case.normal(d_model, d_head, std=0.6),
@@ -788,7 +799,7 @@ class TestConvolutionAsHeads:
 
 def latent_inputs(case):
     batch, length, heads = case.size("batch", 2), case.size("length", 5), case.size("heads", 3)
-    d_model, d_head = case.size("d_model", 10), case.size("d_head", 4)
+    d_model, d_head = case.size("d_model", 10), case.size("d_head", 8)
     d_latent, d_value = case.size("d_latent", 6), case.size("d_value", 7)
     return (
         case.normal(batch, length, d_model),
@@ -829,6 +840,15 @@ def absorbed_query_inputs(case):
 def absorbed_inputs(case):
     query, latent, w_key, w_value = decoding_inputs(case)
     return torch.einsum("bhqd,hcd->bhqc", query, w_key), latent, w_value, query.shape[-1]
+
+
+def overflowing_inputs(case):
+    """One token gets no weight, and its value would overflow."""
+    absorbed, latent, w_value, d_head = absorbed_inputs(case)
+    token = case.integer(0, latent.shape[1] - 1)
+    absorbed[..., 0], w_value[:, 0], latent[..., 0] = -1e-100, 1e200, 0.0
+    latent[:, token, 0] = 1e200
+    return absorbed, latent, w_value, d_head
 
 
 @handed_out
@@ -883,8 +903,7 @@ class TestLatentAttention:
 
     @points(1)
     def test_the_mask_applies_to_every_head(self, subject, case):
-        shared = with_equal_sizes(masked_latent_inputs, "batch", "length", "heads")
-        for inputs in (masked_latent_inputs, shared):
+        for inputs in with_any_mask(masked_latent_inputs):
             expect_agrees(subject, case, "latent_attention", inputs, latent_oracle, LATENT)
 
     @points(1)
@@ -895,8 +914,8 @@ class TestLatentAttention:
 
     @points(2)
     def test_latents_serve_as_both_keys_and_values(self, subject, case):
-        inputs = absorbed_inputs
-        expect_agrees(subject, case, "absorbed_attention", inputs, absorbed_oracle, ABSORBED)
+        for inputs in (absorbed_inputs, overflowing_inputs):
+            expect_agrees(subject, case, "absorbed_attention", inputs, absorbed_oracle, ABSORBED)
 
     @points(1)
     def test_the_absorbed_form_agrees_with_the_expanded_one(self, subject, case):

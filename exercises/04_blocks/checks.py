@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 
 from classroom.exercise.comparing import describe, differs, number
+from classroom.exercise.diagnosis import asking, asks_for
 from classroom.exercise.expect import (
     exercise,
     expect_agrees,
+    expect_answer,
     expect_gradients,
     expect_inputs_unchanged,
     expect_law,
@@ -46,6 +48,20 @@ def norm_inputs(case):
     sizes = case.uniform(batch, length, 1, low=0.3, high=3.0)
     x = sizes * case.normal(batch, length, d_model) + case.normal(batch, length, 1)
     return x, *norm_parameters(case, d_model), 1e-5
+
+
+def far_inputs(case):
+    """Tokens so far from 0 that the difference of two squares holds no digit of their variance."""
+    x, *rest = norm_inputs(case)
+    return x + 1e7 * case.uniform(*x.shape[:2], 1, low=1.0, high=3.0), *rest
+
+
+def nearly_constant_inputs(case):
+    """The first token is constant; the others vary about as much as epsilon lets through."""
+    x, gain, bias, _ = norm_inputs(case)
+    eps = case.integer(2, 9) / 10_000
+    shrink = eps**0.5 * torch.arange(x.shape[1], dtype=x.dtype)[:, None]
+    return 0.5 + shrink * x, gain, bias, eps
 
 
 @handed_out
@@ -83,7 +99,8 @@ ROUNDED = {"tolerance": 1e-5, "alike": 1e-6, "why": why_normalised}
 class TestLayerNorm:
     @points(3)
     def test_each_token_is_normalised_over_its_own_features(self, subject, case):
-        expect_agrees(subject, case, "layer_norm", norm_inputs, norm_oracle, TOKENS, **ROUNDED)
+        for inputs in (norm_inputs, far_inputs):
+            expect_agrees(subject, case, "layer_norm", inputs, norm_oracle, TOKENS, **ROUNDED)
 
     @points(1)
     def test_any_number_of_leading_axes_works(self, subject, case):
@@ -96,20 +113,15 @@ class TestLayerNorm:
 
     @points(1)
     def test_epsilon_takes_effect_for_nearly_constant_tokens(self, subject, case):
-        def inputs(case):
-            x, gain, bias, _ = norm_inputs(case)
-            eps = case.integer(2, 9) / 10_000
-            # The first token is constant; the others vary about as much as epsilon lets through.
-            shrink = eps**0.5 * torch.arange(x.shape[1], dtype=x.dtype)[:, None]
-            return 0.5 + shrink * x, gain, bias, eps
-
+        inputs = nearly_constant_inputs
         expect_agrees(subject, case, "layer_norm", inputs, norm_oracle, TOKENS, **ROUNDED)
 
     @points(1)
     def test_inputs_are_not_modified_and_gradients_flow_back_to_them(self, subject, case):
-        expect_gradients(
-            subject, case, "layer_norm", norm_inputs, norm_oracle, wrt=["x", "gain", "bias"]
-        )
+        for inputs in (norm_inputs, nearly_constant_inputs):
+            expect_gradients(
+                subject, case, "layer_norm", inputs, norm_oracle, wrt=["x", "gain", "bias"]
+            )
         expect_inputs_unchanged(subject, case, "layer_norm", norm_inputs)
 
 
@@ -152,7 +164,13 @@ def same_as_layer_norm(matrix, d_model):
 class TestRmsNorm:
     @points(2)
     def test_each_token_is_scaled_to_a_mean_square_of_one(self, subject, case):
+        def one_token(case):
+            x, *rest = rms_inputs(case)
+            return x[0, 0], *rest
+
         expect_agrees(subject, case, "rms_norm", rms_inputs, rms_oracle, TOKENS)
+        returns = {"output": "d_model"}
+        expect_agrees(subject, case, "rms_norm", one_token, rms_oracle, returns)
 
     @points(1)
     def test_epsilon_takes_effect_for_tokens_close_to_zero(self, subject, case):
@@ -229,7 +247,7 @@ def width_at_a_multiple(case):
 
 def width_just_above_a_multiple(case):
     """A width whose two thirds are a third or two more than a multiple."""
-    multiple = case.integer(5, 16)
+    multiple = case.integer(5, 300)
     return 3 * multiple * case.integer(2, 9) // 2 + 1, multiple
 
 
@@ -344,15 +362,16 @@ class TestTransformerBlock:
 
     @points(1)
     def test_the_mask_is_true_where_attention_is_allowed(self, subject, case):
-        def inputs(case):
-            settings, weights, x = block_inputs(case, "pre")
+        def inputs(case, norm):
+            settings, weights, x = block_inputs(case, norm)
             length = x.shape[1]
             mask = case.uniform(length, length) < 0.5
             queries = torch.arange(length)
             mask[queries, queries], mask[queries, (queries + 1) % length] = True, False
             return settings, weights, x, mask
 
-        self.compare(subject, case, inputs)
+        for norm in ("pre", "post"):
+            self.compare(subject, case, partial(inputs, norm=norm))
 
     @points(1)
     def test_tokens_of_large_norm_keep_their_norm(self, subject, case):
@@ -360,8 +379,9 @@ class TestTransformerBlock:
 
     @points(1)
     def test_gradients_flow_back_to_the_inputs(self, subject, case):
-        inputs = partial(block_inputs, norm="pre")
-        expect_gradients(subject, case, "TransformerBlock", inputs, block_oracle, wrt=["x"])
+        for norm in ("pre", "post"):
+            inputs = partial(block_inputs, norm=norm)
+            expect_gradients(subject, case, "TransformerBlock", inputs, block_oracle, wrt=["x"])
 
     def compare(self, subject, case, inputs):
         expect_agrees(subject, case, "TransformerBlock", inputs, block_oracle, TOKENS)
@@ -1005,20 +1025,34 @@ def expert_inputs(case):
 
 
 def overflowing_inputs(case):
-    """One expert is used by no token, and would overflow for some of them but not for all."""
+    """One expert is used by the tokens that it returns 0 for, and would overflow for the others."""
     x, w_router = expert_tokens(case, 2)
-    x[0, -1, 0], x[0, 0, 0] = -1 - x[0, -1, 0].abs(), 1 + x[0, 0, 0].abs()
-    scores, idle = scores_of(x, w_router), case.integer(0, w_router.shape[1] - 1)
-    scores[..., idle] = scores.amin() - 1
+    x[0, -1, 0], x[0, 0, 0] = -1 - x[0, -1, 0].abs(), 2 + x[0, 0, 0].abs()
+    scores, rare = scores_of(x, w_router), case.integer(0, w_router.shape[1] - 1)
+    scores[..., rare] = torch.where(x[..., 0] < 0, scores.amax() + 1, scores.amin() - 1)
     w_up, w_down = expert_weights(case, *w_router.shape)
-    w_up[idle], w_down[idle] = 0.0, 1e200
-    w_up[idle, 0, 0] = 1e200
+    w_up[rare], w_down[rare] = 0.0, 1e200
+    w_up[rare, 0, 0] = 1e308
     return x, *routed(scores, 2), w_up, w_down
 
 
 @handed_out
 def experts_oracle(x, probabilities, chosen, w_up, w_down):
     ...
+
+
+def gradient_of_experts(subject, *args):
+    """Differentiate by w_down: a token's hidden features reach it from each expert that is run."""
+    return subject.gradients("mixture_of_experts", args, [4], [torch.ones_like(args[0])])[0]
+
+
+def judge_experts(gradient, args):
+    (expected,) = experts_oracle.gradients(args, [4], [torch.ones_like(args[0])])
+    if gradient is None:
+        return "no gradient reaches `w_down`: part of the computation is cut off from it"
+    if problem := differs("the gradient with respect to w_down", gradient, expected):
+        return f"{problem}. Is each expert run only on the tokens that use it?"
+    return None
 
 
 def balance_inputs(case, top_k):
@@ -1066,6 +1100,10 @@ class TestMixtureOfExperts:
     @points(1)
     def test_overflow_in_an_unused_expert_has_no_effect(self, subject, case):
         self.mix(subject, case, overflowing_inputs)
+        given = [overflowing_inputs(case.fresh(number)) for number in range(2)]
+        requests = [asking(gradient_of_experts, *args) for args in given]
+        requests.append(asks_for("mixture_of_experts", given[1]))
+        expect_answer(subject, case, requests, partial(judge_experts, args=given[0]))
 
     @points(1)
     def test_the_balance_loss_combines_choices_and_probabilities(self, subject, case):
