@@ -93,6 +93,22 @@ FeaturesPermuted = CheckOrder.but(
 ).but("(x[order]), layer(x)[order]", "(x[:, order]), layer(x)[:, order]")
 """The features of each token are permuted instead of the tokens: a token is a row of `x`."""
 
+ValuesWithoutTheirFeatures = CheckOrder.but(
+    "(x[order]), layer(x)[order]", "(x[order]).norm(dim=-1), layer(x)[order].norm(dim=-1)"
+)
+"""Only one number for each token is compared, such as the norm of its output, and different outputs
+can have the same one: compare all features."""
+
+FirstFeatureOnly = CheckOrder.but(
+    "(x[order]), layer(x)[order]", "(x[order])[:, 0], layer(x)[order, 0]"
+)
+"""Only the first feature of each output is compared, although the others may depend on the order:
+compare all features."""
+
+FirstOutputOnly = CheckOrder.but("(x[order]), layer(x)[order]", "(x[order])[0], layer(x)[order[0]]")
+"""Only one token's output is compared, and a layer may give another token a wrong one: compare
+all."""
+
 
 # 5.2 ----------------------------------------------------------------------------------------------
 class Sinusoids(Correct, exercise="sinusoidal_positions"):
@@ -158,6 +174,13 @@ NegativeShiftIgnored = Sinusoids.but("= shift / base", "= max(shift, 0) / base")
 """A negative shift gives the identity, as a loop over range(shift) does: it must move rows back,
 so compute the angle from the shift, whatever its sign."""
 
+ShiftInSinglePrecision = Sinusoids.but(
+    "angle = shift / base ** (i / d_model)",
+    "angle = float(torch.tensor(float(shift)) / torch.tensor(float(base)) ** (i / d_model))",
+)
+"""The angle of a large shift is rounded to float32, which has seven digits for all its full
+rotations: compute it in float64."""
+
 OneAngleForAll = Sinusoids.but("shift / base ** (i / d_model)", "shift")
 """Every clock is rotated by the angle of the fastest; each has its own angle, shift / base^(2i /
 d_model)."""
@@ -215,6 +238,10 @@ WrapsAroundAtTheEnd = Learned.but(
 )
 """Tokens beyond the table get its first rows again, as if the sequence started again; raise a
 ValueError instead."""
+
+OneRowBeyondTheTable = Learned.but("end > len", "end > 1 + len")
+"""A sequence that needs one row more than the table has is not rejected: the last position that it
+needs is offset + length - 1, and the last row is number len(table) - 1."""
 
 LastRowRejected = Learned.but("end > len", "end >= len")
 """A sequence that ends exactly at the last row is rejected, but it fits."""
@@ -443,6 +470,13 @@ SecondFeaturesFirst = Convert.but(
 """The odd features come before the even ones: the first half holds the first feature of each
 pair."""
 
+BiasAlwaysToHalfSplit = Convert.but(
+    "heads = …",
+    "if weight.dim() == 1:\n    shape = (-1, 2)\nheads = weight.unflatten(0, (num_heads, *shape))",
+)
+"""A bias goes from neighbours to halves for both values of `to`: it is permuted like the rows of its
+weight."""
+
 HeadsInterleaved = Convert.but("num_heads, *shape", "*shape, num_heads").but(
     "1, 2).flatten(", "0, 1).flatten("
 )
@@ -537,6 +571,16 @@ power of two below first, and add every other one for the power above."""
 FilledWithoutSkipping = Alibi.but("range(1, 2 * below, 2)", "range(1, 2 * below)")
 """The missing slopes are taken from the finer series one after another; every other one is already
 there, so take the first, third, fifth."""
+
+ExponentCutOff = Alibi.but("2 ** (-8 * h / below)", "2.0 ** (-(8 // below) * h)").but(
+    "2 ** (-4 * h / below)", "2.0 ** (-(4 // below) * h)"
+)
+"""The exponent 8 / n is divided as an integer, which gives 0 from 16 heads on, and all slopes are 1:
+divide with / instead of //."""
+
+AtLeastTwoHeads = Alibi.but("below = …", "below = 2\nwhile 2 * below <= num_heads:\n    below *= 2")
+"""The power of two starts at 2, so a single head gets the first of two slopes: 1 is a power of two,
+too."""
 
 LargeNumberForInfinity = Alibi.but("-math.inf", "-1e9")
 """Later keys get a large negative number; a row in which everything is hidden then attends to
@@ -702,6 +746,13 @@ PerplexityOfOnePosition = Extrapolation.but("perplexity = …", "perplexity = by
 """This is the perplexity of each position alone; the perplexity of t tokens uses the mean loss of
 the first t tokens."""
 
+PerplexitiesOfWindowsAveraged = Extrapolation.but(
+    "(by_position.cumsum(0) / torch.arange(1, length + 1)).exp()",
+    "(losses.cumsum(1) / torch.arange(1, length + 1)).exp().mean(dim=0)",
+)
+"""The perplexity is computed for each window and then averaged over the windows: take the mean loss
+over all windows first, and its exponential last."""
+
 TwoToTheLoss = Extrapolation.but(
     "perplexity = …", "perplexity = 2 ** (by_position.cumsum(0) / torch.arange(1, length + 1))"
 )
@@ -747,6 +798,22 @@ ComparedWithTheWindowBefore = Extrapolation.but(
 )
 """Each window is compared with the window before it, which may be a bad one already, or an easy one
 after training ended: compare all with the last trained window."""
+
+WindowsAcrossTheTrainedLength = Extrapolation.but(
+    "range(trained_length, length", "range(trained_length - window + 1, length"
+)
+"""Windows that begin before the trained length are tried, too, and their last tokens may already be
+bad: begin with the window that starts at trained_length."""
+
+FirstWindowSkipped = Extrapolation.but(
+    "range(trained_length, length", "range(trained_length + 1, length"
+)
+"""The window that starts at trained_length is not tried; a model may fail at once."""
+
+EasierTextCountsAsABreak = Extrapolation.but(
+    "if …", "if (by_position[start : start + window].mean() - before).abs() > tolerance:"
+)
+"""A loss that falls by more than the tolerance counts as a break: only a higher loss does."""
 
 ToleranceForgotten = Extrapolation.but("before + tolerance", "before")
 """The limit is the mean of the last trained window alone, which the next hard text exceeds: add the

@@ -360,6 +360,14 @@ MaskAfterTheSoftmax = Cross.but(
 """The mask is applied after the softmax, so the remaining weights do not sum to 1; set the masked
 scores to minus infinity before it."""
 
+PaddingAssumedAtTheEnd = Cross.but(
+    "hidden = …",
+    "lengths = source_mask.sum(dim=1)[:, None]\n"
+    "hidden = (torch.arange(memory.shape[1]) >= lengths)[:, None, None, :]",
+)
+"""The padding is taken to be at the end of the source, wherever the mask is False: use the mask
+itself."""
+
 QueriesMasked = Cross.but(
     "source_mask[:, None, None, :]", "source_mask[:, None, : x.shape[1], None]"
 ).but('float("-inf")', "-1e9")
@@ -479,6 +487,20 @@ NeverStops = Greedy.but("if done.all():\n    break", "")
 ContinuesAfterEos = Greedy.but("newest[done] = pad", "")
 """A sequence that has ended is continued; it must get pad from then on, whatever the model
 predicts."""
+
+PadEndsASequence = Greedy.but("newest == eos", "(newest == eos) | (newest == pad)")
+"""A sequence also counts as finished if the model predicts `pad` for it: it ends with its first
+`eos`, so keep a boolean for each that only `eos` makes True."""
+
+FinishedTokensSetToZero = Greedy.but("newest[done] = pad", "newest = newest * ~done")
+"""A finished sequence gets token 0, for example from a product with a mask; `pad` may be another
+number."""
+
+CutAfterwards = Greedy.but("[1] <= max_len", "[1] <= 25").but(
+    "written[:, 1:]", "written[:, 1 : max_len + 1]"
+)
+"""Tokens beyond max_len are generated and then cut off: stop after max_len tokens, because a model
+may never predict `eos`."""
 
 OnePadOnly = Greedy.but("newest[done] = pad", "newest[written[:, -1] == eos] = pad")
 """Only the token right after eos becomes pad, and then the sequence goes on: remember which
@@ -929,6 +951,16 @@ DividedByAllPositions = Smoothed.but("nats[targets != pad]", "(nats * (targets !
 
 SoftmaxTwice = Smoothed.but("logits, dim", "logits.softmax(dim=-1), dim")
 """The logits go through a softmax before log_softmax, which includes one."""
+
+ZeroTakenForPad = Smoothed.but("targets != pad", "targets != 0")
+"""Token 0 is ignored instead of `pad`, which is an argument and may be another number."""
+
+DecayBeginsOneUpdateLate = Smoothed.but(
+    "min(n**-0.5, n * warmup_steps**-1.5)",
+    "(n * warmup_steps**-1.5 if step <= warmup_steps else n**-0.5)",
+)
+"""The rate still rises at step warmup_steps, which is update warmup_steps + 1: take the minimum of
+both terms, or compare the number of the update."""
 
 UpdatesCountedFromZero = Smoothed.but("step + 1", "step").but("n**-0", "max(n, 1) ** -0")
 """`step` is used as the number of the update, so every rate is one update late: steps are counted
@@ -1507,7 +1539,7 @@ OnlyTheOddestCompared = CheckSets.but(
 compare all scores."""
 
 WeakDependencePasses = CheckSets.but("atol=1e-5", "atol=0.01", times=2)
-"""A weak dependence on positions passes: it changes a score by a few thousandths. Allow only for
+"""A weak dependence on positions passes: it changes a score by about a thousandth. Allow only for
 rounding."""
 
 NoToleranceForRounding = CheckSets.but(

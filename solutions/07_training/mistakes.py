@@ -83,6 +83,10 @@ MergedAsText = BytePairs.but(
 """`apply_merges` replaces text, so “b g” is also found in “ab g”: a pair is two whole pieces, not the end
 of one and the beginning of the next."""
 
+TiesByJoinedBytes = BytePairs.but("-counts[pair], pair)", "-counts[pair], pair[0] + pair[1])")
+"""Ties are decided by the joined bytes, first + second; compare the pairs as tuples, by their first
+pieces first: (b"a", b"z") comes before (b"ab", b"c")."""
+
 TiesGoToTheFirstSeen = BytePairs.but("pair in set", "pair in dict.fromkeys").but(
     "min(counts, key=lambda pair: (-counts[pair], pair))", "max(counts, key=counts.get)"
 )
@@ -553,6 +557,14 @@ AngleInDegrees = Rate.but("math.pi", "180")
 EndsOneUpdateLate = Rate.but("1 - warmup_steps", "warmup_steps")
 """The last update, step total_steps - 1, does not reach `final`: the decay is one step shorter."""
 
+FinalOneStepLate = Rate.but(
+    "progress = …",
+    "if step > total_steps:\n    return final\n"
+    "progress = (step - warmup_steps) / (total_steps - 1 - warmup_steps)",
+)
+"""Step total_steps still follows the cosine, which rises again there: the last step of the decay is
+total_steps - 1, and all steps after it have `final`."""
+
 RateRisesAgain = Rate.but(
     "progress = …", "progress = (step - warmup_steps) / (total_steps - 1 - warmup_steps)"
 )
@@ -672,6 +684,10 @@ NaN or zero: raise ValueError instead."""
 NanLetThrough = Clip.but("not norm.isfinite()", "norm == math.inf")
 """Infinite entries are rejected, but NaN is not: a comparison with NaN is always false, so test
 with isfinite."""
+
+OnlyTheFirstGradientTested = Clip.but("norm.isfinite()", "gradients[0].isfinite().all()")
+"""Only the first gradient is tested for NaN and infinity: test the norm, which one bad entry of any
+gradient makes NaN or infinite."""
 
 InfinityLetThrough = Clip.but("not norm.isfinite()", "norm.isnan()")
 """NaN is rejected, but an infinite entry is not, and it scales every other one to zero: test with

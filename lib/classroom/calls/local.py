@@ -195,8 +195,8 @@ class Settings:
         np.seterr(**self.at_errors)
 
 
-def _requires_grad(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
+def _may_have_a_gradient(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.requires_grad or value.grad is not None)
 
 
 class LocalSubject(Subject):
@@ -273,13 +273,13 @@ class LocalSubject(Subject):
     def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call the function `name`; return its result, and its arguments after the call.
 
-        A tensor that requires a gradient since then is returned with this gradient, and None in
-        place of a function.
+        A tensor that requires or has a gradient since then is returned with it, and None in place
+        of a function.
         """
         given = self._given(args)
         result = self._run(name, lambda function: function(*given))
         after = tuple(
-            None if callable(now) else (now, now.grad) if _requires_grad(now) else now
+            None if callable(now) else (now, now.grad) if _may_have_a_gradient(now) else now
             for now in given
         )
         return self._returned(name, result), self._returned(name, after)
