@@ -1833,6 +1833,8 @@ class TestRetention:
             args = long_inputs(case, length=120, low=0.001, high=0.002)
             return args, case.normal(*args[2].shape)
 
+        # Those that return NaN were found above.
+        case = without(without(case, "NegativePowers"), "DecaySplitIntoTwoPowers")
         expect_right(subject, case, draw, gradient_of_the_decay, judge_decay)
 
     @points(1)

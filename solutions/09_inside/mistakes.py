@@ -537,10 +537,11 @@ BiasesByTheNorm = Model.but(
 bias wherever the weights contain one."""
 
 BiasesByOneLayer = Model.but(
-    'if name + ".bias" in weights else x', 'if "blocks.0.attention.output.bias" in weights else x'
+    'if name + ".bias" in weights else x',
+    'if name[:9] + "attention.output.bias" in weights else x',
 ).but('weights[name + ".bias"] if', 'weights.get(name + ".bias", 0.0) if')
-"""One layer decides whether any linear layer adds its bias; ask for each layer whether the weights
-contain one."""
+"""One layer of a block decides whether the others add their biases; ask for each layer whether the
+weights contain one."""
 
 
 class Capstone(Correct, exercise="capstone"): ...
