@@ -63,8 +63,8 @@ for text in ("def __init__(self,", "    return"):
 #
 # - `with_temperature` divides the logits by the temperature. Below 1 the differences grow, above 1 they shrink. A temperature of 0 stands for its limit: the highest logit of each row stays, and the others become `-inf`.
 # - `top_k` keeps the `k` highest logits of each row and sets the others to `-inf`. If tokens tie for the last place, those with the lower ids stay. A `k` larger than the vocabulary keeps everything.
-# - `top_p` keeps the smallest number of most probable tokens that *together reach* `p`, so the token that crosses the threshold is the last to stay (nucleus sampling, Holtzman et al. 2020, [section 3.1](https://arxiv.org/abs/1904.09751)). The others become `-inf`. With `p` = 1 everything stays, even the least probable token. Ties may be broken in any way here.
-# - `draw` gets one number `u` per row. Place the probabilities side by side from 0 to 1, in the order of the ids, so that each token has an interval. The token whose interval contains `u` is drawn: the first one at which the cumulative probability exceeds `u`. There is one for every `u`, even for the largest float below 1.
+# - `top_p` keeps the smallest number of most probable tokens that *together reach* `p`, so the token that crosses the threshold is the last to stay (nucleus sampling, Holtzman et al. 2020, [section 3.1](https://arxiv.org/abs/1904.09751)). The others become `-inf`. With `p` = 1 everything stays, even the least probable token. Of tokens that tie, only as many stay as are needed, no matter which.
+# - `draw` gets one number `u` per row. Place the probabilities side by side from 0 to 1, in the order of the ids, so that each token has an interval. The token whose interval contains `u` is drawn: the first one at which the cumulative probability exceeds `u`. There is one for every `u`, even for the largest float below 1, and its probability is never 0.
 #
 # `next_token` combines them: temperature, then `top_k`, then `top_p` on the remaining tokens, then the draw. If `k` or `p` is None, skip that step.
 #
@@ -162,7 +162,7 @@ def next_token(
 # 3. lets each new token attend to all earlier tokens and to itself;
 # 4. returns the output of attention, and the cache with the new tokens in it.
 #
-# The format of the cache is up to you: a tensor, or a tuple, list or dict of tensors and numbers (not a class of your own, because in grading the cache is passed from one process to another). The check passes back the cache that you returned; in the first call it is None. Do not change the cache that you are given, because another sequence may continue from the same cache.
+# The format of the cache is up to you: a tensor, or a tuple, list or dict of tensors and numbers (not a class of your own, because in grading the cache is passed from one process to another). The check passes back the cache that you returned; in the first call it is None. Do not change the cache that you are given, because another sequence may continue from the same cache. A cache is for generation, where nothing is trained: here gradients need not flow.
 #
 # *Before you code:* four tokens are in the cache and three come. What is the shape of the mask, and which of its entries are False? Which of them would `is_causal=True` of PyTorch hide?
 #
@@ -453,7 +453,7 @@ def next_logits(model, prompts: list[torch.Tensor], pad: int) -> torch.Tensor:
 #
 # A cache is also a value: two texts may continue from the same cache and must not affect each other.
 #
-# Your test must reject ten broken steps: positions that start again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are rotated again, a mask aligned at the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the previous chunk, one that keeps five tokens, and one that is hidden inside the model. Correct ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not.
+# Your test must reject ten broken steps: positions that start again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are rotated again, a mask aligned at the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the previous chunk, one that keeps five tokens, and one that is hidden inside the model. Correct ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not, and one of the ten changes the logits by only a few thousandths.
 #
 # *Before you code:* for each of the ten, what is the shortest series of chunks that reveals it? Which one is invisible in the logits of the last token of a chunk?
 #
@@ -623,7 +623,7 @@ def beam_search(
 # - `retention_step` is the recurrent form. It gets the state after the earlier tokens and one new token, and returns that token's output and the new state. Do not change the state that you are given, because another sequence may continue from it.
 # - `retention_chunked` is the form for training on long sequences. It cuts the sequence into chunks of `chunk_len` tokens, of which the last may be shorter. Within a chunk it is parallel; what came before the chunk is read from a state, which is updated once per chunk. It returns the output and the states after each chunk, one after the other; from the last one `retention_step` can continue.
 #
-# `decay` holds one number for each head, above 0 and at most 1. Sequences may have hundreds of tokens: $0.1^{400}$ is 0 in float64, $0.1^{-400}$ is infinite, and 0 times infinity is NaN.
+# `decay` holds one number for each head, above 0 and at most 1. Sequences may have hundreds of tokens: $0.1^{400}$ is 0 in float64, $0.1^{-400}$ is infinite, and 0 times infinity is NaN, in an output or in a gradient.
 #
 # *Before you code:* one head has `d_head` = `d_value` = 1 and the decay ½. The keys are 1, 2, 1, and the values 8, 4, 2. What is the state after each token? The third query is 3: what is the third output, and the weight of the first value in it? By which power of the decay must the first token of a chunk multiply the state of the past, and by which the fifth?
 #

@@ -132,6 +132,16 @@ CrossingTokenRemoved = NextToken.but(
 """`top_p` removes the token that crosses p, so the remaining ones do not reach p; this token is the
 last one to stay."""
 
+AllTiedWithTheCrossingTokenKept = NextToken.but(
+    "ordered, order = …\nreturn …",
+    "share = F.softmax(logits, dim=1)\n"
+    "ordered = share.sort(dim=1, descending=True).values\n"
+    "last = (ordered.cumsum(dim=1) - ordered < p).sum(dim=1, keepdim=True).clamp(min=1) - 1\n"
+    "return logits.masked_fill(share < ordered.gather(1, last), -math.inf)",
+)
+"""`top_p` keeps every token that is as probable as the one that crosses p, which is more than the
+smallest number: remove tokens by their place in the sorted order, not by a threshold."""
+
 ProbabilitiesInTheOrderOfIds = NextToken.but(
     "ordered, order = …\nreturn …",
     "share = F.softmax(logits, dim=1)\n"
@@ -235,6 +245,13 @@ NoEdgeAboveU = NextToken.but(
 """The last edge is not exactly 1: rounding can leave the sum of the probabilities slightly below 1.
 If u is above that sum, no edge exceeds it, and `argmax` of a row without True is 0, so `draw`
 returns the first token instead of the last one. Divide the edges by the last one."""
+
+LastIdIfNoEdgeExceedsU = NextToken.but(
+    "edges / edges[:, -1:], u[:, None], right=True).squeeze(1)",
+    "edges, u[:, None], right=True).squeeze(1).clamp(max=logits.shape[1] - 1)",
+)
+"""The last edge is not exactly 1, and if u is above it, `draw` returns the last id, even if this
+token is impossible. Divide the edges by the last one."""
 
 EveryTokenEquallyProbable = NextToken.but(
     "logits.softmax", "torch.where(logits > -math.inf, 0.0, logits).softmax"
@@ -354,6 +371,10 @@ ValuesRotatedToo = Cached.but("old_values, value", "old_values, turn(value, posi
 CacheOverwritten = Cached.but("keys, values", "keys[:, :, past:], values[:, :, past:]")
 """The returned cache contains only the new tokens; it must contain the old ones too."""
 
+OldestTokensDropped = Cached.but("(keys, values)", "(keys[:, :, -8:], values[:, :, -8:])")
+"""The returned cache contains only the newest tokens, so a long text loses its beginning; keep all
+of them."""
+
 CacheNeverRead = Cached.but(
     "scores.masked_fill(~allowed, -math.inf)",
     "scores[..., past:].masked_fill(~allowed[:, past:], -math.inf)",
@@ -460,6 +481,21 @@ newest."""
 ChunkWrittenFromTheFirstSlot = CacheBytes.but("(start + i)", "i")
 """`sliding_cache` writes every chunk from the first slot on; the slot of a token is its position
 modulo the window."""
+
+SlotsByTheirAge = CacheBytes.but(
+    "window = positions.numel()",
+    "window = positions.numel()\n"
+    "slots = positions.argsort(stable=True).tolist()\n"
+    "dropped = max(key.shape[2] - window, 0)",
+).but(
+    "place = (start + i) % window",
+    "if i < dropped:\n    continue\nplace = slots[i - dropped]",
+)
+"""`sliding_cache` writes to the empty or oldest slots, whatever the new tokens' positions; the token
+at position t goes to slot t % window."""
+
+SlotsHardCoded = CacheBytes.but("positions.numel()", "5")
+"""The number of slots is hard-coded in `sliding_cache`; it is the length of axis 2 of `keys`."""
 
 EverythingMoved = CacheBytes.but(
     "place = (start + i) % window",
@@ -571,6 +607,11 @@ candidates."""
 StopsAtEnoughEnds = Beams.but("not beams", "not beams or len(done) >= num_beams")
 """The search stops when `num_beams` sequences have ended; a better one may still be alive."""
 
+StopsIfNoSumIsHigher = Beams.but("not beams", "not beams or (done and max(done)[0] >= beams[0][0])")
+"""The search stops when no alive prefix has a higher sum than a finished sequence. Sums only fall,
+but with `alpha` above 0 a longer sequence with a lower sum can have a better score: go on to
+`max_len`."""
+
 ProbabilitiesAdded = Beams.but(
     "longer += [(total + gain, [*tokens, token]) for token, gain in enumerate(row)]",
     "longer += [\n"
@@ -622,6 +663,9 @@ FirstTokenDecides = Beams.but(
 )
 """The result is taken from the best prefix after the first token; a poor first token may lead to
 the best sequence."""
+
+IdsHardCoded = Beams.but("eos]", "1]", times=2).but("[bos]", "[0]")
+"""The ids of `bos` and `eos` are hard-coded; use the arguments."""
 
 
 # 8.5 ---------------------------------------------------------------------------------------------
@@ -723,6 +767,10 @@ ColumnOfRightPadding = LeftPadded.but(
 """`next_logits` reads the column in which each prompt would end with padding on the right; with
 padding on the left, all prompts end in the last column."""
 
+AxisOfOnePromptDropped = LeftPadded.but("[:, -1]", "[:, -1].squeeze()")
+"""`squeeze` removes the batch axis if there is a single prompt; return (batch, vocab_size) for one
+prompt, too."""
+
 
 # 8.7 ---------------------------------------------------------------------------------------------
 class Speculative(Correct, exercise="speculative"):
@@ -745,6 +793,10 @@ RatioInverted = Speculative.but("target[i, token] / draft", "draft[i, token] / t
 
 AcceptedWithTheTargetProbability = Speculative.but("[i, token] / draft[i, token]", "[i, token]")
 """A token is accepted with its target probability; use target / draft."""
+
+AcceptedAtTheRatio = Speculative.but("accept[i] < target", "accept[i] <= target")
+"""A token is accepted if its number equals target / draft, so for the number 0 even one that the
+target excludes; accept it only if the number is below."""
 
 DrawnFromTheWholeTarget = Speculative.but("F.relu(target[i] - draft[i])", "target[i]")
 """The replacement is drawn from the target itself, so tokens that the draft favours are too
@@ -774,6 +826,10 @@ FirstTokenIfNoSumExceeds = Speculative.but(
 )
 """The residual is not divided by its sum, so for a large u no cumulative sum exceeds it, and argmax
 returns 0, as of any row that is False throughout; divide the residual by its sum."""
+
+BoundaryGivenToTheTokenBefore = Speculative.but("(u >= edges)", "(u > edges)", times=2)
+"""If u is on a boundary, the token below it is drawn, for u = 0 even one with probability 0; draw
+the first token at which the cumulative probability exceeds u."""
 
 ContinuesAfterARejection = Speculative.but(
     "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
@@ -864,6 +920,10 @@ OnlyBestTokensCompared = CheckCache.but(
 )
 """The test compares the most likely tokens, which most bugs do not change; compare all logits."""
 
+ToleranceTooLarge = CheckCache.but("atol=1e-4", "atol=1e-2", times=2)
+"""The tolerance of the test is so large that bugs with a small effect pass; differences above 1e-3
+are not rounding."""
+
 NoToleranceForRounding = CheckCache.but(
     "allclose(logits, at_once[start : start + size].to(logits), atol=1e-4)",
     "equal(logits, at_once[start : start + size].to(logits))",
@@ -918,6 +978,15 @@ SixPositionsExpanded = Mended.but(
 )
 """The six hard-coded positions are still there, and a longer prompt needs more, so `expand_as`
 fails; compute as many positions as there are new tokens."""
+
+TableOfPositionsTooShort = Mended.but(
+    "torch.arange(tokens.shape[1])", "torch.arange(20)[: tokens.shape[1]]"
+)
+"""The positions come from a table of fixed length, and a longer prompt needs more; compute as many
+positions as there are new tokens."""
+
+NumberOfNewTokensHardCoded = Mended.but("len(written) < num_new", "len(written) < 5")
+"""The number of new tokens is hard-coded; write `num_new` tokens."""
 
 OffsetGrowsByOne = Mended.but("seen += tokens.shape[1]", "seen += 1")
 """The offset grows by one in every call, or counts the generated tokens. The first call adds the
@@ -1057,6 +1126,11 @@ from the end of the scores: `decay[:, None, None]`."""
 NegativePowers = Retention.but("distance.clamp(min=0)).tril()", "distance) * (distance >= 0)")
 """For later tokens the power is negative and becomes infinite in a long sequence, and infinity
 times 0 is NaN; set the distance to at least 0 before taking the power, then mask."""
+
+InfinitePowersMasked = Retention.but("distance.clamp(min=0)", "distance")
+"""For later tokens the power is negative and becomes infinite in a long sequence. Its weight is set
+to 0 afterwards, but the gradient of `decay` is 0 times infinity, which is NaN; set the distance to
+at least 0 before taking the power, then mask."""
 
 DecaySplitIntoTwoPowers = Retention.but(
     "faded = (…\nweights = …",

@@ -49,8 +49,8 @@ class RowsOfPlainNumbers(Variant, exercise="next_token"):
     def draw(logits, u):
         tokens = []
         for row, place in zip(logits.softmax(-1), u, strict=True):
-            token, edge = 0, row[0]
-            while edge <= place and token < len(row) - 1:
+            token, edge, last = 0, row[0], int(row.nonzero()[-1])
+            while edge <= place and token < last:
                 token += 1
                 edge = edge + row[token]
             tokens.append(token)
@@ -78,14 +78,17 @@ class TopkAndSearch(Variant, exercise="next_token"):
 
     def top_p(logits, p):
         share = F.softmax(logits, dim=-1)
-        # what the tokens that are more probable than each add up to
-        more = (share[:, None, :] * (share[:, None, :] > share[:, :, None])).sum(-1)
+        # what the tokens that are more probable than each add up to; of equals the earlier one is
+        ids = torch.arange(share.shape[-1])
+        theirs, own = share[:, None, :], share[:, :, None]
+        more = (theirs * ((theirs > own) | ((theirs == own) & (ids < ids[:, None])))).sum(-1)
         return torch.where((more < p) | torch.tensor(p == 1.0), logits, -torch.inf)
 
     def draw(logits, u):
         edges = torch.softmax(logits, dim=-1).cumsum(-1)
         place = torch.searchsorted(edges, u.unsqueeze(-1), right=True)
-        return place.clamp(max=logits.shape[-1] - 1).squeeze(-1)
+        last = (edges < edges[:, -1:]).sum(-1, keepdim=True)
+        return torch.minimum(place, last).squeeze(-1)
 
     def next_token(logits, u, temperature=1.0, k=None, p=None):
         tempered = logits / temperature

@@ -107,17 +107,18 @@ def draw_tokens(case, low, high, *shape):
 
 
 def said_twice(case):
-    """Draw passages from a vocabulary that is larger than the number of positions."""
-    vocab_size = case.integer(20, 30)
+    """More tokens than positions: neither width of a head fits both layers by chance."""
+    vocab_size = case.integer(22, 32)
     passages = [torch.randperm(vocab_size - 1, generator=case.generator)[:7] + 1 for _ in range(3)]
     rows = [torch.cat([torch.zeros(1, dtype=torch.long), p, p]) for p in passages]
-    return torch.stack(rows), vocab_size, case.integer(15, 19)
+    return torch.stack(rows), vocab_size, case.integer(15, 20)
 
 
 def at_random(case):
+    """Sequences that fill all positions, of which there are more than tokens."""
     vocab_size = case.integer(6, 13)
     tokens = draw_tokens(case, 1, vocab_size, 5, case.integer(17, 23))
-    return F.pad(tokens, (1, 0)), vocab_size, case.integer(26, 45)
+    return F.pad(tokens, (1, 0)), vocab_size, tokens.shape[1] + 1
 
 
 def long_text(case, most_tokens=7):
@@ -436,7 +437,7 @@ def drawn_config(case, positions, norm, activation, num_kv_heads=None):
         "vocab_size": case.integer(10, 13),
         "max_len": 17,
         "d_model": heads * d_head,
-        "num_layers": 2,
+        "num_layers": 3 if num_kv_heads else 2,
         "num_heads": heads,
         "num_kv_heads": num_kv_heads,
         "d_ff": case.integer(16, 21),
@@ -451,7 +452,10 @@ def drawn_config(case, positions, norm, activation, num_kv_heads=None):
 
 
 def drawn_weights(case, config, has_biases):
-    """Draw weights under the names of a checkpoint; gains and biases matter."""
+    """Draw weights under the names of a checkpoint; gains and biases matter.
+
+    If `has_biases` is "even" or "odd", some layers have one, and in the next block the others.
+    """
     d_model, d_ff = config["d_model"], config["d_ff"]
     d_head = d_model // config["num_heads"]
     d_kv = (config["num_kv_heads"] or config["num_heads"]) * d_head
@@ -464,9 +468,13 @@ def drawn_weights(case, config, has_biases):
         if config["norm"] == "layer":
             weights[f"{name}.bias"] = case.normal(d_model, std=0.5)
 
+    names = ("query", "key", "value", "output", "gate", "up", "down")
+
     def add_linear(name, d_in, d_out):
         weights[f"{name}.weight"] = case.normal(d_out, d_in, std=1.5 * d_in**-0.5)
-        if has_biases:
+        _, block, _, layer = name.split(".")
+        parity = ("even", "odd")[(names.index(layer) + int(block)) % 2]
+        if has_biases is True or has_biases == parity:
             weights[f"{name}.bias"] = case.normal(d_out, std=0.5)
 
     for i in range(config["num_layers"]):
@@ -656,8 +664,8 @@ class TestLanguageModel:
     @points(1)
     def test_grouped_query_attention_works(self, subject, case):
         # Here and below each norm comes with either activation, with biases and without: none of
-        # them can be told from another.
-        choices = {"norm": "rms", "activation": "gelu"}
+        # them can be told from another, nor the bias of one layer from that of another.
+        choices = {"norm": "rms", "activation": "gelu", "has_biases": "odd"}
         self.compare(subject, case, positions="rotary", num_kv_heads=2, **choices)
 
     @points(1, only_with="test_learned_positions_with_layer_norm_and_gelu_work")
@@ -667,7 +675,10 @@ class TestLanguageModel:
 
     @points(3)
     def test_steps_with_a_cache_give_the_logits_of_a_single_pass(self, subject, case):
-        kinds = (("rotary", "rms", "swiglu", 2), ("learned", "layer", "swiglu", None, False))
+        kinds = (
+            ("rotary", "rms", "swiglu", 2, "even"),
+            ("learned", "layer", "swiglu", None, False),
+        )
         draws = [model_inputs(case, *choices) for choices in kinds]
         for drawn in draws:
             for lengths in CUTS:

@@ -153,6 +153,23 @@ TooSoftForALongText = Induction.but('"token", 200', '"token", 3')
 wrong positions together outweigh the correct one. Make each correct score about 100 after the
 division by the square root of d_head."""
 
+PositionOutweighsTheMatch = Induction.but(
+    "return {",
+    "recent = torch.zeros(d_model, 1, dtype=torch.float64)\n"
+    'recent[parts["position"], 0] = torch.arange(max_len, dtype=torch.float64)\n'
+    "ones = torch.zeros_like(recent)\n"
+    'ones[parts["position"]] = (vocab_size + 1) ** 0.5\n'
+    "return {",
+).but(
+    '"query2": …\n"key2": …',
+    '"query2": torch.cat(\n'
+    '    (wiring("token", 100.0 * (vocab_size + 1) ** 0.5 * same), ones), dim=1\n'
+    "),\n"
+    '"key2": torch.cat((wiring("before", same), recent), dim=1),',
+)
+"""Layer 2 also prefers later positions, and over a long distance this outweighs the match; its
+scores should depend on the token alone."""
+
 CopiesTheMatchedToken = Induction.but('"value2": wiring("token"', '"value2": wiring("before"')
 """Layer 2 copies `before`, which equals the current token; copy `token`, which is what came
 next."""
@@ -329,6 +346,16 @@ negative."""
 
 SummedOverTokens = Inside.but("transpose(1, 2), targets", 'mT, targets, reduction="sum"')
 """The losses are summed over the tokens; bits per token are their mean."""
+
+LogarithmOfTheMeanProbability = Inside.but(
+    "losses = …",
+    "losses = [\n"
+    "    -x.softmax(dim=-1).gather(-1, targets[..., None]).mean().log()\n"
+    "    for x in (logits, ablated)\n"
+    "]",
+)
+"""The probabilities of the targets are averaged before the logarithm; a cross-entropy is the mean
+of the logarithms, to which an improbable token contributes most."""
 
 
 class Model(Correct, exercise="language_model"):
@@ -508,6 +535,13 @@ BiasesByTheNorm = Model.but(
 )
 """The biases of the linear layers are added if the norm is `layer`; the norm does not tell: add a
 bias wherever the weights contain one."""
+
+BiasesByOneLayer = Model.but(
+    'if name + ".bias" in weights else x',
+    'if name[:9] + "attention.output.bias" in weights else x',
+).but('weights[name + ".bias"] if', 'weights.get(name + ".bias", 0.0) if')
+"""One layer of a block decides whether the others add their biases; ask for each layer whether the
+weights contain one."""
 
 
 class Capstone(Correct, exercise="capstone"): ...
