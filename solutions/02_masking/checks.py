@@ -1236,6 +1236,15 @@ def long_inputs(case, fade):
     return *(tensor.bfloat16() for tensor in tensors), window, fade
 
 
+def wide_inputs(case):
+    """A window of more than 256 tokens: a key of high score is just too far from the last query."""
+    sizes = {"batch": 1, "q_len": 12, "earlier": case.integer(290, 300)}
+    query, key, value, *_ = device_inputs(replace(case, sizes=sizes))
+    window = 257 + 4 * case.integer(0, 6)
+    key[:, -1 - window], value[:, -1 - window] = 12 * query[:, -1], 10.0
+    return query.bfloat16(), key.bfloat16(), value.bfloat16(), window, 0.0
+
+
 def judge_long(args, seen):
     query, key, value, window, fade = args
     expected = device_oracle(query.double(), key.double(), value.double(), window, fade)
@@ -1277,7 +1286,7 @@ class TestMendedDevice:
     def test_it_computes_in_the_dtype_of_its_inputs(self, subject, case):
         expect_kept(subject, case, "cpu", "bfloat16")
         # Integers above 256 are rounded in bfloat16.
-        trials = [long_inputs(case, fade) for fade in (0.0, 0.5)]
+        trials = [*(long_inputs(case, fade) for fade in (0.0, 0.5)), wide_inputs(case)]
         requests = [asks_for("mended_device", args) for args in trials]
         for args, request in zip(trials, requests, strict=True):
             judge = functools.partial(judge_long, args)

@@ -931,6 +931,13 @@ PositionsRounded = Window.but(
 """The positions have the dtype of the inputs, and bfloat16 rounds integers above 256, so distances
 are wrong in a long sequence: compute with integers, and convert the result."""
 
+DistancesRounded = Window.but(
+    "places[k_len - q_len :, None] - places",
+    "(places[k_len - q_len :, None] - places).to(query.dtype)",
+)
+"""The distances have the dtype of the inputs before they are compared with the window, and bfloat16
+rounds integers above 256: compare integers, and convert the fade."""
+
 MaskOnTheCpu = Window.but("device=query.device, dtype=query.dtype", "dtype=query.dtype")
 """The mask has the dtype of the inputs, but is created on the CPU, wherever they are."""
 
