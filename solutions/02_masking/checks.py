@@ -1237,11 +1237,12 @@ def long_inputs(case, fade):
 
 
 def wide_inputs(case):
-    """A window of more than 256 tokens: a key of high score is just too far from the last query."""
+    """A window of more than 256 tokens, and for the last query two keys of high score at its edge."""
     sizes = {"batch": 1, "q_len": 12, "earlier": case.integer(290, 300)}
     query, key, value, *_ = device_inputs(replace(case, sizes=sizes))
     window = 257 + 4 * case.integer(0, 6)
-    query[:, -1], key[:, -1 - window], value[:, -1 - window] = 2.0, 4.0, 10.0
+    query[:, -1], key[:, -1 - window : 1 - window] = 2.0, 4.0
+    value[:, -1 - window], value[:, -window] = -10.0, 10.0
     return query.bfloat16(), key.bfloat16(), value.bfloat16(), window, 0.0
 
 
