@@ -347,6 +347,12 @@ RootLeftOut = WorkedRow.but("math.sqrt(len(query))", "len(query)")
 RankedFromTheWorst = WorkedRow.but("argsort(descending=True)", "argsort()", times=2)
 """The rankings run from the worst key to the best."""
 
+RankOfEachKey = WorkedRow.but(
+    "argsort(descending=True)", "argsort(descending=True).argsort()", times=2
+)
+"""The rankings hold the rank of each key: entry i is the place of key i. They should hold the keys
+from best to worst, as one `argsort` does."""
+
 CosineWithoutTheKeyNorms = WorkedRow.but("keys.norm(dim=-1)", "query.norm()")
 """The cosine is divided by the query's norm only, which does not change the order: divide by the
 norm of each key as well."""

@@ -150,6 +150,17 @@ PrefixOverridesOtherMasks = Combined.but(
 """The prefix is allowed last, by “or”, so keys that other masks hide are visible again: combine it
 with causality first, then with the others."""
 
+PrefixOutsideTheWindow = Combined.but(
+    "allowed = …\nreturn …",
+    """
+    near = prefix_mask(0 * prefix_lengths, length) & window_mask(length, window)
+    prefix = torch.arange(length) < prefix_lengths[:, None, None, None]
+    return (near | prefix) & real & document_mask(documents)
+    """,
+)
+"""The prefix stays visible beyond the window: the window hides keys that are too far back, whether
+they belong to the prefix or not."""
+
 WindowTooWide = Combined.but("place < window", "place <= window")
 """The window is one too wide: it counts the query itself, so `window` positions back is too far."""
 
@@ -347,6 +358,10 @@ Transposed = (
 )
 """The matrix is transposed: a row belongs to an output, a column to an input."""
 
+OnlyTheSignChanges = Audit.but("2.0 - x[j].flip(0)", "-x[j]")
+"""A token is changed by its sign alone, so what depends on its squares or absolute values does not
+change: draw other numbers for it."""
+
 AllFeaturesShiftedInPlace = Audit.but("changed = x.clone()", "changed = x").but(
     "changed[j] = 2.0 - x[j].flip(0)", "changed[j] += 1"
 )
@@ -512,6 +527,17 @@ NanGoesUnnoticed = CheckPadding.but(
 ).but("assert …", "assert not largest_difference(alone, together[-1:], torch.tensor([5])) > 1e-4")
 """NaN is not larger than any number, so a comparison with > lets it pass: count it as an infinite
 difference."""
+
+NanLostInAMaximum = CheckPadding.but(
+    "shortest = …\nreturn gap[real].max()",
+    """
+    rows = zip(first, second, lengths.tolist(), strict=True)
+    largest = max(float((one[:n] - other[:n]).abs().max()) for one, other, n in rows if n)
+    return math.inf if math.isnan(largest) else largest
+    """,
+)
+"""Python's `max` drops a NaN that is not the first number: look for NaN before the maximum, or take
+torch's `max`, which keeps it."""
 
 DifferencesAveraged = CheckPadding.but(
     "shortest = …\nreturn gap[real].max()",
