@@ -822,6 +822,7 @@ class TestCheckPaddingInvariance:
             first, second, lengths = difference_inputs(case)
             row = case.integer(1, len(lengths) - 1)  # Python keeps a NaN that is the first number
             place = case.integer(0, max(0, int(lengths[row]) - 1))
+            second[row, place, -1] += 99.0
             second[row, place, 0] = math.nan
             return first, second, lengths
 
