@@ -882,7 +882,7 @@ def of_one_axis_more(case):
 class TestCheckSoftmax:
     @points(1)
     def test_agree_accepts_rounding_errors_and_rejects_wrong_numbers(self, subject, case):
-        for inputs in (*map(off_by, (5e-6, 1e-4, 0.01, -1e-4)), large_and_off):
+        for inputs in (*map(off_by, (5e-6, 1e-4, 0.01, -0.01, -1e-4)), large_and_off):
             self.judge_agreement(subject, case, inputs)
         # In random order, so that answers which ignore the numbers are wrong.
         for inputs in case.shuffled(5 * [off_by(5e-6), off_by(0.01)]):

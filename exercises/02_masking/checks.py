@@ -618,8 +618,9 @@ class TestCheckPaddingInvariance:
     def test_nan_at_a_real_token_is_an_infinite_difference(self, subject, case):
         def inputs(case):
             first, second, lengths = difference_inputs(case)
-            row = case.integer(0, len(lengths) - 1)
+            row = case.integer(1, len(lengths) - 1)  # Python keeps a NaN that is the first number
             place = case.integer(0, max(0, int(lengths[row]) - 1))
+            second[row, place, -1] += 99.0
             second[row, place, 0] = math.nan
             return first, second, lengths
 
@@ -1010,6 +1011,16 @@ def long_inputs(case, fade):
     return *(tensor.bfloat16() for tensor in tensors), window, fade
 
 
+def wide_inputs(case):
+    """A window of more than 256 tokens, and for the last query two keys of high score at its edge."""
+    sizes = {"batch": 1, "q_len": 12, "earlier": case.integer(290, 300)}
+    query, key, value, *_ = device_inputs(replace(case, sizes=sizes))
+    window = 257 + 4 * case.integer(0, 6)
+    query[:, -1], key[:, -1 - window : 1 - window] = 2.0, 4.0
+    value[:, -1 - window], value[:, -window] = -10.0, 10.0
+    return query.bfloat16(), key.bfloat16(), value.bfloat16(), window, 0.0
+
+
 def judge_long(args, seen):
     query, key, value, window, fade = args
     expected = device_oracle(query.double(), key.double(), value.double(), window, fade)
@@ -1051,7 +1062,7 @@ class TestMendedDevice:
     def test_it_computes_in_the_dtype_of_its_inputs(self, subject, case):
         expect_kept(subject, case, "cpu", "bfloat16")
         # Integers above 256 are rounded in bfloat16.
-        trials = [long_inputs(case, fade) for fade in (0.0, 0.5)]
+        trials = [*(long_inputs(case, fade) for fade in (0.0, 0.5)), wide_inputs(case)]
         requests = [asks_for("mended_device", args) for args in trials]
         for args, request in zip(trials, requests, strict=True):
             judge = functools.partial(judge_long, args)
