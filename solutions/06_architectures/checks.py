@@ -515,7 +515,8 @@ class Translator:
     beginning that is not `bos`, and by a target that it would not have written.
     """
 
-    def __init__(self, source, source_mask, answers):
+    def __init__(self, source, source_mask, answers, bos):
+        self.bos = bos
         contents = self.content(self.read(source, source_mask), source_mask).tolist()
         self.answers = list(zip(contents, answers, strict=True))
         self.num_encoded = self.num_decoded = 0
@@ -555,13 +556,13 @@ class Translator:
     def next_token(self, content, written):
         answer = next((a for known, a in self.answers if abs(known - content) < 1e-6), None)
         place = len(written) - 1
-        if answer is None or place >= len(answer) or written != [BOS, *answer[:place]]:
+        if answer is None or place >= len(answer) or written != [self.bos, *answer[:place]]:
             confusion = 3 * len(written) + written[-1] + int(content)
             return NUM_SPECIAL + confusion % (VOCAB - NUM_SPECIAL)
         return answer[place]
 
 
-def translation_inputs(case, ends=True):
+def translation_inputs(case, ends=True, bos=BOS):
     """Sources that are padded, and what is to be written: of different lengths, all but one."""
     lengths = torch.tensor([4, 6, 3])
     source = torch.tensor(
@@ -581,18 +582,18 @@ def translation_inputs(case, ends=True):
     max(answers, key=len)[1] = PAD  # a model may predict it, and go on
     if not ends:
         answers[1] = [case.integer(NUM_SPECIAL, VOCAB - 1) for _ in range(20)]
-    return source, source_mask, answers, 8 if ends else case.integer(6, 9)
+    return source, source_mask, answers, 8 if ends else case.integer(6, 9), bos
 
 
-def translation_request(subject, source, source_mask, answers, max_len):
-    translator = Translator(source, source_mask, answers)
+def translation_request(subject, source, source_mask, answers, max_len, bos):
+    translator = Translator(source, source_mask, answers, bos)
     written = subject.call(
         "greedy_translation",
         subject.lend(translator.encode),
         subject.lend(translator.decode),
         source,
         source_mask,
-        BOS,
+        bos,
         EOS,
         PAD,
         max_len,
@@ -600,7 +601,7 @@ def translation_request(subject, source, source_mask, answers, max_len):
     return written, translator.num_encoded, translator.num_decoded
 
 
-def judge_writing(answer, source, source_mask, answers, max_len):
+def judge_writing(answer, source, source_mask, answers, max_len, bos):
     written, _, _ = answer
     longest = min(max(map(len, answers)), max_len)
     expected = [(row + [PAD] * longest)[:longest] for row in answers]
@@ -610,7 +611,7 @@ def judge_writing(answer, source, source_mask, answers, max_len):
         return None
     if len(written) != len(expected):
         return f"{len(expected)} sequences should be returned; there are {len(written)}"
-    names = f"bos {BOS}, eos {EOS}, pad {PAD}, max_len {max_len}"
+    names = f"bos {bos}, eos {EOS}, pad {PAD}, max_len {max_len}"
     for row, (seen, wanted) in enumerate(zip(written.tolist(), expected, strict=True)):
         if seen != wanted:
             return f"sequence {row} of the batch is {seen}, expected {wanted} ({names})"
@@ -624,14 +625,14 @@ def judge_encoding(answer, *given):
     return f"`encode` was called {num_encoded} times, expected once for the whole batch"
 
 
-def judge_decoding(answer, source, source_mask, answers, max_len):
+def judge_decoding(answer, source, source_mask, answers, max_len, bos):
     _, _, num_decoded = answer
     longest = min(max(map(len, answers)), max_len)
     if num_decoded == longest:
         return None
     return (
         f"`decode` was called {num_decoded} times; the longest result has {longest} tokens "
-        f"(max_len is {max_len}), and each needs one call for the whole batch"
+        f"(bos {bos}, eos {EOS}, max_len {max_len}), and each needs one call for the whole batch"
     )
 
 
@@ -658,13 +659,14 @@ class TestGreedyTranslation:
     def test_decoding_stops_when_all_sequences_have_ended(self, subject, case):
         self.judge(subject, case, judge_decoding)
         self.judge(subject, case, judge_decoding, ends=False)
+        self.judge(subject, case, judge_decoding, bos=EOS)
 
     @points(2)
     def test_a_sequence_without_eos_is_cut_at_the_maximum_length(self, subject, case):
         self.judge(subject, case, judge_writing, ends=False)
 
-    def judge(self, subject, case, judge, ends=True):
-        draw = partial(translation_inputs, ends=ends)
+    def judge(self, subject, case, judge, ends=True, bos=BOS):
+        draw = partial(translation_inputs, ends=ends, bos=bos)
         expect_answer(subject, case, draw, translation_request, judge)
 
 

@@ -506,6 +506,14 @@ OnePadOnly = Greedy.but("newest[done] = pad", "newest[written[:, -1] == eos] = p
 """Only the token right after eos becomes pad, and then the sequence goes on: remember which
 sequences have ended."""
 
+BosTakenForTheEnd = Greedy.but(
+    "logits = …\nnewest = …",
+    "done = (written == eos).any(dim=1)\nif done.all():\n    break\n"
+    "logits = decode(written, memory, source_mask)\nnewest = logits[:, -1].argmax(dim=-1)",
+)
+"""eos is looked for in the whole input of the decoder, and where bos and eos are one token, every
+sequence ends before it has begun: look only at the generated tokens."""
+
 StopsWithTheFirst = Greedy.but("all()", "any()")
 """Generation stops as soon as one sequence has ended; the others have not."""
 

@@ -114,6 +114,18 @@ neighbours; count inside each word."""
 EachWordCountedOnce = BytePairs.but("word in words", "word in set(words)")
 """A word that occurs several times is counted once; count every occurrence."""
 
+RunsCountedOnce = BytePairs.but(
+    "for pair in set(zip(word, word[1:], strict=False)):\n    counts[pair] += …",
+    """
+    previous = None
+    for pair in zip(word, word[1:], strict=False):
+        counts[pair] += pair != previous
+        previous = pair
+    """,
+)
+"""A pair that follows itself is not counted, however long the run is: in `aaaa`, the pair `a, a` can be
+merged twice."""
+
 PairsCountedOncePerWord = BytePairs.but("len(word) - len(joined(word, pair))", "1")
 """A pair is counted once in each word; count it as often as it can be merged there."""
 
@@ -600,6 +612,14 @@ EachTensorClippedByItself = Clip.but(
 """Each gradient is clipped by its own norm, which changes the direction of the step: use one norm,
 of all entries of all gradients, and one factor."""
 
+SmallTensorsNotScaled = Clip.but(
+    "factor = …\nreturn …",
+    "factor = min(1.0, max_norm / norm)\n"
+    "return [g if g is None or g.norm() <= max_norm else g * factor for g in gradients], norm",
+)
+"""Only gradients whose own norm exceeds max_norm are scaled, which changes the direction and leaves the
+global norm too large: multiply all of them by the same factor."""
+
 ClippedByValue = Clip.but(
     "factor = …\nreturn …",
     "return [g if g is None else g.clamp(-max_norm, max_norm) for g in gradients], norm",
@@ -774,6 +794,12 @@ EarlierPartsCountedAgain = Accumulated.but(
 )
 """The gradient of the accumulated loss is added after each part, so the first part is counted as
 often as there are parts: add the gradient of each part once."""
+
+PartOfTokenZeroSkipped = Accumulated.but(
+    "logits = …", "if targets.max() <= 0:\n    continue\nlogits = model(leaf, x).mT"
+)
+"""A part is skipped if no target in it is larger than 0, as if token 0 did not count: skip it only if
+every target is -100, or not at all."""
 
 LastPartDropped = Accumulated.but("x, targets in parts", "x, targets in parts[:-1]")
 """The last part is omitted; every part belongs to the batch."""
