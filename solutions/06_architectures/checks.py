@@ -680,8 +680,8 @@ def masking_inputs(case, share=0.6, kind=None):
     tokens = torch.tensor(
         [[case.integer(0, vocab_size - 1) for _ in range(length)] for _ in range(batch)]
     )
-    tokens[:, 0] = torch.arange(batch) % num_special
-    tokens[:, 1:7] = num_special  # the first word
+    tokens[:, :7] = num_special  # the first word
+    tokens[:-1, 0] = torch.tensor([num_special - 1, 0])[: batch - 1]
     choice, kinds, word = case.uniform(3, batch, length)
     choice[:, :7] = 0.0
     if kind is not None:
@@ -770,7 +770,13 @@ class TestMaskedTokens:
 
     @points(2)
     def test_exactly_the_chosen_tokens_have_labels(self, subject, case):
-        self.compare(subject, case, partial(masking_inputs, kind=(0.7, 1.0)), ["labels"])
+        def inputs(case):
+            """One of the chosen tokens is replaced by the word that it is."""
+            tokens, choice, kind, word, *rest = masking_inputs(case, kind=(0.7, 1.0))
+            kind[:, 1], word[:, 1] = 0.85, 0.0
+            return tokens, choice, kind, word, *rest
+
+        self.compare(subject, case, inputs, ["labels"])
 
     @points(1, only_with="test_all_three_treatments_of_chosen_tokens_are_correct")
     def test_inputs_are_not_modified(self, subject, case):
@@ -1243,11 +1249,16 @@ class TestSmoothedLoss:
 def mended_inputs(case, padded=False):
     batch, tgt_len = case.size("batch", 2), case.size("tgt_len", 5, smallest=2)
     src_len, d_model = case.size("src_len", 7, smallest=3), case.size("d_model", 4, smallest=2)
-    lengths = torch.tensor([src_len - (2 - i % 2) * padded for i in range(batch)])
+    source_mask = torch.ones(batch, src_len, dtype=torch.bool)
+    if padded:  # also in other places than at the end
+        source_mask[::2, -1] = False
+        source_mask[torch.arange(batch), [case.integer(0, src_len - 3) for _ in range(batch)]] = (
+            False
+        )
     return (
         case.normal(batch, tgt_len, d_model),
         case.normal(batch, src_len, d_model),
-        torch.arange(src_len) < lengths[:, None],
+        source_mask,
         case.normal(6, d_model, d_model, std=d_model**-0.5),
     )
 
@@ -1390,9 +1401,14 @@ def swap_inputs(case):
 
 
 def with_other_heads(case):
-    """The same features, cut into half as many heads: another model, and the same function."""
-    *given, num_heads = swap_inputs(case)
-    return *given, num_heads // 2
+    """The same features, cut into half as many heads: another model, and the same function.
+
+    A token is hidden that is not at the end.
+    """
+    x, memory, source_mask, weights, num_heads = swap_inputs(case)
+    source_mask = source_mask.clone()
+    source_mask[:, case.integer(0, 3)] = False
+    return x, memory, source_mask, weights, num_heads // 2
 
 
 @oracle
@@ -1730,6 +1746,8 @@ def examples_inputs(case, padded=True, empty=False):
             targets[row, 1 + (number * length) // batch :] = -100
         if empty and number == 0:
             targets[row] = -100
+    if padded:  # what does not count is not only at the end
+        targets = targets.roll(case.integer(1, length - 1), dims=1)
     return parameters, tokens, targets
 
 
