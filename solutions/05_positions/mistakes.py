@@ -560,6 +560,12 @@ OneFormulaForAnyNumberOfHeads = Alibi.but(
 """The formula for powers of two is used for any number of heads; for other numbers, take the slopes
 for the power of two below and add every other slope for the power of two above."""
 
+PowerStrictlyBelow = Alibi.but(
+    "below = …", "below = 1\nwhile 2 * below < num_heads:\n    below *= 2"
+)
+"""The power of two is smaller than the number of heads even where that is a power of two itself, so
+the heads get one another's slopes: take the largest power of two that is not above it."""
+
 SlopesCutFromThePowerAbove = Alibi.but(
     "below = …\nreturn …",
     "above = 2 ** math.ceil(math.log2(num_heads))\n"

@@ -223,7 +223,7 @@ class CrossAttention(nn.Module):
 # %% [markdown]
 # {{exercise greedy_translation}}
 #
-# After training, the target is unknown, and the model has to generate it. It encodes the source **once**. Then, at each step, its input is `bos` followed by the tokens generated so far, and the most likely next token is appended. This is greedy decoding. A sequence ends with its first `eos`.
+# After training, the target is unknown, and the model has to generate it. It encodes the source **once**. Then, at each step, its input is `bos` followed by the tokens generated so far, and the most likely next token is appended. This is greedy decoding. A sequence ends with the first `eos` that is generated; `bos` and `eos` may be the same token, as in BART.
 #
 # In a batch, sequences end at different times. A finished sequence gets `pad` from then on, whatever the model predicts for it, until all sequences are finished. Generation stops after `max_len` tokens even if the model has not generated `eos`.
 #

@@ -341,8 +341,8 @@ SourceMaskInverted = Cross.but(
 it is False."""
 
 SourceMaskOnTheQueries = Cross.but("hidden = …", "hidden = ~source_mask[:, None, :, None]")
-"""The source mask lies along the queries, which are target tokens; the scores are (batch, num_heads,
-tgt_len, src_len), and the mask hides sources: along the last axis."""
+"""The source mask lies along the queries, which are target tokens; the scores are (batch,
+num_heads, tgt_len, src_len), and the mask hides sources: along the last axis."""
 
 ZeroInsteadOfMinusInfinity = Cross.but(
     "hidden = …\nscores = …", "scores = scores * source_mask[:, None, None, :]"
@@ -506,6 +506,14 @@ OnePadOnly = Greedy.but("newest[done] = pad", "newest[written[:, -1] == eos] = p
 """Only the token right after eos becomes pad, and then the sequence goes on: remember which
 sequences have ended."""
 
+BosTakenForTheEnd = Greedy.but(
+    "logits = …\nnewest = …",
+    "done = (written == eos).any(dim=1)\nif done.all():\n    break\n"
+    "logits = decode(written, memory, source_mask)\nnewest = logits[:, -1].argmax(dim=-1)",
+)
+"""eos is looked for in the whole input of the decoder, and where bos and eos are one token, every
+sequence ends before it has begun: look only at the generated tokens."""
+
 StopsWithTheFirst = Greedy.but("all()", "any()")
 """Generation stops as soon as one sequence has ended; the others have not."""
 
@@ -613,6 +621,12 @@ ones, with -100 elsewhere."""
 SpecialTokensChosen = MaskedTokens.but("chosen = …", "chosen = choice < share")
 """Special tokens are chosen like words; tokens below num_special never are."""
 
+FirstPositionNeverChosen = MaskedTokens.but(
+    "(tokens >= num_special)", "(tokens >= num_special) & (torch.arange(tokens.shape[1]) > 0)"
+)
+"""The first position is never chosen, as if a special token always stood there: look at the
+tokens."""
+
 FirstWordNeverChosen = MaskedTokens.but("tokens >= num_special", "tokens > num_special")
 """Token num_special is treated as special; it is the first word."""
 
@@ -670,6 +684,12 @@ NeverKept = MaskedTokens.but("(kind >= 0.8) & (kind < 0.9)", "(kind >= 0.8)")
 
 NeverReplaced = MaskedTokens.but("swapped = …\ninputs[swapped] = …", "")
 """No chosen token becomes a random word: it should if `kind` is from 0.8 to below 0.9."""
+
+WordsReplacedByThemselvesNotLabelled = MaskedTokens.but(
+    "~chosen, -100", "~chosen | ((inputs == tokens) & (kind < 0.9)), -100"
+)
+"""A chosen token gets no label if the random word happens to be the same: whether it is chosen
+decides about the label, not whether it changes."""
 
 EverythingMasked = MaskedTokens.but("chosen & (kind < 0.8)", "kind < 0.8")
 """Tokens that were not chosen are masked as well."""
@@ -1029,6 +1049,16 @@ whole target: exchange the two."""
 PaddingStillVisible = Mended.but("cross_v, real", "cross_v, everything")
 """The source's padding is still visible: cross-attention needs the source mask."""
 
+PaddingAtTheEndAssumed = Mended.but(
+    "real = …",
+    "real = (torch.arange(memory.shape[1]) < source_mask.sum(dim=1, keepdim=True))[:, None, :]",
+)
+"""Only the number of real tokens is read from the mask, as if all padding came at the end: use the
+mask itself."""
+
+MaskOfTheFirstSource = Mended.but("real = …", "real = source_mask[:1, None, :]")
+"""The mask of the first source is used for all; each source has its own."""
+
 PaddingSetToZero = Mended.but(
     "return x …",
     "memory = memory * real.mT\n"
@@ -1099,16 +1129,16 @@ UnbiasedVariance = Swapped.but(
     "mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True)\n"
     'read = (x - mean) / (variance + 1e-5).sqrt() * weights["gain"] + weights["bias"]',
 )
-"""The norm divides by the unbiased deviation, torch's default; layer normalisation divides the sum of
-squares by d_model, not by d_model - 1 (unbiased=False)."""
+"""The norm divides by the unbiased deviation, torch's default; layer normalisation divides the sum
+of squares by d_model, not by d_model - 1 (unbiased=False)."""
 
 UnbiasedDeviation = Swapped.but(
     "read = …",
     "mean, deviation = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)\n"
     'read = (x - mean) / (deviation + 1e-5) * weights["gain"] + weights["bias"]',
 )
-"""The norm divides by torch's default deviation, with d_model - 1 in it; layer normalisation divides
-the sum of squares by d_model, and adds its epsilon under the root."""
+"""The norm divides by torch's default deviation, with d_model - 1 in it; layer normalisation
+divides the sum of squares by d_model, and adds its epsilon under the root."""
 
 NormAfterTheSum = Swapped.but(
     "read = …\nquery = …", 'query = split(x @ weights["query.weight"].T + weights["query.bias"])'
@@ -1168,6 +1198,13 @@ CausalMaskOnTheSource = Swapped.but(
 
 ValueBiasForgotten = Swapped.but('T + weights["value.bias"]', "T")
 """The bias of the values is not added: the loss does not show it, but the logits do."""
+
+PaddingAtTheEndAssumed = Swapped.but(
+    "~source_mask[:, None, None, :]",
+    "(torch.arange(memory.shape[1]) >= source_mask.sum(dim=1)[:, None])[:, None, None, :]",
+)
+"""Only the number of real tokens is read from the mask, as if all padding came at the end: use the
+mask itself."""
 
 QueryBiasForgotten = Swapped.but('T + weights["query.bias"]', "T")
 """The bias of the queries is not added: the loss does not show it, but the logits do."""
@@ -1349,6 +1386,12 @@ DividedByTheTargetsOfTheBatch = Examples.but(
 ).but("counts.sum().clamp(min=1)", "number")
 """Each example's loss is divided by the number of targets in the whole batch, so long examples get
 larger gradients: divide by the number of its own targets."""
+
+FirstTargetsCounted = Examples.but(
+    "counts = …", "counts = torch.arange(len(targets)) < (targets != -100).sum()"
+)
+"""As many targets as count are taken from the start, as if all -100 came at the end: use the ones
+that are not -100."""
 
 DividedByTheBatchSize = Examples.but("clamp(min=1)", "clamp(min=1) / len(all_targets)").but(
     "each = …",

@@ -232,10 +232,10 @@ class ListsOfTokens(Variant, exercise="greedy_translation"):
     def greedy_translation(encode, decode, source, source_mask, bos, eos, pad, max_len):
         memory = encode(source, source_mask)
         rows = [[bos] for _ in source]
-        while len(rows[0]) <= max_len and not all(eos in row for row in rows):
+        while len(rows[0]) <= max_len and not all(eos in row[1:] for row in rows):
             logits = decode(torch.tensor(rows), memory, source_mask)
             for row, scores in zip(rows, logits[:, -1].tolist(), strict=True):
-                row.append(pad if eos in row else scores.index(max(scores)))
+                row.append(pad if eos in row[1:] else scores.index(max(scores)))
         return torch.tensor([row[1:] for row in rows])
 
 

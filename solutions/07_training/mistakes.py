@@ -80,8 +80,8 @@ MergedAsText = BytePairs.but(
     '    text = text.replace(first + b" " + second, first + second)\n'
     'return text.split(b" ")',
 )
-"""`apply_merges` replaces text, so “b g” is also found in “ab g”: a pair is two whole pieces, not the end
-of one and the beginning of the next."""
+"""`apply_merges` replaces text, so “b g” is also found in “ab g”: a pair is two whole pieces, not
+the end of one and the beginning of the next."""
 
 TiesByJoinedBytes = BytePairs.but("-counts[pair], pair)", "-counts[pair], pair[0] + pair[1])")
 """Ties are decided by the joined bytes, first + second; compare the pairs as tuples, by their first
@@ -113,6 +113,18 @@ neighbours; count inside each word."""
 
 EachWordCountedOnce = BytePairs.but("word in words", "word in set(words)")
 """A word that occurs several times is counted once; count every occurrence."""
+
+RunsCountedOnce = BytePairs.but(
+    "for pair in set(zip(word, word[1:], strict=False)):\n    counts[pair] += …",
+    """
+    previous = None
+    for pair in zip(word, word[1:], strict=False):
+        counts[pair] += pair != previous
+        previous = pair
+    """,
+)
+"""A pair that follows itself is not counted, however long the run is: in `aaaa`, the pair `a, a`
+can be merged twice."""
 
 PairsCountedOncePerWord = BytePairs.but("len(word) - len(joined(word, pair))", "1")
 """A pair is counted once in each word; count it as often as it can be merged there."""
@@ -179,8 +191,8 @@ LongestPieceFirst = BytePairs.but(
         word = word[length:]
     """,
 )
-"""`apply_merges` takes the longest known piece from the front of the word; apply the merges in the order
-in which they were learned."""
+"""`apply_merges` takes the longest known piece from the front of the word; apply the merges in the
+order in which they were learned."""
 
 LeftmostPairFirst = BytePairs.but(
     "pieces = bytes_of(word)\nfor pair in merges:\n    pieces = joined(pieces, tuple(pair))",
@@ -195,8 +207,8 @@ LeftmostPairFirst = BytePairs.but(
             place += 1
     """,
 )
-"""`apply_merges` merges the leftmost known pair; apply the merge that was learned first, wherever its
-pair is."""
+"""`apply_merges` merges the leftmost known pair; apply the merge that was learned first, wherever
+its pair is."""
 
 MostFrequentPairFirst = BytePairs.but(
     "pieces = bytes_of(word)…\nreturn pieces",
@@ -222,7 +234,8 @@ SpacesAfterWords = BytePairs.but("re.findall(…)", r"""re.findall(r"\w+ ?|[^\w\
 ManySpacesInAWord = BytePairs.but(
     "re.findall(…)", r"""re.findall(r"\s*\w+|\s*[^\w\s]+|\s", text)"""
 )
-"""A word takes all spaces before it; it should take one at most, and every other space is a word."""
+"""A word takes all spaces before it; it should take one at most, and every other space is a
+word."""
 
 PunctuationInWords = BytePairs.but("re.findall(…)", r"""re.findall(r" ?\S+|\s", text)""")
 """Punctuation stays in the same word as the letters beside it; letters, digits and underscores are
@@ -241,8 +254,8 @@ SpecialTokensNotEscaped = BytePairs.but("re.escape(token)", "token")
 """Special tokens are used as patterns, in which “|” means “or”: put each through `re.escape`."""
 
 SplitAtAnEmptyPattern = BytePairs.but(" if listed else [text]", "")
-"""Without special tokens the pattern is empty, and `re.split` cuts at every character, so nothing is
-merged: split only if there are special tokens."""
+"""Without special tokens the pattern is empty, and `re.split` cuts at every character, so nothing
+is merged: split only if there are special tokens."""
 
 SpecialTokensBeforeMerges = (
     BytePairs.but("len(tokens) + special_tokens.index(part)", "256 + special_tokens.index(part)")
@@ -456,6 +469,19 @@ DecayWithTheWrongSign = AdamW.but("1 - lr * weight_decay", "1 + lr * weight_deca
 """The decay makes the parameter larger: subtract lr * weight_decay * parameter, which pulls it
 towards 0."""
 
+ZeroGradientTakenForNoUpdate = AdamW.but(
+    "return parameter - lr * (mean / (1 - beta1**step)) / size, mean",
+    "moved = parameter - lr * (mean / (1 - beta1**step)) / size\n"
+    "return torch.where(gradient == 0, parameter, moved), mean",
+)
+"""Entries whose gradient is 0 are not moved; the mean of the earlier gradients still moves them."""
+
+VectorsNotDecayed = AdamW.but(
+    "(1 - lr * weight_decay)", "(1 - lr * weight_decay * (parameter.dim() > 1))"
+)
+"""Only matrices decay; which parameters do is the caller's choice, so apply the decay to any
+shape."""
+
 StepUphill = AdamW.but("parameter - lr * (mean", "parameter + lr * (mean")
 """The step along the gradient is added, so the loss rises: subtract it."""
 
@@ -600,6 +626,14 @@ EachTensorClippedByItself = Clip.but(
 """Each gradient is clipped by its own norm, which changes the direction of the step: use one norm,
 of all entries of all gradients, and one factor."""
 
+SmallTensorsNotScaled = Clip.but(
+    "factor = …\nreturn …",
+    "factor = min(1.0, max_norm / norm)\n"
+    "return [g if g is None or g.norm() <= max_norm else g * factor for g in gradients], norm",
+)
+"""Only gradients whose own norm exceeds max_norm are scaled, which changes the direction and leaves
+the global norm too large: multiply all of them by the same factor."""
+
 ClippedByValue = Clip.but(
     "factor = …\nreturn …",
     "return [g if g is None else g.clamp(-max_norm, max_norm) for g in gradients], norm",
@@ -669,7 +703,8 @@ FrozenParametersDroppedBelowTheMaximum = Clip.but(
     "factor = …",
     "if norm <= max_norm:\n    return [g for g in gradients if g is not None], norm\nfactor = max_norm / norm",
 )
-"""If nothing needs clipping, frozen parameters are omitted from the list: keep None in its place."""
+"""If nothing needs clipping, frozen parameters are omitted from the list: keep None in its
+place."""
 
 CrashesOnNone = Clip.but(" for g in gradients if g is not None", " for g in gradients").but(
     "g if g is None else g * factor", "g * factor"
@@ -736,8 +771,8 @@ MeansWeightedBySequences = Accumulated.but(
     "part = …",
     "part = F.cross_entropy(logits, targets, ignore_index=-100) * len(targets) / count",
 )
-"""The means of the parts are weighted by their numbers of sequences; weight them by their numbers of
-targets that count, or add sums and divide once."""
+"""The means of the parts are weighted by their numbers of sequences; weight them by their numbers
+of targets that count, or add sums and divide once."""
 
 TokenZeroNotCounted = Accumulated.but("targets != -100", "targets > 0")
 """Targets of token 0 are in the sum but not in the number by which it is divided: count what is not
@@ -774,6 +809,12 @@ EarlierPartsCountedAgain = Accumulated.but(
 )
 """The gradient of the accumulated loss is added after each part, so the first part is counted as
 often as there are parts: add the gradient of each part once."""
+
+PartOfTokenZeroSkipped = Accumulated.but(
+    "logits = …", "if targets.max() <= 0:\n    continue\nlogits = model(leaf, x).mT"
+)
+"""A part is skipped if no target in it is larger than 0, as if token 0 did not count: skip it only
+if every target is -100, or not at all."""
 
 LastPartDropped = Accumulated.but("x, targets in parts", "x, targets in parts[:-1]")
 """The last part is omitted; every part belongs to the batch."""
