@@ -940,8 +940,9 @@ OnlyBestTokensCompared = CheckCache.but(
 """The test compares the most likely tokens, which most bugs do not change; compare all logits."""
 
 ToleranceTooLarge = CheckCache.but("atol=1e-4", "atol=1e-2", times=2)
-"""The tolerance of the test is so large that bugs with a small effect pass; differences above 1e-3
-are not rounding."""
+"""Bugs with a small effect pass: the tolerance, absolute or relative (`rtol`), is too large, or a sum
+or mean is compared, in which differences cancel. A difference above 1e-3 in any logit is not
+rounding: compare each of them, with `rtol=0`."""
 
 NoToleranceForRounding = CheckCache.but(
     "allclose(logits, at_once[start : start + size].to(logits), atol=1e-4)",
