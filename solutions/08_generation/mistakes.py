@@ -572,6 +572,15 @@ OneCandidatePerBeam = Beams.but(
 """Each prefix is extended by its own best tokens, so poor prefixes stay alive; keep the best of all
 candidates together."""
 
+AFewCandidatesPerBeam = Beams.but(
+    "longer += [(total + gain, [*tokens, token]) for token, gain in enumerate(row)]",
+    "own = sorted(((gain, token) for token, gain in enumerate(row)), reverse=True)\n"
+    "own = own[: max(2, num_beams // 2)] if tokens else own\n"
+    "longer += [(total + gain, [*tokens, token]) for gain, token in own]",
+)
+"""Each prefix gives at most some of its candidates; all places of a step may go to candidates of one
+prefix: extend every prefix by every token."""
+
 FinishedSequencesExtended = Beams.but("done += …\nbeams = …", "beams = longer")
 """A finished sequence is extended by more tokens; set it aside with its sum."""
 
@@ -831,6 +840,16 @@ BoundaryGivenToTheTokenBefore = Speculative.but("(u >= edges)", "(u > edges)", t
 """If u is on a boundary, the token below it is drawn, for u = 0 even one with probability 0; draw
 the first token at which the cumulative probability exceeds u."""
 
+LaterAcceptancesCounted = Speculative.but(
+    "written = []",
+    "places = torch.arange(len(drafted))\n"
+    "ratios = target[places, drafted] / draft[places, drafted]\n"
+    "number = int((accept < ratios).sum())\n"
+    "written = []",
+).but("accept[i] < target[i, token] / draft[i, token]", "i < number")
+"""All tokens whose number is below target / draft are counted, even those after a rejected one; only
+the tokens before the first rejected one are accepted."""
+
 ContinuesAfterARejection = Speculative.but(
     "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
     "edges = torch.cumsum(more / more.sum(), dim=0)\nwritten.append(int((u >= edges).sum()))",
@@ -921,8 +940,9 @@ OnlyBestTokensCompared = CheckCache.but(
 """The test compares the most likely tokens, which most bugs do not change; compare all logits."""
 
 ToleranceTooLarge = CheckCache.but("atol=1e-4", "atol=1e-2", times=2)
-"""The tolerance of the test is so large that bugs with a small effect pass; differences above 1e-3
-are not rounding."""
+"""Bugs with a small effect pass: the tolerance, absolute or relative (`rtol`), is too large, or a sum
+or mean is compared, in which differences cancel. A difference above 1e-3 in any logit is not
+rounding: compare each of them, with `rtol=0`."""
 
 NoToleranceForRounding = CheckCache.but(
     "allclose(logits, at_once[start : start + size].to(logits), atol=1e-4)",
@@ -970,6 +990,12 @@ PositionsHardCoded = Mended.but(
 )
 """The positions are still hard-coded for a prompt of six tokens; compute them from the number of
 tokens."""
+
+OneRowOfPositions = Mended.but(
+    "torch.arange(tokens.shape[1]).repeat(len(tokens), 1)", "torch.arange(tokens.shape[1])[None]"
+)
+"""The positions have the shape (1, new), or have no batch axis at all; `read` takes one for each
+token of each prompt, (batch, new)."""
 
 SixPositionsExpanded = Mended.but(
     "positions = seen + torch.arange(tokens.shape[1]).repeat(len(tokens), 1)",

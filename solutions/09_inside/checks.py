@@ -171,6 +171,8 @@ def wired_elsewhere(weights, vocab_size, max_len):
         used = [f"`{other}`" for other, some in rows if some.any()]
         if used != [f"`{part}`"]:
             found[name] = f"{name} {verb} {' and '.join(used) or 'nothing'}, not `{part}`"
+        elif part != "position" and (number := int(weight.any(dim=1).sum())) < vocab_size - 1:
+            found[name] = f"{name} {verb} only {number} of the {vocab_size} features of `{part}`"
     return found
 
 
@@ -362,10 +364,18 @@ def loss_oracle(logits, ablated, targets):
     for row in range(targets.shape[0]):
         for place, token in enumerate(targets[row].tolist()):
             with_it, without_it = (
-                scores[row, place].softmax(-1)[token] for scores in (logits, ablated)
+                scores[row, place].log_softmax(-1)[token] for scores in (logits, ablated)
             )
-            bits = bits + torch.log2(with_it) - torch.log2(without_it)
+            bits = bits + (with_it - without_it) / math.log(2)
     return bits / targets.numel()
+
+
+def improbable_inputs(case):
+    """At one place, without the part, the probability of the right token is 0 in float64."""
+    logits, ablated, targets = loss_inputs(case)
+    row, place = (case.integer(0, size - 1) for size in targets.shape)
+    ablated[row, place, targets[row, place]] -= 900
+    return logits, ablated, targets
 
 
 def both_ways(case):
@@ -418,6 +428,7 @@ class TestLookInside:
     @points(2)
     def test_the_ablation_cost_is_measured_in_bits_per_token(self, subject, case):
         expect_agrees(subject, case, "bits_lost", loss_inputs, loss_oracle, {"loss": ""})
+        expect_agrees(subject, case, "bits_lost", improbable_inputs, loss_oracle, {"loss": ""})
         requests = [both_ways(case.fresh(i)) for i in range(3)]
         expect_answer(subject, case, requests, judge_gain)
 
@@ -1221,16 +1232,20 @@ def interval_of(said, case):
     return ends
 
 
-def drawn_costs(case, at=None, one_is_in_the_way=False):
+def drawn_costs(case, at=None, one_is_in_the_way=False, alone=False):
     """Draw what a model needs without each head; some heads are better gone.
 
-    The head that is missed most is the first or the last of all, if `at` is 0 or -1.
+    The head that is missed most is the first or the last of all, if `at` is 0 or -1. If it is
+    `alone`, the other heads of its layer are better gone, and those of other layers are missed.
     """
     layers, heads = case.integer(2, 3), case.integer(4, 5)
     whole = 1.5 + float(case.uniform())
     costs = case.uniform(layers, heads, low=-0.25, high=0.3)
     worst = case.integer(0, layers * heads - 1) if at is None else at % (layers * heads)
     layer, head = divmod(worst, heads)
+    if alone:
+        costs = costs.abs()
+        costs[layer] -= 0.31
     costs[layer, head] = 0.3 + 0.2 * float(case.uniform())
     if one_is_in_the_way:  # the largest change by size
         costs[(layer + 1) % layers, (head + 1) % heads] = -0.9
@@ -1289,6 +1304,7 @@ class TestAblation:
         draws = [
             drawn_costs(case, one_is_in_the_way=True),
             *(drawn_costs(case.fresh(i), at) for i, at in enumerate((-1, 0, None))),
+            drawn_costs(case.fresh(4), alone=True),
         ]
         whole, costs = drawn_costs(case.fresh(3))
         draws.append((whole, costs - 0.7))  # the model is better off without any of them

@@ -170,6 +170,13 @@ PositionOutweighsTheMatch = Induction.but(
 """Layer 2 also prefers later positions, and over a long distance this outweighs the match; its
 scores should depend on the token alone."""
 
+HeadsAsWideAsTheContext = Induction.but(
+    "same = torch.eye(vocab_size, dtype", "same = torch.eye(vocab_size, max_len, dtype"
+)
+"""The heads that read tokens have a d_head of `max_len`, so if there are more tokens than positions,
+those from `max_len` on have no feature; d_head may be another number in each layer: take
+`vocab_size`."""
+
 CopiesTheMatchedToken = Induction.but('"value2": wiring("token"', '"value2": wiring("before"')
 """Layer 2 copies `before`, which equals the current token; copy `token`, which is what came
 next."""
@@ -358,6 +365,17 @@ LogarithmOfTheMeanProbability = Inside.but(
 of the logarithms, to which an improbable token contributes most."""
 
 
+LogarithmOfZero = Inside.but(
+    "losses = …",
+    "losses = [\n"
+    "    -x.softmax(dim=-1).gather(-1, targets[..., None]).log().mean()\n"
+    "    for x in (logits, ablated)\n"
+    "]",
+)
+"""The loss is the logarithm of a softmax, which rounds a very small probability to 0, so the loss is
+infinite; use log_softmax or F.cross_entropy on the logits."""
+
+
 class Model(Correct, exercise="language_model"):
     def step(config, weights, tokens, cache=None):
         heads, d_head = config["num_heads"], config["d_model"] // config["num_heads"]
@@ -544,6 +562,13 @@ BiasesByOneLayer = Model.but(
 weights contain one."""
 
 
+BiasesByTheFirstLayer = Model.but(
+    'if name + ".bias" in weights else x', 'if "blocks.0.attention.query.bias" in weights else x'
+)
+"""The first linear layer decides whether all of them add a bias; only some layers may have one: ask
+for each layer whether the weights contain one."""
+
+
 class Capstone(Correct, exercise="capstone"): ...
 
 
@@ -622,6 +647,15 @@ AllOtherHeads = Ablation.but(
     ")",
 )
 """All heads but one are ablated; ablate one, and keep all others."""
+
+OnlyTheCostliestLayer = Ablation.but(
+    "for layer in range(num_layers):",
+    "layers = range(num_layers)\n"
+    "by_layer = [bits_without([(i, h) for h in range(num_heads)]) for i in layers]\n"
+    "for layer in [by_layer.index(max(by_layer))]:",
+)
+"""Only the layer that costs most as a whole is searched; the head that costs most may be in another:
+ablate every head of every layer, one at a time."""
 
 HeadsStayAblated = Ablation.but("best = None", "best, gone, before = None, [], whole").but(
     "cost = bits_without([(layer, head)]) - whole",
