@@ -922,7 +922,9 @@ class TestExtrapolation:
             EXTRAPOLATION,
             compare=[label],
             why=why_broken if label == "breaks_at" else None,
-            also=(losses_inputs, late_inputs, unbroken_inputs) if label == "breaks_at" else (),
+            also=(losses_inputs, late_inputs, early_inputs, unbroken_inputs)
+            if label == "breaks_at"
+            else (),
         )
 
 

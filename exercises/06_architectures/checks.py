@@ -453,7 +453,8 @@ class Translator:
     beginning that is not `bos`, and by a target that it would not have written.
     """
 
-    def __init__(self, source, source_mask, answers):
+    def __init__(self, source, source_mask, answers, bos):
+        self.bos = bos
         contents = self.content(self.read(source, source_mask), source_mask).tolist()
         self.answers = list(zip(contents, answers, strict=True))
         self.num_encoded = self.num_decoded = 0
@@ -493,13 +494,13 @@ class Translator:
     def next_token(self, content, written):
         answer = next((a for known, a in self.answers if abs(known - content) < 1e-6), None)
         place = len(written) - 1
-        if answer is None or place >= len(answer) or written != [BOS, *answer[:place]]:
+        if answer is None or place >= len(answer) or written != [self.bos, *answer[:place]]:
             confusion = 3 * len(written) + written[-1] + int(content)
             return NUM_SPECIAL + confusion % (VOCAB - NUM_SPECIAL)
         return answer[place]
 
 
-def translation_inputs(case, ends=True):
+def translation_inputs(case, ends=True, bos=BOS):
     """Sources that are padded, and what is to be written: of different lengths, all but one."""
     lengths = torch.tensor([4, 6, 3])
     source = torch.tensor(
@@ -519,18 +520,18 @@ def translation_inputs(case, ends=True):
     max(answers, key=len)[1] = PAD  # a model may predict it, and go on
     if not ends:
         answers[1] = [case.integer(NUM_SPECIAL, VOCAB - 1) for _ in range(20)]
-    return source, source_mask, answers, 8 if ends else case.integer(6, 9)
+    return source, source_mask, answers, 8 if ends else case.integer(6, 9), bos
 
 
-def translation_request(subject, source, source_mask, answers, max_len):
-    translator = Translator(source, source_mask, answers)
+def translation_request(subject, source, source_mask, answers, max_len, bos):
+    translator = Translator(source, source_mask, answers, bos)
     written = subject.call(
         "greedy_translation",
         subject.lend(translator.encode),
         subject.lend(translator.decode),
         source,
         source_mask,
-        BOS,
+        bos,
         EOS,
         PAD,
         max_len,
@@ -538,7 +539,7 @@ def translation_request(subject, source, source_mask, answers, max_len):
     return written, translator.num_encoded, translator.num_decoded
 
 
-def judge_writing(answer, source, source_mask, answers, max_len):
+def judge_writing(answer, source, source_mask, answers, max_len, bos):
     written, _, _ = answer
     longest = min(max(map(len, answers)), max_len)
     expected = [(row + [PAD] * longest)[:longest] for row in answers]
@@ -548,7 +549,7 @@ def judge_writing(answer, source, source_mask, answers, max_len):
         return None
     if len(written) != len(expected):
         return f"{len(expected)} sequences should be returned; there are {len(written)}"
-    names = f"bos {BOS}, eos {EOS}, pad {PAD}, max_len {max_len}"
+    names = f"bos {bos}, eos {EOS}, pad {PAD}, max_len {max_len}"
     for row, (seen, wanted) in enumerate(zip(written.tolist(), expected, strict=True)):
         if seen != wanted:
             return f"sequence {row} of the batch is {seen}, expected {wanted} ({names})"
@@ -562,14 +563,14 @@ def judge_encoding(answer, *given):
     return f"`encode` was called {num_encoded} times, expected once for the whole batch"
 
 
-def judge_decoding(answer, source, source_mask, answers, max_len):
+def judge_decoding(answer, source, source_mask, answers, max_len, bos):
     _, _, num_decoded = answer
     longest = min(max(map(len, answers)), max_len)
     if num_decoded == longest:
         return None
     return (
         f"`decode` was called {num_decoded} times; the longest result has {longest} tokens "
-        f"(max_len is {max_len}), and each needs one call for the whole batch"
+        f"(bos {bos}, eos {EOS}, max_len {max_len}), and each needs one call for the whole batch"
     )
 
 
@@ -596,13 +597,14 @@ class TestGreedyTranslation:
     def test_decoding_stops_when_all_sequences_have_ended(self, subject, case):
         self.judge(subject, case, judge_decoding)
         self.judge(subject, case, judge_decoding, ends=False)
+        self.judge(subject, case, judge_decoding, bos=EOS)
 
     @points(2)
     def test_a_sequence_without_eos_is_cut_at_the_maximum_length(self, subject, case):
         self.judge(subject, case, judge_writing, ends=False)
 
-    def judge(self, subject, case, judge, ends=True):
-        draw = partial(translation_inputs, ends=ends)
+    def judge(self, subject, case, judge, ends=True, bos=BOS):
+        draw = partial(translation_inputs, ends=ends, bos=bos)
         expect_answer(subject, case, draw, translation_request, judge)
 
 
@@ -616,8 +618,8 @@ def masking_inputs(case, share=0.6, kind=None):
     tokens = torch.tensor(
         [[case.integer(0, vocab_size - 1) for _ in range(length)] for _ in range(batch)]
     )
-    tokens[:, 0] = torch.arange(batch) % num_special
-    tokens[:, 1:7] = num_special  # the first word
+    tokens[:, :7] = num_special  # the first word
+    tokens[:-1, 0] = torch.tensor([num_special - 1, 0])[: batch - 1]
     choice, kinds, word = case.uniform(3, batch, length)
     choice[:, :7] = 0.0
     if kind is not None:
@@ -693,7 +695,13 @@ class TestMaskedTokens:
 
     @points(2)
     def test_exactly_the_chosen_tokens_have_labels(self, subject, case):
-        self.compare(subject, case, partial(masking_inputs, kind=(0.7, 1.0)), ["labels"])
+        def inputs(case):
+            """One of the chosen tokens is replaced by the word that it is."""
+            tokens, choice, kind, word, *rest = masking_inputs(case, kind=(0.7, 1.0))
+            kind[:, 1], word[:, 1] = 0.85, 0.0
+            return tokens, choice, kind, word, *rest
+
+        self.compare(subject, case, inputs, ["labels"])
 
     @points(1, only_with="test_all_three_treatments_of_chosen_tokens_are_correct")
     def test_inputs_are_not_modified(self, subject, case):
@@ -984,11 +992,16 @@ class TestSmoothedLoss:
 def mended_inputs(case, padded=False):
     batch, tgt_len = case.size("batch", 2), case.size("tgt_len", 5, smallest=2)
     src_len, d_model = case.size("src_len", 7, smallest=3), case.size("d_model", 4, smallest=2)
-    lengths = torch.tensor([src_len - (2 - i % 2) * padded for i in range(batch)])
+    source_mask = torch.ones(batch, src_len, dtype=torch.bool)
+    if padded:  # also in other places than at the end
+        source_mask[::2, -1] = False
+        source_mask[torch.arange(batch), [case.integer(0, src_len - 3) for _ in range(batch)]] = (
+            False
+        )
     return (
         case.normal(batch, tgt_len, d_model),
         case.normal(batch, src_len, d_model),
-        torch.arange(src_len) < lengths[:, None],
+        source_mask,
         case.normal(6, d_model, d_model, std=d_model**-0.5),
     )
 
@@ -1117,9 +1130,14 @@ def swap_inputs(case):
 
 
 def with_other_heads(case):
-    """The same features, cut into half as many heads: another model, and the same function."""
-    *given, num_heads = swap_inputs(case)
-    return *given, num_heads // 2
+    """The same features, cut into half as many heads: another model, and the same function.
+
+    A token is hidden that is not at the end.
+    """
+    x, memory, source_mask, weights, num_heads = swap_inputs(case)
+    source_mask = source_mask.clone()
+    source_mask[:, case.integer(0, 3)] = False
+    return x, memory, source_mask, weights, num_heads // 2
 
 
 @handed_out
@@ -1431,6 +1449,8 @@ def examples_inputs(case, padded=True, empty=False):
             targets[row, 1 + (number * length) // batch :] = -100
         if empty and number == 0:
             targets[row] = -100
+    if padded:  # what does not count is not only at the end
+        targets = targets.roll(case.integer(1, length - 1), dims=1)
     return parameters, tokens, targets
 
 

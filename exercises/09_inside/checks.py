@@ -106,16 +106,18 @@ def draw_tokens(case, low, high, *shape):
 
 
 def said_twice(case):
-    vocab_size = case.integer(9, 30)
+    """More tokens than positions: neither width of a head fits both layers by chance."""
+    vocab_size = case.integer(22, 32)
     passages = [torch.randperm(vocab_size - 1, generator=case.generator)[:7] + 1 for _ in range(3)]
     rows = [torch.cat([torch.zeros(1, dtype=torch.long), p, p]) for p in passages]
-    return torch.stack(rows), vocab_size, case.integer(15, 30)
+    return torch.stack(rows), vocab_size, case.integer(15, 20)
 
 
 def at_random(case):
+    """Sequences that fill all positions, of which there are more than tokens."""
     vocab_size = case.integer(6, 13)
     tokens = draw_tokens(case, 1, vocab_size, 5, case.integer(17, 23))
-    return F.pad(tokens, (1, 0)), vocab_size, case.integer(26, 45)
+    return F.pad(tokens, (1, 0)), vocab_size, tokens.shape[1] + 1
 
 
 def long_text(case, most_tokens=7):
@@ -168,6 +170,8 @@ def wired_elsewhere(weights, vocab_size, max_len):
         used = [f"`{other}`" for other, some in rows if some.any()]
         if used != [f"`{part}`"]:
             found[name] = f"{name} {verb} {' and '.join(used) or 'nothing'}, not `{part}`"
+        elif part != "position" and (number := int(weight.any(dim=1).sum())) < vocab_size - 1:
+            found[name] = f"{name} {verb} only {number} of the {vocab_size} features of `{part}`"
     return found
 
 
@@ -342,6 +346,14 @@ def loss_oracle(logits, ablated, targets):
     ...
 
 
+def improbable_inputs(case):
+    """At one place, without the part, the probability of the right token is 0 in float64."""
+    logits, ablated, targets = loss_inputs(case)
+    row, place = (case.integer(0, size - 1) for size in targets.shape)
+    ablated[row, place, targets[row, place]] -= 900
+    return logits, ablated, targets
+
+
 def both_ways(case):
     """Ask what is lost without a part, and then the other way round, where it is a gain."""
     logits, ablated, targets = loss_inputs(case)
@@ -363,7 +375,7 @@ def judge_gain(answer):
     number="9.2",
     title="Induction score, logit lens and ablation",
     may_cut=("bits_lost", "logit_lens"),
-    asks="Write induction_score, logit_lens, without_head and bits_lost: where heads attend, "
+    asks="Write `induction_score`, `logit_lens`, `without_head` and `bits_lost`: where heads attend, "
     "what each depth predicts, and what the ablation of a head costs.",
     difficulty=3,
     importance=4,
@@ -392,6 +404,7 @@ class TestLookInside:
     @points(2)
     def test_the_ablation_cost_is_measured_in_bits_per_token(self, subject, case):
         expect_agrees(subject, case, "bits_lost", loss_inputs, loss_oracle, {"loss": ""})
+        expect_agrees(subject, case, "bits_lost", improbable_inputs, loss_oracle, {"loss": ""})
         requests = [both_ways(case.fresh(i)) for i in range(3)]
         expect_answer(subject, case, requests, judge_gain)
 
@@ -411,7 +424,7 @@ def drawn_config(case, positions, norm, activation, num_kv_heads=None):
         "vocab_size": case.integer(10, 13),
         "max_len": 17,
         "d_model": heads * d_head,
-        "num_layers": 2,
+        "num_layers": 3 if num_kv_heads else 2,
         "num_heads": heads,
         "num_kv_heads": num_kv_heads,
         "d_ff": case.integer(16, 21),
@@ -426,7 +439,10 @@ def drawn_config(case, positions, norm, activation, num_kv_heads=None):
 
 
 def drawn_weights(case, config, has_biases):
-    """Draw weights under the names of a checkpoint; gains and biases matter."""
+    """Draw weights under the names of a checkpoint; gains and biases matter.
+
+    If `has_biases` is "even" or "odd", some layers have one, and in the next block the others.
+    """
     d_model, d_ff = config["d_model"], config["d_ff"]
     d_head = d_model // config["num_heads"]
     d_kv = (config["num_kv_heads"] or config["num_heads"]) * d_head
@@ -439,9 +455,13 @@ def drawn_weights(case, config, has_biases):
         if config["norm"] == "layer":
             weights[f"{name}.bias"] = case.normal(d_model, std=0.5)
 
+    names = ("query", "key", "value", "output", "gate", "up", "down")
+
     def add_linear(name, d_in, d_out):
         weights[f"{name}.weight"] = case.normal(d_out, d_in, std=1.5 * d_in**-0.5)
-        if has_biases:
+        _, block, _, layer = name.split(".")
+        parity = ("even", "odd")[(names.index(layer) + int(block)) % 2]
+        if has_biases is True or has_biases == parity:
             weights[f"{name}.bias"] = case.normal(d_out, std=0.5)
 
     for i in range(config["num_layers"]):
@@ -584,8 +604,8 @@ class TestLanguageModel:
     @points(1)
     def test_grouped_query_attention_works(self, subject, case):
         # Here and below each norm comes with either activation, with biases and without: none of
-        # them can be told from another.
-        choices = {"norm": "rms", "activation": "gelu"}
+        # them can be told from another, nor the bias of one layer from that of another.
+        choices = {"norm": "rms", "activation": "gelu", "has_biases": "odd"}
         self.compare(subject, case, positions="rotary", num_kv_heads=2, **choices)
 
     @points(1, only_with="test_learned_positions_with_layer_norm_and_gelu_work")
@@ -595,7 +615,10 @@ class TestLanguageModel:
 
     @points(3)
     def test_steps_with_a_cache_give_the_logits_of_a_single_pass(self, subject, case):
-        kinds = (("rotary", "rms", "swiglu", 2), ("learned", "layer", "swiglu", None, False))
+        kinds = (
+            ("rotary", "rms", "swiglu", 2, "even"),
+            ("learned", "layer", "swiglu", None, False),
+        )
         draws = [model_inputs(case, *choices) for choices in kinds]
         for drawn in draws:
             for lengths in CUTS:
@@ -1138,16 +1161,20 @@ def interval_of(said, case):
     return ends
 
 
-def drawn_costs(case, at=None, one_is_in_the_way=False):
+def drawn_costs(case, at=None, one_is_in_the_way=False, alone=False):
     """Draw what a model needs without each head; some heads are better gone.
 
-    The head that is missed most is the first or the last of all, if `at` is 0 or -1.
+    The head that is missed most is the first or the last of all, if `at` is 0 or -1. If it is
+    `alone`, the other heads of its layer are better gone, and those of other layers are missed.
     """
     layers, heads = case.integer(2, 3), case.integer(4, 5)
     whole = 1.5 + float(case.uniform())
     costs = case.uniform(layers, heads, low=-0.25, high=0.3)
     worst = case.integer(0, layers * heads - 1) if at is None else at % (layers * heads)
     layer, head = divmod(worst, heads)
+    if alone:
+        costs = costs.abs()
+        costs[layer] -= 0.31
     costs[layer, head] = 0.3 + 0.2 * float(case.uniform())
     if one_is_in_the_way:  # the largest change by size
         costs[(layer + 1) % layers, (head + 1) % heads] = -0.9
@@ -1206,6 +1233,7 @@ class TestAblation:
         draws = [
             drawn_costs(case, one_is_in_the_way=True),
             *(drawn_costs(case.fresh(i), at) for i, at in enumerate((-1, 0, None))),
+            drawn_costs(case.fresh(4), alone=True),
         ]
         whole, costs = drawn_costs(case.fresh(3))
         draws.append((whole, costs - 0.7))  # the model is better off without any of them
