@@ -153,12 +153,15 @@ class Report:
                 break
             lines.extend(wrapped)
         if len(lines) > MAX_MESSAGE_LINES:
-            # A case comes last, and what is expected at its end.
-            case = next((n for n, line in enumerate(lines) if line.startswith(_CASE)), len(lines))
-            end = lines[-2:] if lines[-1].startswith("  ") else []
-            end = lines[case:] if 0 < len(lines) - case <= MAX_MESSAGE_LINES // 3 else end
-            kept = MAX_MESSAGE_LINES - 1 - len(end)
-            left_out = f"  … and {len(lines) - kept - len(end)} more lines"
+            # The name of the mistake and the case come last, and what is expected at its end.
+            last, count = len(lines), MAX_MESSAGE_LINES - 1
+            named = next((n for n, line in enumerate(lines) if DIAGNOSIS.match(line)), 0)
+            case = next((n for n, line in enumerate(lines) if line.startswith(_CASE)), 0)
+            for start in (named, case, last - 2 * lines[-1].startswith("  ")):
+                kept = count - (last - start)
+                if last - start <= MAX_MESSAGE_LINES // 3 and not kept <= named < start:
+                    break
+            left_out, end = f"  … and {start - kept} more lines", lines[start:]
             lines = [*lines[:kept], left_out, *end]
         return "\n".join(lines)
 
