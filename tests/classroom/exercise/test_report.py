@@ -122,3 +122,12 @@ def test_a_long_message_keeps_its_case():
     lines = report_of("word " * 500 + "\n" + case).to_text().split("\n")
     assert len(lines) == MAX_MESSAGE_LINES
     assert lines[-4:] == case.split("\n")
+
+
+def test_a_long_problem_does_not_cost_the_name_of_the_mistake():
+    named = "This is the mistake “no scale”: Nothing is divided."
+    case = "A small case to try it on:\n  x = 1\n  you return = 1\n  expected   = 2"
+    problem = "\n".join(f"problem {n}" for n in range(MAX_MESSAGE_LINES))
+    lines = report_of(f"{problem}\n{named}\n{case}").to_text().splitlines()
+    assert len(lines) == MAX_MESSAGE_LINES
+    assert lines[-5:] == [named, *case.splitlines()]
