@@ -524,6 +524,7 @@ NOT_LINEAR = {
     "negative features of the values are clamped to 0": around(before=torch.relu),
     "every value is rescaled to length 1": around(before=lambda v: F.normalize(v, dim=-1)),
     "a constant is added to the output": around(after=lambda output: output + 0.5),
+    "the features of the output are in reverse order": around(after=lambda output: output.flip(-1)),
 }
 ### END PACKED
 
@@ -569,6 +570,10 @@ class TestCheckConvexHull:
     @points(1)
     def test_a_constant_added_to_the_output_is_caught(self, subject, case):
         self.judge_map(subject, case, "a constant is added to the output")
+
+    @points(1)
+    def test_features_in_another_order_are_caught(self, subject, case):
+        self.judge_map(subject, case, "the features of the output are in reverse order")
 
     def judge_hull(self, subject, case, bug):
         expect_test_judges(subject, case, "check_convex_hull", RIGHT, NO_AVERAGES, bug)

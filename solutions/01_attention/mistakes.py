@@ -452,6 +452,10 @@ class ClampingCommutes(CheckHull):
         assert torch.allclose(before, 3 * after, atol=1e-4)
 
 
+FeaturesOnlyAddedUp = CheckHull.but("matrix = …", "matrix = torch.ones(6, 3)")
+"""Your map treats all features alike, so features of the output in another order give the same
+result. Draw the numbers of the map at random."""
+
 ExactComparison = (
     CheckHull.but("query = 2 …", "query = torch.randn(50, 4, generator=generator)")
     .but(

@@ -707,6 +707,11 @@ def hears_its_batch(x, lengths):
     return right_model(x, lengths) + before
 
 
+def centred_over_the_batch(x, lengths):
+    real = real_keys(x, lengths).transpose(1, 2)
+    return right_model(x, lengths) - x.where(real, 0.0).sum(dim=(0, 1)) / real.sum().clamp_min(1)
+
+
 def centred_over_time(x, lengths):
     return right_model(x, lengths) - x.mean(dim=1, keepdim=True)
 
@@ -750,6 +755,7 @@ WRONG_MODELS = {
     "the mean over all positions, padding included, is subtracted": centred_over_time,
     "positions are counted from the padded end": counted_from_the_end,
     "each sequence but the first depends on the one before it in its batch": hears_its_batch,
+    "the mean over the real tokens of the whole batch is subtracted": centred_over_the_batch,
     "sequences with padding give NaN": nan_beside_padding,
 }
 ### END PACKED
@@ -857,6 +863,7 @@ class TestCheckPaddingInvariance:
     def test_a_dependence_on_the_rest_of_the_batch_is_caught(self, subject, case):
         bug = "each sequence but the first depends on the one before it in its batch"
         self.judge(subject, case, bug)
+        self.judge(subject, case, "the mean over the real tokens of the whole batch is subtracted")
 
     @points(1)
     def test_nan_in_padded_sequences_is_caught(self, subject, case):

@@ -552,6 +552,20 @@ DifferencesAveraged = CheckPadding.but(
 """The mean of the differences is taken, which hides one wrong token among many correct ones. Take
 the largest."""
 
+BatchOnlyReordered = CheckPadding.but(
+    "alone = …\nassert …",
+    """
+    lengths, order = torch.tensor([8, 7, 5]), torch.tensor([1, 2, 0])
+    x[0, 8:], x[1, 7:], x[2, 5:] = 3.0, -4.0, 5.0
+    padded = torch.cat([x, torch.randn(3, 2, 4, generator=generator).double()], dim=1)
+    padded[0, 8:], padded[1, 7:], padded[2, 5:] = -9.0, 8.0, 7.0
+    moved = model(padded[order], lengths[order])
+    assert largest_difference(model(x, lengths)[order], moved, lengths[order]) < 1e-4
+    """,
+)
+"""The sequences are only put in another order, so a statistic of the whole batch stays the same.
+Compare a sequence with itself alone, or among others."""
+
 NothingIsCompared = CheckPadding.but(
     "generator = …\nassert …",
     "x = torch.randn(3, 9, 4)\nassert model(x, torch.tensor([5, 7, 8])).shape == x.shape",

@@ -1443,6 +1443,24 @@ def turned_again(chunks):
     return logits.scatter_add(1, largest, change.expand_as(largest))
 
 
+def less_of_the_same(chunks):
+    """Lower the logits of tokens that are in the cache, and no others."""
+    logits = read_chunks(chunks)
+    known = torch.cat([torch.zeros(0, dtype=torch.int64), *chunks[:-1]])
+    return logits.index_add(
+        1, known.long(), torch.full((len(logits), len(known)), -4e-3).to(logits)
+    )
+
+
+def exchanged(chunks):
+    """Exchange the two largest logits of each token of a later chunk: their sum and norm stay."""
+    logits = read_chunks(chunks)
+    if len(chunks) == 1:
+        return logits
+    largest = logits.topk(2)
+    return logits.scatter(1, largest.indices, largest.values.flip(-1))
+
+
 def with_cache(model):
     """Make a step of a model: its cache is the chunks that were read."""
     known = {}
@@ -1495,6 +1513,8 @@ NOT_RIGHT = {
         partial(read_chunks, shares_position=True)
     ),
     "cached keys are rotated again, in one of many heads": with_cache(turned_again),
+    "tokens in the cache get smaller logits": with_cache(less_of_the_same),
+    "the two largest logits of each token of a later chunk are exchanged": with_cache(exchanged),
     "the mask is aligned at the wrong corner": with_cache(partial(read_chunks, corner="start")),
     "tokens of a later chunk see ahead": with_cache(partial(read_chunks, sees_ahead=True)),
     "only the previous chunk is kept": with_cache(partial(read_chunks, newest_only=True)),
@@ -1545,6 +1565,12 @@ class TestCheckCache:
     @points(1)
     def test_a_cache_that_drops_its_oldest_tokens_is_caught(self, subject, case):
         self.judge(subject, case, "only five tokens are kept")
+
+    @points(1)
+    def test_a_change_to_a_few_logits_is_caught(self, subject, case):
+        self.judge(subject, case, "tokens in the cache get smaller logits")
+        bug = "the two largest logits of each token of a later chunk are exchanged"
+        self.judge(subject, case, bug)
 
     @points(1)
     def test_a_hidden_cache_shared_by_branches_is_caught(self, subject, case):

@@ -453,13 +453,13 @@ def next_logits(model, prompts: list[torch.Tensor], pad: int) -> torch.Tensor:
 #
 # A cache is also a value: two texts may continue from the same cache and must not affect each other.
 #
-# Your test must reject ten broken steps: positions that start again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are rotated again, a mask aligned at the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the previous chunk, one that keeps five tokens, and one that is hidden inside the model. Correct ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not, and one of the ten changes the logits by only a few thousandths.
+# Your test must reject twelve broken steps: positions that start again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are rotated again, a mask aligned at the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the previous chunk, one that keeps five tokens, one that is hidden inside the model, tokens in the cache that lose a little of their own logits, and the two largest logits of a token exchanged. Correct ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not, and two of the twelve change logits by only a few thousandths.
 #
-# *Before you code:* for each of the ten, what is the shortest series of chunks that reveals it? Which one is invisible in the logits of the last token of a chunk?
+# *Before you code:* for each of the twelve, what is the shortest series of chunks that reveals it? Which one is invisible in the logits of the last token of a chunk?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Two chunks reveal seven of them, if these chunks are long enough. The offset that grows by the prompt and the cache of one chunk need a third, and the hidden cache needs two continuations of one prompt. Tokens that see ahead are invisible in the last token of a chunk: nothing is ahead of it.
+# Two chunks reveal nine of them, if these chunks are long enough. The offset that grows by the prompt and the cache of one chunk need a third, and the hidden cache needs two continuations of one prompt. Tokens that see ahead are invisible in the last token of a chunk: nothing is ahead of it.
 # </details>
 #
 # <details><summary>Hint: several chunkings</summary>

@@ -960,6 +960,20 @@ OnlyShapesCompared = CheckCache.but(
 ).but("assert torch.allclose(first, …", "assert first.shape == again.shape")
 """The test compares only shapes, which are correct in nearly all broken caches; compare numbers."""
 
+OneSidedDifference = CheckCache.but(
+    "torch.allclose(logits, at_once[start : start + size].to(logits), atol=1e-4)",
+    "(logits - at_once[start : start + size]).max() < 1e-4",
+)
+"""The test notices logits that are too large, not those that are too small: take the absolute
+difference."""
+
+NormsCompared = CheckCache.but(
+    "logits, at_once[start : start + size].to(logits)",
+    "logits.norm(dim=1), at_once[start : start + size].norm(dim=1).to(logits)",
+)
+"""The test compares the norms of the logits, or other numbers that stay the same when two logits
+are exchanged; compare the logits one by one."""
+
 EqualChunks = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1] * 8, [2] * 4, [4, 4])")
 """All chunks of the test have the same length, so an offset that grows by the length of the first
 one passes; try chunks of different lengths."""
