@@ -154,7 +154,13 @@ class TestSoftLookup:
             query, key, value, _ = inputs(case)
             return query, torch.cat([key, key], dim=1), torch.cat([value, value], dim=1), 0.0
 
-        for draw in (inputs, the_same_twice):
+        def nearly_the_same_twice(case):
+            """The scores of the best two keys differ in the seventh digit."""
+            query, key, value = attention_inputs(case)
+            keys, values = torch.cat([key, (1 + 1e-7) * key], dim=1), torch.cat([value, -value], 1)
+            return query, keys, values, 0.0
+
+        for draw in (inputs, the_same_twice, nearly_the_same_twice):
             expect_agrees(subject, case, "soft_lookup", draw, lookup_oracle, OUTPUT)
 
 
@@ -505,6 +511,9 @@ RIGHT = {
     "attention as in 1.4": averaging(lambda scores: scores.softmax(dim=-1)),
     "torch's own attention": F.scaled_dot_product_attention,
     "a softmax at a very low temperature": averaging(lambda scores: (50 * scores).softmax(dim=-1)),
+    "one whose weights sum to 1 up to rounding": averaging(
+        lambda scores: scores.softmax(dim=-1) * (1 + 2 * torch.finfo(scores.dtype).eps)
+    ),
     "the plain mean of the values": averaging(lambda scores: (0 * scores).softmax(dim=-1)),
     "the value of the best key, unchanged": best_value,
 }

@@ -114,6 +114,12 @@ TemperatureClamped = Lookup.but(
 """At temperature 0 a small temperature is used, so keys that match nearly as well still get weight:
 in the limit, the best key takes all of it."""
 
+TemperatureHardlyAboveZero = Lookup.but(
+    "if temperature == 0:\n    return …", "temperature = max(temperature, 1e-6)"
+)
+"""At temperature 0 a tiny temperature is used, and two keys whose scores differ by less than that
+share the weight: in the limit, the better one takes all of it, however small the difference."""
+
 LowTemperatureTakenForZero = Lookup.but("temperature == 0", "temperature < 0.01")
 """A low temperature is treated like 0. At 0.001, keys whose scores differ by about that much
 still share the weight: only at 0 itself does the best key take all of it."""
@@ -508,6 +514,14 @@ ScaleForgottenBackward = Backward.but("(grad_weights - mean) * scale", "(grad_we
 )
 """The scale multiplies the scores, so it multiplies the gradients with respect to query and key
 too."""
+
+CovarianceOfASample = Backward.but(
+    "return (value - weights @ value).T @ (weights[:, None] * key) / math.sqrt(len(query))",
+    "both = torch.cov(torch.cat([value, key], dim=1).T, aweights=weights)\n"
+    "return both[: value.shape[1], value.shape[1] :] / math.sqrt(len(query))",
+)
+"""`torch.cov` estimates from a sample: by default it divides by 1 minus the sum of the squared
+weights. Under given weights that sum to 1, there is no such correction (`correction=0`)."""
 
 WeightedMeanNotSubtracted = Backward.but(
     "grad_weights = …\ngrad_scores = …",

@@ -577,7 +577,7 @@ def swapped_cross_attention(
 #
 # Write this test. `check_prompt_split` gets `predict(first, rest)`. Both arguments are tensors of tokens from 0 to 10, `(length,)`, with at least one token each and at most 16 tokens together. `predict` returns the probabilities `(11,)` of the token after both. The test raises `AssertionError` if they depend on where the text is split.
 #
-# Your test must reject eight models that depend on the split: an encoder-decoder, a model that reads its prefix in both directions, one that does so only weakly, and five broken caches. One cache counts positions from 0 again, one aligns its mask at the wrong corner, one keeps only four tokens, one keeps only the newest token of the second piece, and one treats the first piece as padding if it is a single token. Correct models must pass, and one of them computes in `float32`: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
+# Your test must reject nine models that depend on the split: an encoder-decoder, a model that reads its prefix in both directions, one that does so only weakly, one in which the split changes two probabilities slightly, and five broken caches. One cache counts positions from 0 again, one aligns its mask at the wrong corner, one keeps only four tokens, one keeps only the newest token of the second piece, and one treats the first piece as padding if it is a single token. Correct models must pass, and one of them computes in `float32`: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
 #
 # *Before you code:* a cache keeps four tokens. Your text has five. At which splits can you notice it?
 #

@@ -936,6 +936,16 @@ def with_faint_prefix(first, rest):
     return torch.where(others, 0.97 * causal + 0.03 * share * both_ways, causal)
 
 
+def with_one_faint_word(first, rest):
+    """Move a little probability between the best two tokens if the first part is not one token."""
+    causal = read_at_once(first, rest)
+    if len(first) < 2:
+        return causal
+    one, other = causal.topk(2).indices
+    change = 5e-3 * causal[other]
+    return causal.scatter_add(0, torch.stack([one, other]), torch.stack([-change, change]))
+
+
 def first_taken_for_padding(first, rest):
     """Hide a first piece of one token, as a mask does that takes it for padding."""
     length = len(first) + len(rest)
@@ -956,6 +966,7 @@ NOT_RIGHT = {
     "an encoder-decoder": by_translation,
     "a model that reads the first part in both directions": with_prefix,
     "a model that reads the first part in both directions, weakly": with_faint_prefix,
+    "a model in which the split changes two probabilities slightly": with_one_faint_word,
     "positions start again at 0 in the second part": partial(in_two_pieces, restarts=True),
     "the mask of the second part is aligned at the wrong corner": partial(
         in_two_pieces, corner="start"
@@ -995,6 +1006,7 @@ class TestCheckPromptSplit:
     @points(1)
     def test_a_small_difference_is_caught(self, subject, case):
         self.judge(subject, case, "a model that reads the first part in both directions, weakly")
+        self.judge(subject, case, "a model in which the split changes two probabilities slightly")
 
     @points(1)
     def test_positions_that_restart_at_0_are_caught(self, subject, case):

@@ -760,7 +760,8 @@ WeakDependencePasses = CheckSplit.but(
     "seen = …\nassert …", "assert (predict(text[:cut], text[cut:]) - expected).abs().max() < 0.02"
 )
 """A weak dependence on the split, about a thousandth in a probability, passes; allow only for
-rounding, which is a thousand times smaller."""
+rounding, which is a thousand times smaller. (A divergence is about the square of a difference:
+compare probabilities.)"""
 
 NoToleranceForRounding = CheckSplit.but(
     "seen = …\nassert …", "assert torch.equal(predict(text[:cut], text[cut:]), expected)"
