@@ -4,6 +4,7 @@ The oracles are torch's own attention, torch's autograd, or numbers made by hand
 """
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,18 @@ def attention_inputs(case):
     d_head, d_value = case.size("d_head", 5), case.size("d_value", 6)
     query = case.normal(batch, q_len, d_head, std=1.5)
     return query, case.normal(batch, k_len, d_head), case.normal(batch, k_len, d_value)
+
+
+def loud_inputs(case):
+    """Scores in the thousands, except those of the first query."""
+    query, key, value = attention_inputs(case)
+    return with_loud_queries(query), key, value
+
+
+def with_loud_queries(query):
+    """Make all queries but the first so large that exp() of their scores is infinite."""
+    grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(query.shape[-2])])
+    return query * grow[:, None].double()
 
 
 OUTPUT = {"output": "batch q_len d_value"}
@@ -210,15 +223,18 @@ class TestRawScores:
 
     @points(1)
     def test_asymmetry_is_relative_to_the_norm_of_the_scores(self, subject, case):
-        def inputs(case):
+        def inputs(case, size=3.0):
             length = case.size("length", 5, smallest=2)
-            return (3.0 * case.normal(length, length),)
+            return (size * case.normal(length, length),)
 
         @oracle
         def right(scores):
             return torch.dist(scores, scores.T) / torch.linalg.matrix_norm(scores)
 
-        expect_agrees(subject, case, "asymmetry", inputs, right, {"asymmetry": ""})
+        for size in (3.0, 1e-6, 1e6):
+            given = partial(inputs, size=size)
+            returns = {"asymmetry": ""}
+            expect_agrees(subject, case, "asymmetry", given, right, returns, also=[inputs])
 
 
 # 1.4 ------------------------------------------------------------------------------------------
@@ -292,8 +308,7 @@ class TestScaledDotProductAttention:
         def inputs(case):
             query, key, value = head_inputs(case)
             # The first query stays small, so that correct and wrong softmaxes both show there.
-            grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(query.shape[-2])])
-            return query * grow[:, None].double(), key, value
+            return with_loud_queries(query), key, value
 
         expect_agrees(
             subject, case, "scaled_dot_product_attention", inputs, attention_oracle, HEADS
@@ -319,6 +334,16 @@ class TestScaledDotProductAttention:
 def weight_rows(case):
     rows, k_len = case.size("rows", 3), case.size("k_len", 7, smallest=2)
     return case.normal(rows, k_len, std=2.0).softmax(dim=-1)
+
+
+def with_many_small_weights(case):
+    """Sixty weights of about 1e-5 and 1e-7 that add to the entropy together."""
+    weights = weight_rows(case)
+    small = case.uniform(len(weights), 60, low=2.0, high=6.0)
+    small[:, :30] *= 1e-5
+    small[:, 30:] *= 1e-7
+    rest = 1.0 - small.sum(dim=-1, keepdim=True)
+    return (torch.cat([rest * weights, small], dim=-1),)
 
 
 @oracle
@@ -374,6 +399,8 @@ class TestLogitStd:
             entropy_oracle,
             {"entropy": "rows"},
         )
+        inputs = with_many_small_weights
+        expect_agrees(subject, case, "entropy", inputs, entropy_oracle, {"entropy": "rows"})
 
     @points(1)
     def test_a_weight_of_zero_adds_nothing_to_the_entropy(self, subject, case):
@@ -454,7 +481,12 @@ class TestWorkedRow:
             k_len, d_head, d_value = case.size("k_len", 6), case.size("d_head", 3), 5
             return case.normal(d_head), case.normal(k_len, d_head), case.normal(k_len, d_value)
 
-        expect_agrees(subject, case, "worked_row", inputs, row_oracle, ROW)
+        def loud(case):
+            query, keys, values = inputs(case)
+            return 1e5 * query * (keys[-1] @ query).sign(), keys, values
+
+        for draw in (inputs, loud):
+            expect_agrees(subject, case, "worked_row", draw, row_oracle, ROW)
 
     @points(2)
     def test_keys_are_ranked_by_dot_product_and_by_cosine_similarity(self, subject, case):
@@ -590,6 +622,11 @@ def backward_inputs(case):
     return query, key, value, case.normal(*query.shape[:-1], value.shape[-1])
 
 
+def loud_backward_inputs(case):
+    query, *rest = backward_inputs(case)
+    return with_loud_queries(query), *rest
+
+
 @oracle
 def backward_oracle(query, key, value, grad_output):
     leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
@@ -647,19 +684,25 @@ class TestAttentionBackward:
             query, key, value = inputs(case)
             return query[0], key, value
 
+        def loud(case):
+            query, key, value = one_query(case)
+            return 1e5 * query, key, value
+
         returns = {"jacobian": "d_value d_head"}
-        expect_agrees(subject, case, "output_jacobian", one_query, jacobian_oracle, returns)
+        for draw in (one_query, loud):
+            expect_agrees(subject, case, "output_jacobian", draw, jacobian_oracle, returns)
 
     def compare(self, subject, case, gradient):
-        expect_agrees(
-            subject,
-            case,
-            "attention_backward",
-            backward_inputs,
-            backward_oracle,
-            GRADIENTS,
-            compare=[gradient],
-        )
+        for inputs in (backward_inputs, loud_backward_inputs):
+            expect_agrees(
+                subject,
+                case,
+                "attention_backward",
+                inputs,
+                backward_oracle,
+                GRADIENTS,
+                compare=[gradient],
+            )
 
 
 # Bug hunts ------------------------------------------------------------------------------------
@@ -677,14 +720,8 @@ class TestAttentionBackward:
 class TestMendedAttention:
     @points(2)
     def test_the_output_equals_scaled_dot_product_attention(self, subject, case):
-        expect_agrees(
-            subject,
-            case,
-            "mended_attention",
-            attention_inputs,
-            output_oracle,
-            OUTPUT,
-        )
+        for inputs in (attention_inputs, loud_inputs):
+            expect_agrees(subject, case, "mended_attention", inputs, output_oracle, OUTPUT)
 
     @points(1)
     def test_the_softmax_does_not_saturate_in_wide_heads(self, subject, case):
