@@ -491,9 +491,7 @@ NotSmoothed = Bigram.but("(documents, vocab_size) + smoothing", "(documents, voc
 """The smoothing is not used: a pair that was never seen gets probability 0, and its loss is
 infinite when it occurs."""
 
-EpsilonInTheLogarithm = Bigram.but(
-    "keepdim=True)).log()", "keepdim=True) + 1e-9).log()"
-)
+EpsilonInTheLogarithm = Bigram.but("keepdim=True)).log()", "keepdim=True) + 1e-9).log()")
 """A small number is added inside the logarithm. With little smoothing the probability of a pair that
 was not seen is no larger: the smoothing already keeps every probability above 0."""
 

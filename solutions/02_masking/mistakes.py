@@ -879,9 +879,7 @@ RenormalisedAfterwards = Masks.but(
 """The mask acts after the softmax, and the rows are renormalised: if a hidden key has a much higher score,
 all other weights have underflowed, and 0/0 is NaN. Mask the scores before the softmax."""
 
-HundredSubtracted = Masks.but(
-    "scores.masked_fill(hidden, -math.inf)", "(scores - 100.0 * hidden)"
-)
+HundredSubtracted = Masks.but("scores.masked_fill(hidden, -math.inf)", "(scores - 100.0 * hidden)")
 """A small number, such as 100, is subtracted from hidden scores, and one that is higher than the others by
 more than that still gets weight: hide keys with minus infinity."""
 
