@@ -246,12 +246,19 @@ def sequence_oracle(logits, targets, ignore_index):
     return torch.stack([loss_oracle(x[None], t[None], ignore_index) for x, t in pairs])
 
 
-def loss_inputs(case, ignored=lambda sequence, length: 0, ignore_index=-100, std=2.0, length=None):
+def loss_inputs(
+    case,
+    ignored=lambda sequence, length: 0,
+    ignore_index=-100,
+    std=2.0,
+    length=None,
+    batch=None,
+):
     """Draw logits and targets; `ignored` targets of each sequence do not count.
 
     They are its first, its last, and others in between: neither end holds only targets that count.
     """
-    batch, length = case.size("batch", 3), length or case.size("length", 5)
+    batch, length = batch or case.size("batch", 3), length or case.size("length", 5)
     vocab = case.size("vocab", 7, smallest=2)
     logits = case.normal(batch, length, vocab, std=std)
     targets = integers(case, vocab, batch, length)
@@ -273,6 +280,7 @@ def with_an_empty_sequence(case):
 
 
 one_token_each = partial(loss_inputs, length=1)
+one_sequence = partial(loss_inputs, batch=1)
 LOSS = {"loss": ""}
 
 
@@ -316,7 +324,7 @@ class TestCrossEntropy:
     @points(1)
     def test_each_sequence_loss_is_averaged_over_its_own_targets(self, subject, case):
         returns = {"losses": "batch"}
-        for inputs in (with_an_empty_sequence, one_token_each):
+        for inputs in (with_an_empty_sequence, one_token_each, one_sequence):
             expect_agrees(subject, case, "sequence_losses", inputs, sequence_oracle, returns)
 
     @points(1)
@@ -430,9 +438,12 @@ def training_inputs(case):
 
 
 def training_inputs_hardly_smoothed(case):
-    """So little is added that a pair that was not seen has a probability of about a billionth."""
+    """So little is added that a pair that was not seen has a probability of about a billionth.
+
+    Some tokens of the vocabulary do not occur, not even the last.
+    """
     documents, vocab, smoothing = training_inputs(case)
-    return documents, vocab, 1e-9 * smoothing
+    return documents, vocab + 4, 1e-9 * smoothing
 
 
 @oracle

@@ -254,6 +254,13 @@ EveryAxisSqueezed = PositionsCompete.but("softmax(dim=1)", "softmax(dim=-1)", ti
 token. Name the axis: `squeeze(-1)`."""
 
 
+BatchSqueezedAway = CrossEntropy.but(
+    "return losses_of(…", "return losses_of(logits, targets, ignore_index).squeeze()"
+)
+"""`squeeze()` without an axis removes the axis of the batch, too, if it holds one sequence: name the axis
+to be removed."""
+
+
 class TargetsOverwritten(CrossEntropy):
     """The ignored entries of the caller's targets are overwritten (`targets[...] = 0`): use
     `masked_fill`, which makes a new tensor."""
@@ -490,6 +497,14 @@ LogarithmForgotten = Bigram.but(
 NotSmoothed = Bigram.but("(documents, vocab_size) + smoothing", "(documents, vocab_size)")
 """The smoothing is not used: a pair that was never seen gets probability 0, and its loss is
 infinite when it occurs."""
+
+VocabularyFromTheText = Bigram.but(
+    "counts = torch.zeros(vocab_size, …",
+    "vocab_size = 1 + max(int(d.max()) for d in documents)\n"
+    "counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)",
+)
+"""The table has as many rows as the largest token in the text says. A token need not occur: the table
+has `vocab_size` rows and columns."""
 
 EpsilonInTheLogarithm = Bigram.but("keepdim=True)).log()", "keepdim=True) + 1e-9).log()")
 """A small number is added inside the logarithm. With little smoothing the probability of a pair that

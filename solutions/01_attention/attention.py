@@ -25,11 +25,11 @@ from classroom import check
 #
 # with a bandwidth $\sigma$. Implement it for many queries at once.
 #
-# *Before you code:* what does the formula give when the bandwidth is huge? And what should it give for a query that is a thousand bandwidths from every key? What does `torch.exp(torch.tensor(-500_000.0))` return, and what is $0/0$?
+# *Before you code:* what does the formula give when the bandwidth is huge? And what should it give for a query that is a thousand bandwidths from every key? What does `torch.exp(torch.tensor(-500_000.0))` return, and what is $0/0$? What is the slope of a square root at 0, where a query equals a key?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# With a huge bandwidth all weights are equal, and the result is the mean of the values. Far away it should be the value of the nearest key, which has nearly all the weight; but `exp(-500_000)` is exactly 0 in floating point, so the formula becomes $0/0$, which is NaN.
+# With a huge bandwidth all weights are equal, and the result is the mean of the values. Far away it should be the value of the nearest key, which has nearly all the weight; but `exp(-500_000)` is exactly 0 in floating point, so the formula becomes $0/0$, which is NaN. The slope of the root is infinite at 0, and its gradient NaN even if you square it again: the formula needs no root.
 # </details>
 #
 # Now expand the square: $-\lVert q-k\rVert^2 = 2\,q\cdot k - \lVert q\rVert^2 - \lVert k\rVert^2$. If all keys have the same norm, two of the three terms cancel in the quotient, and the result is a softmax of `scale * (q · k)`. Which scale?

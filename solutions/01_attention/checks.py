@@ -9,9 +9,12 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from classroom.exercise.comparing import differs
+from classroom.exercise.diagnosis import asks_for
 from classroom.exercise.expect import (
     exercise,
     expect_agrees,
+    expect_answer,
     expect_gradients,
     expect_inputs_unchanged,
     expect_law,
@@ -64,6 +67,13 @@ def near_inputs(case):
     return *attention_inputs(case), 1.3
 
 
+def meeting_inputs(case):
+    """One query of each sequence is equal to a key, so their distance is 0."""
+    query, key, value, bandwidth = near_inputs(case)
+    query[:, -1] = key[:, 0]
+    return query, key, value, bandwidth
+
+
 def far_inputs(case):
     """The first query is among the keys, the others are hundreds of bandwidths away."""
     query, key, value, bandwidth = near_inputs(case)
@@ -86,6 +96,7 @@ class TestKernelRegression:
     @points(2)
     def test_values_are_averaged_with_gaussian_weights(self, subject, case):
         expect_agrees(subject, case, "kernel_regression", near_inputs, gaussian_oracle, OUTPUT)
+        self.judge_gradient(subject, case)
 
     @points(1)
     def test_a_query_far_from_every_key_still_gets_an_average(self, subject, case):
@@ -101,6 +112,23 @@ class TestKernelRegression:
             return bandwidth**-2
 
         expect_agrees(subject, case, "scale_for", inputs, right_scale, {"scale": ""})
+
+    def judge_gradient(self, subject, case):
+        args = meeting_inputs(case)
+        cotangent = case.normal(*args[0].shape[:2], args[2].shape[2])
+        (expected,) = gaussian_oracle.gradients(args, [0], [cotangent])
+
+        def ask(subject):
+            return subject.gradients("kernel_regression", args, [0], [cotangent])[0]
+
+        def judge(seen):
+            if seen is None:
+                return "no gradient reaches `query`: part of the computation is cut off from it"
+            said = "where a query equals a key, the gradient with respect to the queries"
+            return differs(said, seen, expected)
+
+        others = [asks_for("kernel_regression", near_inputs(case.fresh(0)))]
+        expect_answer(subject, case, [ask, *others], judge)
 
 
 # 1.2 ------------------------------------------------------------------------------------------
@@ -337,11 +365,11 @@ def weight_rows(case):
 
 
 def with_many_small_weights(case):
-    """Sixty weights of about 1e-5 and 1e-7 that add to the entropy together."""
+    """Forty weights of about 1e-5 and 1e-7, which together add to the entropy."""
     weights = weight_rows(case)
-    small = case.uniform(len(weights), 60, low=2.0, high=6.0)
-    small[:, :30] *= 1e-5
-    small[:, 30:] *= 1e-7
+    small = case.uniform(len(weights), 40, low=2.0, high=6.0)
+    small[:, :20] *= 1e-5
+    small[:, 20:] *= 1e-7
     rest = 1.0 - small.sum(dim=-1, keepdim=True)
     return (torch.cat([rest * weights, small], dim=-1),)
 

@@ -24,6 +24,13 @@ DistanceNotSquared = Kernel.but(
 ).but("-squared", "-distance")
 """A Gaussian depends on the square of the distance, not on the distance."""
 
+RootAndThenSquare = Kernel.but(
+    "squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)",
+    "squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1).sqrt() ** 2",
+)
+"""The squared distance is the square of a root, and where a query equals a key, the slope of the root is
+infinite and its gradient NaN: sum the squares, and take no root."""
+
 MeanOfSquares = Kernel.but("sum(dim=-1)", "mean(dim=-1)")
 """The squared differences are averaged over the features; the squared distance is their sum, not
 divided by d_head."""

@@ -1145,10 +1145,10 @@ def mode_oracle(query, key, value, training):
     return attention_oracle(query, key, value, not_later(len(query), len(key)))
 
 
-def mode_inputs(training, cached, loud=False):
+def mode_inputs(training, cached, loud=False, earlier=3):
     def inputs(case):
         q_len = case.size("q_len", 5, smallest=2)
-        k_len = q_len + (case.size("earlier", 3) if cached else 0)
+        k_len = q_len + (case.size("earlier", earlier) if cached else 0)
         d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
         query, key = case.normal(q_len, d_head, std=1.5), case.normal(k_len, d_head)
         if loud:
@@ -1183,6 +1183,8 @@ class TestMendedModes:
     def test_new_queries_attend_to_the_cached_keys(self, subject, case):
         for training in (False, True):
             self.judge_kept(subject, case, training)
+        long = mode_inputs(training=False, cached=True, earlier=2050)
+        self.compare(subject, case, long)
 
     def judge_kept(self, subject, case, training):
         kept, other = (mode_inputs(mode, cached=True) for mode in (training, not training))
