@@ -24,6 +24,13 @@ DistanceNotSquared = Kernel.but(
 ).but("-squared", "-distance")
 """A Gaussian depends on the square of the distance, not on the distance."""
 
+RootAndThenSquare = Kernel.but(
+    "squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)",
+    "squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1).sqrt() ** 2",
+)
+"""The squared distance is the square of a root, and where a query equals a key, the slope of the root is
+infinite and its gradient NaN: sum the squares, and take no root."""
+
 MeanOfSquares = Kernel.but("sum(dim=-1)", "mean(dim=-1)")
 """The squared differences are averaged over the features; the squared distance is their sum, not
 divided by d_head."""
@@ -174,6 +181,10 @@ AsymmetryOfTheLargestEntries = Scores.but(
 """Only the largest difference and the largest score are used: a norm is the square root of the sum
 of all squares."""
 
+AsymmetryWithAFloor = Scores.but("scores.norm()", "scores.norm().clamp(min=1)")
+"""The norm that divides is at least 1 (or something is added to it), so small scores seem more symmetric
+than large ones: divide by the norm, however small it is."""
+
 AsymmetryNotRelative = Scores.but(" / scores.norm()", "")
 """The difference is not divided by the size of the scores, so doubling them doubles it."""
 
@@ -323,6 +334,12 @@ EntropyInBits = LogitStd.but("sum(dim=-1)", "sum(dim=-1) / math.log(2)")
 ZeroTimesMinusInfinity = LogitStd.but("torch.special.entr(weights)", "-(weights * weights.log())")
 """The logarithm of a weight of 0 is minus infinity, and 0 times that is NaN; its limit is 0."""
 
+SmallWeightsDropped = LogitStd.but(
+    "torch.special.entr(weights)", "torch.special.entr(weights.masked_fill(weights < 1e-4, 0.0))"
+)
+"""Small weights are left out, but many of them together have a large entropy: only a weight of exactly
+0 adds nothing."""
+
 EntropySummedOverRows = LogitStd.but("sum(dim=-1)", "sum()")
 """The entropies of all rows are summed; each query has its own."""
 
@@ -349,6 +366,12 @@ ScoresReturnedUnscaled = WorkedRow.but("query / math.sqrt(len(query))", "query")
 
 RootLeftOut = WorkedRow.but("math.sqrt(len(query))", "len(query)")
 """The scores are divided by the width of a key instead of its square root."""
+
+RowOverflows = WorkedRow.but(
+    "weights = scores.softmax(dim=-1)", "weights = scores.exp() / scores.exp().sum()"
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest score
+first."""
 
 RankedFromTheWorst = WorkedRow.but("argsort(descending=True)", "argsort()", times=2)
 """The rankings run from the worst key to the best."""
@@ -529,6 +552,17 @@ WeightedMeanNotSubtracted = Backward.but(
 )
 """Raising one weight lowers the others: subtract the weighted mean of the gradients in each row."""
 
+BackwardOverflows = Backward.but(
+    "weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)",
+    "shares = (query @ key.transpose(-2, -1) * scale).exp()\n"
+    "weights = shares / shares.sum(dim=-1, keepdim=True)",
+).but(
+    "weights = (key @ query / math.sqrt(len(query))).softmax(dim=-1)",
+    "shares = (key @ query / math.sqrt(len(query))).exp()\nweights = shares / shares.sum()",
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest score
+first."""
+
 MeanOverQueries = Backward.but("dim=-1,", "dim=-2,")
 """The mean that is subtracted is taken over the queries; a softmax row runs over the keys."""
 
@@ -587,6 +621,12 @@ root is `d ** 0.5`."""
 DividedByHalfTheWidth = Mended.but("math.sqrt(key.shape[-1])", "(key.shape[-1] / 2)")
 """The scores are divided by half of d_head: `d ** 1 / 2` means (d ** 1) / 2, and the square root is
 `d ** 0.5`."""
+
+ExponentialsOverflow = Mended.but(
+    "scaled.softmax(dim=-1)", "scaled.exp() / scaled.exp().sum(dim=-1, keepdim=True)"
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest score
+first."""
 
 ScaledAfterwards = Mended.but(
     "scaled = …\nweights = …", "weights = scores.softmax(dim=-1) / math.sqrt(key.shape[-1])"
