@@ -28,6 +28,9 @@ from classroom.exercise.prepared import RecordedSubject, known, oracle
 NEAR = 1e-4
 """Angles computed in float32 are accurate to this, as long as positions are small."""
 
+FAR = 0.02
+"""What becomes of that, and of a trained model's logits, at positions in the ten thousands."""
+
 EXACT = 1e-6
 """Without angles, float32 is accurate to this."""
 
@@ -140,6 +143,19 @@ def with_neighbour(x):
     return turned * found.norm(dim=-1, keepdim=True) / turned.norm(dim=-1, keepdim=True)
 
 
+def with_both_neighbours(x):
+    """Turn each output towards the tokens on both sides, as on a circle, and keep its norm."""
+    found = attend(x)
+    turned = found + 0.5 * (x.roll(1, dims=-2) + x.roll(-1, dims=-2))
+    return turned * found.norm(dim=-1, keepdim=True) / turned.norm(dim=-1, keepdim=True)
+
+
+def with_turned_rest(x):
+    """Turn the signs of all outputs but the first three."""
+    found = attend(x)
+    return torch.cat((found[:3], -found[3:]))
+
+
 def with_small_last_feature(x):
     places = torch.arange(x.shape[-2], dtype=x.dtype)[:, None]
     return attend(x) + F.pad(0.002 * torch.sin(places), (x.shape[-1] - 1, 0))
@@ -173,6 +189,10 @@ SEEING = {
     "attention with a vector added for each position": with_positions,
     "attention that favours nearby tokens on either side": with_distances,
     "each token sees the one before it, and the first one sees the last": with_neighbour,
+    "each token sees the ones on both sides, and the first and the last see each other": (
+        with_both_neighbours
+    ),
+    "from the fourth token on, outputs have the opposite sign": with_turned_rest,
     "the features of the first output are moved on by one": with_turned_first,
     "two features of the last output are changed": with_marked_last,
     "attention whose outputs are returned in reverse order": lambda x: attend(x).flip(-2),
@@ -228,6 +248,12 @@ class TestCheckOrderBlindness:
         self.judge(
             subject, case, "each token sees the one before it, and the first one sees the last"
         )
+        self.judge(
+            subject,
+            case,
+            "each token sees the ones on both sides, and the first and the last see each other",
+        )
+        self.judge(subject, case, "from the fourth token on, outputs have the opposite sign")
 
     @points(1)
     def test_a_layer_that_marks_the_first_or_last_token_is_caught(self, subject, case):
@@ -1205,6 +1231,16 @@ def ask_for_logits(subject, ids, positions):
         return str(error)
 
 
+def ask_for_logits_or_index(subject, ids, positions):
+    """Ask for logits, or for whether an index is too large, of whatever size a table is."""
+    try:
+        return ask_for_logits(subject, ids, positions)
+    except Crashed as error:
+        if error.kind != "IndexError":
+            raise
+        return f"for the positions {positions[0, 0]} to {positions[0, -1]} it raised an IndexError"
+
+
 def draw_lines(case, rows, length=12):
     """Draw some lines of the page."""
     _, page = reader()
@@ -1239,12 +1275,19 @@ class TestSwappedRotary:
 
         self.compare(subject, case, inputs)
 
-    def compare(self, subject, case, inputs):
+        def far_inputs(case):
+            """Sequences that start far away, and apart, as in the middle of long texts."""
+            ids, positions = inputs(case)
+            return ids, positions + torch.tensor([[case.integer(15_000, 20_000)], [1_100]])
+
+        self.compare(subject, case, far_inputs, ask_for_logits_or_index, FAR)
+
+    def compare(self, subject, case, inputs, ask=ask_for_logits, tolerance=NEAR):
         def judge(logits, ids, positions):
             if isinstance(logits, str):
                 return logits
             expected = logits_oracle(ids, positions)
-            problem = differs("logits of the trained model", logits, expected, NEAR)
+            problem = differs("logits of the trained model", logits, expected, tolerance)
             if problem is None:
                 return None
             told, wanted = (
@@ -1257,7 +1300,7 @@ class TestSwappedRotary:
             )
 
         try:
-            expect_answer(subject, case, inputs, ask_for_logits, judge)
+            expect_answer(subject, case, inputs, ask, judge)
         except CheckFailed as failed:
             if failed.mistakes:
                 raise

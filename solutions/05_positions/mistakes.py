@@ -99,6 +99,14 @@ ValuesWithoutTheirFeatures = CheckOrder.but(
 """Only one number for each token is compared, such as the norm of its output, and different outputs
 can have the same one: compare all features."""
 
+ThreeTokensOnly = CheckOrder.but("randn(7, 6", "randn(3, 6").but(
+    "order = …\nassert …",
+    "for order in ([0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]):\n"
+    "    assert torch.allclose(layer(x[order]), layer(x)[order], atol=1e-4)",
+)
+"""Only three tokens are tried: all of them are neighbours on a circle, and nothing is ever at a later
+position. Use more tokens."""
+
 FirstFeatureOnly = CheckOrder.but(
     "(x[order]), layer(x)[order]", "(x[order])[:, 0], layer(x)[order, 0]"
 )
@@ -940,6 +948,12 @@ KeyReturnedFirst = Swapped.but("query), turned(key", "key), turned(query")
 RotatedBackwards = Swapped.but("angle = positions", "angle = -positions")
 """Both are rotated the other way, so earlier tokens look like later ones: this model was trained
 with (a, b) becoming (a cos − b sin, a sin + b cos)."""
+
+TableOfFewPositions = Swapped.but(
+    "angle = …", "angle = (torch.arange(512)[:, None] * speed)[positions][:, None]"
+)
+"""The angles come from a table with a fixed number of rows, and a sequence may start at any position,
+even beyond the last row: compute the angles from `positions`."""
 
 HalvesPairedInsteadOfNeighbours = Swapped.but("a, b = …", "a, b = x.chunk(2, dim=-1)").but(
     "return torch.stack((a …", "return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)"
