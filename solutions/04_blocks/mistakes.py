@@ -138,6 +138,13 @@ class RMSNorm(Correct, exercise="rms_norm"):
         return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
 
 
+MatrixInSinglePrecision = RMSNorm.but(
+    "torch.eye(d_model, dtype=torch.float64) - 1 / d_model",
+    "(torch.eye(d_model) - torch.ones(d_model, d_model) / d_model).double()",
+)
+"""The matrix is computed in float32 and converted afterwards, when 1 / d_model is already rounded: make
+it in float64."""
+
 MeanSubtracted = RMSNorm.but(
     "def rms_norm(x, gain, eps=1e-5):",
     "def rms_norm(x, gain, eps=1e-5):\n    x = x - x.mean(dim=-1, keepdim=True)",

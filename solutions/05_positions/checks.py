@@ -373,7 +373,7 @@ class TestSinusoidalPositions:
     @points(1)
     def test_rows_at_large_positions_are_as_accurate_as_the_first(self, subject, case):
         def inputs(case):
-            return 4_000 + case.integer(0, 90), 8, 10_000.0
+            return 5_010 + case.integer(0, 90), 8, 10_000.0
 
         # Programs that round angles to float32 differ from one another, too: by up to 0.001 here.
         expect_near(
@@ -602,7 +602,7 @@ class TestApplyRotary:
     ):
         def inputs(case):
             x = case.normal(2, 3, 5, 8).to(torch.bfloat16)
-            return x, draw_positions(case, 2, 5) + case.integer(1500, 3000), 10_000.0
+            return x, draw_positions(case, 2, 5) + case.integer(6000, 9000), 10_000.0
 
         def law(output, x, positions, base):
             if output.dtype is x.dtype:
@@ -1023,6 +1023,16 @@ def early_inputs(case):
     return losses, *others
 
 
+def level_inputs(case):
+    """Losses that are worse by exactly the tolerance, and then by more; no mean is rounded."""
+    length, trained, window, tolerance = 16, 8, 4, 0.5
+    curve = torch.full((length,), case.integer(4, 12) / 4, dtype=torch.float64)
+    curve[trained:] += tolerance
+    curve[length - case.integer(2, 4) :] += 4.0
+    losses = curve + torch.tensor([[-0.25], [0.25]], dtype=torch.float64)
+    return losses, trained, window, tolerance
+
+
 @oracle
 def extrapolation_oracle(losses, trained_length, window, tolerance):
     length = losses.shape[1]
@@ -1082,6 +1092,7 @@ class TestExtrapolation:
         self.compare(subject, case, losses_inputs, "breaks_at")
         self.compare(subject, case, late_inputs, "breaks_at")
         self.compare(subject, case, early_inputs, "breaks_at")
+        self.compare(subject, case, level_inputs, "breaks_at")
 
     @points(1, only_with="test_losses_are_averaged_at_each_position")
     def test_a_model_that_never_breaks_down_gets_the_full_length(self, subject, case):
