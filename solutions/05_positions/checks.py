@@ -604,12 +604,23 @@ class TestApplyRotary:
             x = case.normal(2, 3, 5, 8).to(torch.bfloat16)
             return x, draw_positions(case, 2, 5) + case.integer(6000, 9000), 10_000.0
 
+        def ask(subject, x, positions, base):
+            """Ask whether an index is too large, of whatever size a table is."""
+            try:
+                subject.call("apply_rotary", x, positions, base)
+            except Crashed as error:
+                if error.kind == "IndexError":
+                    return f"for the positions {positions[0].tolist()} it raised an IndexError"
+                raise
+            return None
+
         def law(output, x, positions, base):
             if output.dtype is x.dtype:
                 return None
             return f"output has dtype {output.dtype}, expected {x.dtype}"
 
         form = {"output": "batch heads length d_head"}
+        expect_answer(subject, case, inputs, ask, lambda problem, *args: problem)
         expect_near(
             subject, case, "apply_rotary", inputs, rotary_oracle, form, tolerance=0.05, alike=0.05
         )

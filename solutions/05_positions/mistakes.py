@@ -160,6 +160,10 @@ SinesInOneBlock = Sinusoids.but(
 """All sines come first and all cosines after them; here the sine and the cosine of one clock must
 be neighbours."""
 
+TableOfFewRows = Sinusoids.but("torch.arange(length)[:, None]", "torch.arange(5000)[:length, None]")
+"""The rows are taken from a table of a fixed length, such as 5,000, so a longer one is cut off: compute
+as many rows as `length` says."""
+
 BaseIgnored = Sinusoids.but("base**exponent", "10_000**exponent")
 """The base is fixed at 10,000; it is an argument."""
 
@@ -300,6 +304,12 @@ class Rotary(Correct, exercise="apply_rotary"):
         output = F.scaled_dot_product_attention(query, key, value)
         return output.transpose(1, 2).flatten(-2)
 
+
+TableOfFewPositions = Rotary.but(
+    "angle = …", "angle = (torch.arange(4096)[:, None] / base**exponent)[positions][:, None]"
+)
+"""The angles come from a table with a fixed number of rows, and a position may lie beyond the last one:
+compute the angles from `positions`."""
 
 PositionsIgnored = Rotary.but(
     "angle = …", "angle = torch.arange(x.shape[-2])[:, None] / base**exponent"
@@ -828,6 +838,9 @@ EasierTextCountsAsABreak = Extrapolation.but(
     "if …", "if (by_position[start : start + window].mean() - before).abs() > tolerance:"
 )
 """A loss that falls by more than the tolerance counts as a break: only a higher loss does."""
+
+ExactlyTheToleranceCounts = Extrapolation.but("> before + tolerance", ">= before + tolerance")
+"""A window that is worse by exactly the tolerance counts as a failure: it must be worse by more."""
 
 ToleranceForgotten = Extrapolation.but("before + tolerance", "before")
 """The limit is the mean of the last trained window alone, which the next hard text exceeds: add the
