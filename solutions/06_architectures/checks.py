@@ -1182,7 +1182,7 @@ class TestOneBlockThreeMasks:
 # 6.10 -----------------------------------------------------------------------------------------
 
 
-def smoothing_inputs(case, padded=True):
+def smoothing_inputs(case, padded=True, size=2.0):
     batch, length = case.size("batch", 3), case.size("length", 5, smallest=2)
     vocab_size = case.size("vocab_size", 7, smallest=3)
     pad = case.integer(1, vocab_size - 1)
@@ -1193,7 +1193,7 @@ def smoothing_inputs(case, padded=True):
     targets = torch.tensor(words)
     if padded:
         targets[0, 1:], targets[-1, -1] = pad, pad
-    logits = 2 * case.normal(batch, length, vocab_size)
+    logits = size * case.normal(batch, length, vocab_size)
     return logits, targets, float(case.uniform(low=0.05, high=0.4)), pad
 
 
@@ -1231,7 +1231,8 @@ def schedule_oracle(step, d_model, warmup_steps):
 class TestSmoothedLoss:
     @points(2)
     def test_smoothing_is_distributed_over_the_whole_vocabulary(self, subject, case):
-        self.compare(subject, case, partial(smoothing_inputs, padded=False))
+        for size in (2.0, 1000.0):  # most probabilities are rounded to 0 by the second
+            self.compare(subject, case, partial(smoothing_inputs, padded=False, size=size))
 
     @points(1)
     def test_padding_is_excluded_from_the_loss(self, subject, case):
@@ -1451,6 +1452,13 @@ def of_another_width(case):
     return x, memory, source_mask, weights, settings["num_heads"]
 
 
+def with_low_scores(case):
+    """The same, where a bias makes all scores very low."""
+    x, memory, source_mask, weights, num_heads = of_another_width(case)
+    low = 300 * weights["query.bias"]
+    return x, memory, source_mask, {**weights, "query.bias": low, "key.bias": -low}, num_heads
+
+
 @oracle
 def swap_oracle(x, memory, source_mask, weights, num_heads):
     read = F.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"])
@@ -1498,7 +1506,7 @@ def expect_same_logits(subject, case, layer):
 class TestSwappedCrossAttention:
     @points(3)
     def test_the_residual_stream_of_the_trained_model_is_the_same(self, subject, case):
-        for inputs in (swap_inputs, with_other_heads, of_another_width):
+        for inputs in (swap_inputs, with_other_heads, of_another_width, with_low_scores):
             expect_agrees(subject, case, "swapped_cross_attention", inputs, swap_oracle, FOUND)
 
     @points(3)

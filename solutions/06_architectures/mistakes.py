@@ -1174,6 +1174,10 @@ class Swapped(Correct, exercise="swapped_cross_attention"):
         return x + merged @ weights["output.weight"].T + weights["output.bias"]
 
 
+SmallNumberInsteadOfMinusInfinity = Swapped.but("-math.inf", "-100.0")
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower, the
+padding gets all the weight: set masked scores to minus infinity."""
+
 WidthOfTheTrainedModel = Swapped.but("query.shape[-1] ** 0.5", "(64 // num_heads) ** 0.5")
 """The scale is computed from the width 64, whatever the weights are: use the width of a head, which is
 the last axis of the queries."""
