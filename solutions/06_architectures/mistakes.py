@@ -961,6 +961,15 @@ class Smoothed(Correct, exercise="smoothed_loss"):
         return d_model**-0.5 * min(n**-0.5, n * warmup_steps**-1.5)
 
 
+EpsilonInTheLogarithmIfSmoothed = Smoothed.but(
+    "log_p = …",
+    "if smoothing == 0:\n"
+    "    return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)\n"
+    "log_p = torch.log(logits.softmax(dim=-1) + 1e-12)",
+)
+"""A small number is added to the probabilities if there is smoothing, so the loss of improbable tokens
+stops growing: compute the logarithm from the logits, by F.log_softmax."""
+
 SmoothingForWrongTokensOnly = Smoothed.but(
     "soft = F.one_hot(targets, vocab_size) * (1 - smoothing) + smoothing / vocab_size",
     "right = F.one_hot(targets, vocab_size) == 1\n"

@@ -363,6 +363,15 @@ class TestBytePairs:
 
         expect_law(subject, case, "encode", inputs, judge_ids, correct=ids_oracle)
         expect_law(subject, case, "decode", ids, judge_text, correct=text_oracle)
+        for name, empty, judge in (("encode", "", judge_ids), ("decode", [], judge_text)):
+            args = empty, drawn_merges(case), SPECIAL_TOKENS
+
+            def judge_empty(seen, name=name, args=args, judge=judge):
+                if isinstance(seen, Crash):
+                    return f"for {args[0]!r}, `{name}` raised {seen.kind}: {seen.text}"
+                return judge(seen, *args)
+
+            expect_answer(subject, case, [asks_for(name, args)], judge_empty, may_crash=True)
 
 
 # 7.1 ------------------------------------------------------------------------------------------

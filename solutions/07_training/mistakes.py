@@ -66,6 +66,16 @@ class BytePairs(Correct, exercise="byte_pairs"):
         return b"".join(tokens[i] for i in ids).decode(errors="replace")
 
 
+EmptyListOfIds = BytePairs.but(
+    'return b"".join(tokens[i] for i in ids).decode(errors="replace")',
+    "whole = tokens[ids[0]]\n"
+    "for i in ids[1:]:\n"
+    "    whole += tokens[i]\n"
+    'return whole.decode(errors="replace")',
+)
+"""`decode` begins with the first id, and an empty list has none; it stands for an empty text: begin with
+b"", or use b"".join."""
+
 OverlapsCountedTwice = BytePairs.but(
     "counts = Counter()…\n        counts[pair] += …",
     "counts = Counter(p for word in spelled for p in zip(word, word[1:], strict=False))",
