@@ -866,7 +866,12 @@ class TestAlibiBias:
             heads = case.size("heads", case.integer(3, 6))
             return heads, q_len, q_len + case.size("cached", case.integer(3, 6))
 
+        def many_cached(case):
+            return case.size("heads", 3), 1, case.size("cached", 1_030)
+
         self.compare_bias(subject, case, inputs)
+        returns = {"bias": "num_heads q_len k_len"}
+        expect_near(subject, case, "alibi_bias", many_cached, bias_oracle, returns, tolerance=EXACT)
 
     def compare_slopes(self, subject, case, num_heads):
         def inputs(case):
@@ -1235,6 +1240,21 @@ def pair_oracle(query, key, positions):
     return tuple(rotary_oracle(x, positions, 10_000.0) for x in (query, key))
 
 
+def ask_for_pair(subject, *args):
+    return subject.call("swapped_rotary", *args)
+
+
+def judge_scores(answer, *args):
+    """Judge the scores of heads of another width: all positions may be moved on together."""
+    expected = pair_oracle(*args)
+    form = {label: "batch heads length d_head" for label in ("query", "key")}
+    if problem := wrong_form(answer, expected, form, "swapped_rotary"):
+        return problem
+    seen, right = (query.double() @ key.double().mT for query, key in (answer, expected))
+    label = f"with d_head {expected[0].shape[-1]}, scores of rotated queries and keys"
+    return differs(label, seen, right, 10 * NEAR)
+
+
 class WrongForm(Exception):
     """What came back cannot go on through the model."""
 
@@ -1303,6 +1323,7 @@ class TestSwappedRotary:
             return ids, positions + torch.tensor([[case.integer(15_000, 20_000)], [1_100]])
 
         self.compare(subject, case, far_inputs, ask_for_logits_or_index, FAR)
+        expect_answer(subject, case, pair_inputs, ask_for_pair, judge_scores)
 
     def compare(self, subject, case, inputs, ask=ask_for_logits, tolerance=NEAR):
         def judge(logits, ids, positions):

@@ -522,6 +522,10 @@ class Alibi(Correct, exercise="alibi_bias"):
         return bias.masked_fill(distance < 0, -math.inf)
 
 
+DistancesCutOff = Alibi.but("None] * distance", "None] * distance.clamp(max=511)")
+"""All distances beyond some number count as this number, as they do if a table of a fixed size is used:
+the bias must go on to fall."""
+
 DistanceRewarded = Alibi.but("-alibi_slopes", "alibi_slopes")
 """The sign is wrong: the farther a key, the more is added to its score. Subtract instead."""
 
@@ -961,6 +965,14 @@ KeyReturnedFirst = Swapped.but("query), turned(key", "key), turned(query")
 RotatedBackwards = Swapped.but("angle = positions", "angle = -positions")
 """Both are rotated the other way, so earlier tokens look like later ones: this model was trained
 with (a, b) becoming (a cos − b sin, a sin + b cos)."""
+
+WidthOfTheTrainedModel = Swapped.but(
+    "speed = …",
+    "speed = 10_000 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)\n"
+    "speed = speed[: d_head // 2]",
+)
+"""The speeds are those of heads with 32 features, whatever the width is: compute them from the last
+axis of the query."""
 
 TableOfFewPositions = Swapped.but(
     "angle = …", "angle = (torch.arange(512)[:, None] * speed)[positions][:, None]"
