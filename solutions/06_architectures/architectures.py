@@ -125,7 +125,7 @@ print(f"a model that copies, without the shift: {unshifted:.6f} nats per token")
 print(f"a model that knows nothing: {math.log(8):.3f} nats per token")
 
 # %% [markdown]
-# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model once, on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`.
+# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model once, on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`, even if logits are hundreds apart. Leave `targets` as they are.
 #
 # The logits at position `i` are the prediction of `targets[:, i]`: after the shift, nothing else needs to be shifted.
 #
@@ -519,7 +519,7 @@ without = decode_with(lambda x, *rest: x, target, memory, source_mask)
 print(f"without cross-attention: {nats_per_token(without):.4f} nats per character")
 
 # %% [markdown]
-# Write `swapped_cross_attention`: the norm, cross-attention and the residual connection, with the given weights. If it replaces the model's own sub-layer in any layer, the logits must be *the same*, up to rounding. It is not enough that they are close or that the loss is the same.
+# Write `swapped_cross_attention`: the norm, cross-attention and the residual connection, with the given weights, of any width. If it replaces the model's own sub-layer in any layer, the logits must be *the same*, up to rounding. It is not enough that they are close or that the loss is the same.
 #
 # *Before you code:* which of these would you notice in the loss of a trained model: a causal mask, visible padding, the wrong square root in the scale, a missing bias of the keys?
 #

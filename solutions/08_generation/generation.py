@@ -162,7 +162,7 @@ def next_token(
 # 3. lets each new token attend to all earlier tokens and to itself;
 # 4. returns the output of attention, and the cache with the new tokens in it.
 #
-# The format of the cache is up to you: a tensor, or a tuple, list or dict of tensors and numbers (not a class of your own, because in grading the cache is passed from one process to another). The check passes back the cache that you returned; in the first call it is None. Do not change the cache that you are given, because another sequence may continue from the same cache. A cache is for generation, where nothing is trained: here gradients need not flow.
+# The format of the cache is up to you: a tensor, or a tuple, list or dict of tensors and numbers (not a class of your own, because in grading the cache is passed from one process to another). The check passes back the cache that you returned; in the first call it is None. Do not change anything in the cache that you are given, not even free room in it, because another sequence may continue from the same cache. A text may have any number of tokens. A cache is for generation, where nothing is trained: here gradients need not flow.
 #
 # *Before you code:* four tokens are in the cache and three come. What is the shape of the mask, and which of its entries are False? Which of them would `is_causal=True` of PyTorch hide?
 #

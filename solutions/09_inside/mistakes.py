@@ -208,6 +208,23 @@ class Inside(Correct, exercise="look_inside"):
         return (losses[1] - losses[0]) / math.log(2)
 
 
+LensOverflows = Inside.but(
+    "return F.linear(read, unembedding).softmax(dim=-1)",
+    "shares = F.linear(read, unembedding).exp()\nreturn shares / shares.sum(dim=-1, keepdim=True)",
+)
+"""`logit_lens` computes the softmax without subtracting the largest logit, so the exponentials of large
+logits overflow: use torch.softmax."""
+
+ExponentialsOverflow = Inside.but(
+    "losses = …",
+    "losses = [\n"
+    "    F.nll_loss((x - x.exp().sum(dim=-1, keepdim=True).log()).transpose(1, 2), targets)\n"
+    "    for x in (logits, ablated)\n"
+    "]",
+)
+"""`bits_lost` adds up the exponentials of the logits, which overflow if they are large: subtract the
+largest logit first, as torch.logsumexp and F.cross_entropy do."""
+
 NormOmitted = Inside.but("read = …", "read = streams * gain + bias")
 """Gain and bias are applied, but the vectors are not normalised: subtract the mean of each, and
 divide by its standard deviation, first."""
@@ -441,6 +458,10 @@ class Model(Correct, exercise="language_model"):
         logits, _ = step(config, weights, tokens)
         return logits
 
+
+SmallNumberInsteadOfMinusInfinity = Model.but("(later, -math.inf)", "(later, -100.0)")
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower, later
+tokens get all the weight: set masked scores to minus infinity."""
 
 NoMask = Model.but("later = …\nscores = …", "")
 """Every token sees later tokens; a token must see only itself and earlier ones."""
