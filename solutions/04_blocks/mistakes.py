@@ -34,6 +34,9 @@ EpsilonForgotten = LayerNorm.but("variance + eps", "variance")
 """Epsilon is missing or far too small: add it to the variance, under the root, so that a token of
 equal features is not divided by zero."""
 
+EpsilonAsAFloor = LayerNorm.but("(variance + eps)", "(variance.clamp(min=eps))")
+"""The variance is only kept from falling below epsilon; add epsilon to it, whatever it is."""
+
 EpsilonHardCoded = LayerNorm.but("+ eps", "+ 1e-5")
 """Epsilon is always 1e-5; it is an argument and may have another value."""
 

@@ -225,6 +225,14 @@ ExponentialsOverflow = Inside.but(
 """`bits_lost` adds up the exponentials of the logits, which overflow if they are large: subtract the
 largest logit first, as torch.logsumexp and F.cross_entropy do."""
 
+LastDepthTakenAsNormalised = Inside.but(
+    "read = F.layer_norm(streams, gain.shape, gain, bias)",
+    "read = F.layer_norm(streams[:-1], gain.shape, gain, bias)\n"
+    "read = torch.cat([read, streams[-1:]])",
+)
+"""The last depth is decoded without the norm, as if it had been applied already. Here every depth is
+a residual stream, the last one too."""
+
 NormOmitted = Inside.but("read = …", "read = streams * gain + bias")
 """Gain and bias are applied, but the vectors are not normalised: subtract the mean of each, and
 divide by its standard deviation, first."""
@@ -534,6 +542,11 @@ GeluByTanh = Model.but("gelu(up)", 'gelu(up, approximate="tanh")')
 
 EpsilonHardCoded = Model.but('config["norm_eps"]', "1e-5", times=2)
 """The epsilon of the norms is hard-coded; use `config["norm_eps"]`."""
+
+FinalNormWithTheDefault = Model.but(
+    'config["norm_eps"]', '(1e-5 if name == "final_norm" else config["norm_eps"])', times=2
+)
+"""The final norm has the default epsilon of 1e-5; it has that of the configuration, too."""
 
 GateAndUpExchanged = Model.but(
     '(apply(f"{block}.feed_forward.gate", x)) * up', '(up) * apply(f"{block}.feed_forward.gate", x)'
