@@ -818,8 +818,7 @@ def bias_oracle(num_heads, q_len, k_len):
     for head, slope in enumerate(slopes_oracle(num_heads).tolist()):
         for query in range(q_len):
             place = k_len - q_len + query
-            for key in range(place + 1):
-                bias[head, query, key] = -slope * (place - key)
+            bias[head, query, : place + 1] = -slope * torch.arange(place, -1, -1)
     return bias
 
 
