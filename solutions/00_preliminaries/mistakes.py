@@ -30,6 +30,14 @@ AxisLeftOver = MeanOfRows.but("dim=1", "dim=1, keepdim=True")
 the shape (rows,)."""
 
 
+MeansAsPlainNumbers = MeanOfRows.but(
+    "return x.mean(dim=1)",
+    "return torch.tensor([sum(row.tolist()) / len(row) for row in x], dtype=x.dtype)",
+)
+"""The means are computed as plain numbers (`.item()`, `.tolist()`), which have no gradient, so a model
+that is trained with them would not learn: compute with tensors throughout."""
+
+
 # 0.1 ------------------------------------------------------------------------------------------
 class Softmax(Correct, exercise="stable_softmax"):
     def stable_softmax(scores, dim):
@@ -153,6 +161,15 @@ AxisOneForTheLogarithms = Softmax.but(
 ).but("logsumexp = …", "def logsumexp(scores, dim):\n    return torch.logsumexp(scores, 1)")
 """The argument dim is ignored, and axis 1 is always used: pass `dim` on."""
 
+MinusInfinityReplaced = Softmax.but(
+    "exponentials = …\nreturn …",
+    "empty = (scores == -math.inf).all(dim=dim, keepdim=True)\n"
+    "finite = scores.masked_fill(scores == -math.inf, -1e4)\n"
+    "return torch.softmax(finite, dim).masked_fill(empty, 0.0)",
+)
+"""A score of minus infinity is replaced by a finite one, such as -10,000. In a row of scores far below
+that, its weight is no longer 0: keep minus infinity, whose exponential is exactly 0."""
+
 UniformWeightsForAMaskedRow = Softmax.but(
     "exponentials = …\nreturn …", "return torch.softmax(scores.clamp(min=-1e9), dim)"
 )
@@ -235,6 +252,13 @@ EveryAxisSqueezed = PositionsCompete.but("softmax(dim=1)", "softmax(dim=-1)", ti
 )
 """`squeeze()` without an axis removes every axis of size 1: the length, too, if each sequence is one
 token. Name the axis: `squeeze(-1)`."""
+
+
+BatchSqueezedAway = CrossEntropy.but(
+    "return losses_of(…", "return losses_of(logits, targets, ignore_index).squeeze()"
+)
+"""`squeeze()` without an axis removes the axis of the batch, too, if it holds one sequence: name the axis
+to be removed."""
 
 
 class TargetsOverwritten(CrossEntropy):
@@ -474,6 +498,18 @@ NotSmoothed = Bigram.but("(documents, vocab_size) + smoothing", "(documents, voc
 """The smoothing is not used: a pair that was never seen gets probability 0, and its loss is
 infinite when it occurs."""
 
+VocabularyFromTheText = Bigram.but(
+    "counts = torch.zeros(vocab_size, …",
+    "vocab_size = 1 + max(int(d.max()) for d in documents)\n"
+    "counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)",
+)
+"""The table has as many rows as the largest token in the text says. A token need not occur: the table
+has `vocab_size` rows and columns."""
+
+EpsilonInTheLogarithm = Bigram.but("keepdim=True)).log()", "keepdim=True) + 1e-9).log()")
+"""A small number is added inside the logarithm. With little smoothing the probability of a pair that
+was not seen is no larger: the smoothing already keeps every probability above 0."""
+
 SmoothedInTheNumeratorOnly = Bigram.but(
     "counts = pair_counts(documents, …\nreturn …",
     "counts = pair_counts(documents, vocab_size)\n"
@@ -641,6 +677,16 @@ weights: compute both gradients first, then update the parameters."""
 OneBiasPerExample = Step.but("error.sum() / n", "error").but("error.sum(0) / n", "error")
 """The bias gets one error per example; it is a single number, and its gradient is the mean of the
 errors."""
+
+ExponentialsOverflow = Step.but(
+    "torch.sigmoid(x @ weights + bias)",
+    "(x @ weights + bias).exp() / (1 + (x @ weights + bias).exp())",
+).but(
+    "error = (x @ weights + bias).softmax(dim=1)",
+    "shares = (x @ weights + bias).exp()\nerror = shares / shares.sum(dim=1, keepdim=True)",
+)
+"""exp() of a logit in the thousands is infinite, and inf/inf is NaN: use torch.sigmoid and softmax,
+or subtract the largest logit first."""
 
 SquaredError = Step.but(
     "error = torch.sigmoid(…",
@@ -832,8 +878,9 @@ OnlyTheOrderCompared = CheckSoftmax.but(
     "weights = softmax(scores, dim)\n"
     "assert (weights.argmax(dim) == torch.softmax(scores, dim).argmax(dim)).all()",
 )
-"""Wrong weights get past if their order is right: compare each weight, to within 0.00001, in rows of
-scores around 0."""
+"""Wrong weights get past if only their order and their sums are right, as they are in another base than e
+or at another temperature: compare each weight with a known one, to within 0.00001, in rows of scores
+around 0."""
 
 OverflowGetsPast = CheckSoftmax.but(
     "assert …",

@@ -265,7 +265,7 @@ def head_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise bigram}}
 #
-# The smallest language model looks at one token and predicts the next, from counts of what followed that token in a text. Add a `smoothing`, such as 1, to every count, because a pair that you have not seen is not impossible. Then divide each row of counts by its sum, and return the logarithms.
+# The smallest language model looks at one token and predicts the next, from counts of what followed that token in a text. Add a `smoothing`, such as 1 or a billionth, to every count, because a pair that you have not seen is not impossible. Then divide each row of counts by its sum, and return the logarithms.
 #
 # A text is given as a list of documents, each a tensor of token ids. A pair is a token and the one after it *in the same document*. Evaluate the model on documents that were not counted: the loss is the mean of $-\ln p(\text{next} \mid \text{previous})$ over all their pairs, in nats.
 #
@@ -419,7 +419,7 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
 #
 # Training repeats one step, many thousands of times: compute the loss of a batch, compute its derivative with respect to each parameter, and move every parameter a little in the opposite direction. Do it once without autograd.
 #
-# Logistic regression first. Each example has `d_in` features and a label $y$ that is 0 or 1. The model predicts $p = \sigma(x\cdot w + b)$, and the loss is the mean over the batch of $-\ln p$ where $y = 1$ and $-\ln(1-p)$ where $y = 0$. Then do the same for any number of classes: $p = \mathrm{softmax}(xW + b)$, and the loss is the mean of $-\ln p_{y}$.
+# Logistic regression first. Each example has `d_in` features and a label $y$ that is 0 or 1. The model predicts $p = \sigma(x\cdot w + b)$, and the loss is the mean over the batch of $-\ln p$ where $y = 1$ and $-\ln(1-p)$ where $y = 0$. Logits may lie in the thousands. Then do the same for any number of classes: $p = \mathrm{softmax}(xW + b)$, and the loss is the mean of $-\ln p_{y}$.
 #
 # For both, the derivative of one example's loss with respect to the logits has the same simple form: *prediction minus truth*. Derive it, and continue from there by the chain rule.
 #
@@ -559,13 +559,13 @@ published_test(lambda scores, dim: 0 * scores)
 #
 # First write `agree`, the comparison that a test rests on. Two tensors agree if they have the same shape and no number differs by more than 0.00001. NaN agrees with nothing, not even with NaN. (If you use `torch.allclose`, find out what it adds to `atol`.)
 #
-# Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. Wrong softmaxes must fail and correct ones must pass. You may compare with `torch.softmax`. Be fair: a correct softmax may compute in single precision and be off by up to 0.00001. For a row in which all scores are minus infinity, correct ones differ (you know two conventions from exercise 0.1), so do not test such rows.
+# Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. Wrong softmaxes, such as one with another base than e, must fail and correct ones must pass. You may compare with `torch.softmax`. Be fair: a correct softmax may compute in single precision and be off by up to 0.00001; its result has the dtype of the scores. For a row in which all scores are minus infinity, correct ones differ (you know two conventions from exercise 0.1), so do not test such rows.
 #
 # *Before you code:* what is `float("nan") > 0.1`? And `not (float("nan") <= 0.1)`? Which inputs would make each mistake of exercise 0.1 visible?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The first is False, so the second is True: every comparison with NaN but `!=` is False. Scores near 1000 reveal an overflow, scores near -1000 a division of 0 by 0, and a non-square table with more than one `dim` reveals a wrong axis.
+# The first is False, so the second is True: every comparison with NaN but `!=` is False. Scores near 1000 reveal an overflow, scores near -1000 a division of 0 by 0, and a non-square table with more than one `dim` reveals a wrong axis. Another base than e, or a temperature, leaves the sums and the order of the weights as they should be: only a comparison with correct weights reveals it.
 # </details>
 #
 # <details><summary>Hint: comparing</summary>

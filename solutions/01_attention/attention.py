@@ -25,11 +25,11 @@ from classroom import check
 #
 # with a bandwidth $\sigma$. Implement it for many queries at once.
 #
-# *Before you code:* what does the formula give when the bandwidth is huge? And what should it give for a query that is a thousand bandwidths from every key? What does `torch.exp(torch.tensor(-500_000.0))` return, and what is $0/0$?
+# *Before you code:* what does the formula give when the bandwidth is huge? And what should it give for a query that is a thousand bandwidths from every key? What does `torch.exp(torch.tensor(-500_000.0))` return, and what is $0/0$? What is the slope of a square root at 0, where a query equals a key?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# With a huge bandwidth all weights are equal, and the result is the mean of the values. Far away it should be the value of the nearest key, which has nearly all the weight; but `exp(-500_000)` is exactly 0 in floating point, so the formula becomes $0/0$, which is NaN.
+# With a huge bandwidth all weights are equal, and the result is the mean of the values. Far away it should be the value of the nearest key, which has nearly all the weight; but `exp(-500_000)` is exactly 0 in floating point, so the formula becomes $0/0$, which is NaN. The slope of the root is infinite at 0, and its gradient NaN even if you square it again: the formula needs no root.
 # </details>
 #
 # Now expand the square: $-\lVert q-k\rVert^2 = 2\,q\cdot k - \lVert q\rVert^2 - \lVert k\rVert^2$. If all keys have the same norm, two of the three terms cancel in the quotient, and the result is a softmax of `scale * (q · k)`. Which scale?
@@ -114,7 +114,7 @@ def soft_lookup(
 #
 # If the tokens themselves are the queries and keys, the score of query $i$ and key $j$ is $x_i\cdot x_j$, the same as that of query $j$ and key $i$. But "cat" may need "the" more than "the" needs "cat". Two learned projections break the symmetry: $q_i = x_i W_q$ and $k_j = x_j W_k$.
 #
-# Write three small functions: the matrix of raw scores (no scale, no softmax); the single matrix $M$ for which $s_{ij} = x_i M x_j^\top$; and a measure of asymmetry, $\lVert S - S^\top\rVert / \lVert S\rVert$, which is 0 for symmetric scores ($\lVert S\rVert$ is the root of the sum of all squared entries).
+# Write three small functions: the matrix of raw scores (no scale, no softmax); the single matrix $M$ for which $s_{ij} = x_i M x_j^\top$; and a measure of asymmetry, $\lVert S - S^\top\rVert / \lVert S\rVert$, which is 0 for symmetric scores ($\lVert S\rVert$ is the root of the sum of all squared entries). Scores a million times larger or smaller have the same asymmetry.
 #
 # *Before you code:* what is the shape of $M$, and what is the highest rank it can have? For which $W_q, W_k$ are the scores symmetric for every input?
 #
@@ -335,7 +335,7 @@ for d_head in (1, 4, 16, 64, 256):
 # %% [markdown]
 # Now explain the table. Write the standard deviation of `scale * (query · key)` and the excess kurtosis of `query · key` as formulas in `d_head`, for *normal* entries. (One product of two standard normals has variance 1 and fourth moment 9.)
 #
-# Then write the entropy of each row of weights, $-\sum_j p_j \ln p_j$, in nats: it is $\ln n$ for $n$ equal weights and 0 if one key has all the weight. The chapter uses it to show that unscaled attention saturates.
+# Then write the entropy of each row of weights, $-\sum_j p_j \ln p_j$, in nats: it is $\ln n$ for $n$ equal weights, however small these are, and 0 if one key has all the weight. The chapter uses it to show that unscaled attention saturates.
 #
 # *Before you code:* what is the entropy of the row $(1, 0, 0)$, and what does `0 * math.log(0)` give?
 #

@@ -24,6 +24,13 @@ DistanceNotSquared = Kernel.but(
 ).but("-squared", "-distance")
 """A Gaussian depends on the square of the distance, not on the distance."""
 
+RootAndThenSquare = Kernel.but(
+    "squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)",
+    "squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1).sqrt() ** 2",
+)
+"""The squared distance is the square of a root, and where a query equals a key, the slope of the root is
+infinite and its gradient NaN: sum the squares, and take no root."""
+
 MeanOfSquares = Kernel.but("sum(dim=-1)", "mean(dim=-1)")
 """The squared differences are averaged over the features; the squared distance is their sum, not
 divided by d_head."""
@@ -114,6 +121,12 @@ TemperatureClamped = Lookup.but(
 """At temperature 0 a small temperature is used, so keys that match nearly as well still get weight:
 in the limit, the best key takes all of it."""
 
+TemperatureHardlyAboveZero = Lookup.but(
+    "if temperature == 0:\n    return …", "temperature = max(temperature, 1e-6)"
+)
+"""At temperature 0 a tiny temperature is used, and two keys whose scores differ by less than that
+share the weight: in the limit, the better one takes all of it, however small the difference."""
+
 LowTemperatureTakenForZero = Lookup.but("temperature == 0", "temperature < 0.01")
 """A low temperature is treated like 0. At 0.001, keys whose scores differ by about that much
 still share the weight: only at 0 itself does the best key take all of it."""
@@ -167,6 +180,10 @@ AsymmetryOfTheLargestEntries = Scores.but(
 )
 """Only the largest difference and the largest score are used: a norm is the square root of the sum
 of all squares."""
+
+AsymmetryWithAFloor = Scores.but("scores.norm()", "scores.norm().clamp(min=1)")
+"""The norm that divides is at least 1 (or something is added to it), so small scores seem more symmetric
+than large ones: divide by the norm, however small it is."""
 
 AsymmetryNotRelative = Scores.but(" / scores.norm()", "")
 """The difference is not divided by the size of the scores, so doubling them doubles it."""
@@ -317,6 +334,12 @@ EntropyInBits = LogitStd.but("sum(dim=-1)", "sum(dim=-1) / math.log(2)")
 ZeroTimesMinusInfinity = LogitStd.but("torch.special.entr(weights)", "-(weights * weights.log())")
 """The logarithm of a weight of 0 is minus infinity, and 0 times that is NaN; its limit is 0."""
 
+SmallWeightsDropped = LogitStd.but(
+    "torch.special.entr(weights)", "torch.special.entr(weights.masked_fill(weights < 1e-4, 0.0))"
+)
+"""Small weights are left out, but many of them together have a large entropy: only a weight of exactly
+0 adds nothing."""
+
 EntropySummedOverRows = LogitStd.but("sum(dim=-1)", "sum()")
 """The entropies of all rows are summed; each query has its own."""
 
@@ -343,6 +366,12 @@ ScoresReturnedUnscaled = WorkedRow.but("query / math.sqrt(len(query))", "query")
 
 RootLeftOut = WorkedRow.but("math.sqrt(len(query))", "len(query)")
 """The scores are divided by the width of a key instead of its square root."""
+
+RowOverflows = WorkedRow.but(
+    "weights = scores.softmax(dim=-1)", "weights = scores.exp() / scores.exp().sum()"
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest score
+first."""
 
 RankedFromTheWorst = WorkedRow.but("argsort(descending=True)", "argsort()", times=2)
 """The rankings run from the worst key to the best."""
@@ -452,6 +481,10 @@ class ClampingCommutes(CheckHull):
         assert torch.allclose(before, 3 * after, atol=1e-4)
 
 
+FeaturesOnlyAddedUp = CheckHull.but("matrix = …", "matrix = torch.ones(6, 3)")
+"""Your map treats all features alike, so features of the output in another order give the same
+result. Draw the numbers of the map at random."""
+
 ExactComparison = (
     CheckHull.but("query = 2 …", "query = torch.randn(50, 4, generator=generator)")
     .but(
@@ -505,11 +538,30 @@ ScaleForgottenBackward = Backward.but("(grad_weights - mean) * scale", "(grad_we
 """The scale multiplies the scores, so it multiplies the gradients with respect to query and key
 too."""
 
+CovarianceOfASample = Backward.but(
+    "return (value - weights @ value).T @ (weights[:, None] * key) / math.sqrt(len(query))",
+    "both = torch.cov(torch.cat([value, key], dim=1).T, aweights=weights)\n"
+    "return both[: value.shape[1], value.shape[1] :] / math.sqrt(len(query))",
+)
+"""`torch.cov` estimates from a sample: by default it divides by 1 minus the sum of the squared
+weights. Under given weights that sum to 1, there is no such correction (`correction=0`)."""
+
 WeightedMeanNotSubtracted = Backward.but(
     "grad_weights = …\ngrad_scores = …",
     "grad_scores = weights * (grad_output @ value.transpose(-2, -1)) * scale",
 )
 """Raising one weight lowers the others: subtract the weighted mean of the gradients in each row."""
+
+BackwardOverflows = Backward.but(
+    "weights = (query @ key.transpose(-2, -1) * scale).softmax(dim=-1)",
+    "shares = (query @ key.transpose(-2, -1) * scale).exp()\n"
+    "weights = shares / shares.sum(dim=-1, keepdim=True)",
+).but(
+    "weights = (key @ query / math.sqrt(len(query))).softmax(dim=-1)",
+    "shares = (key @ query / math.sqrt(len(query))).exp()\nweights = shares / shares.sum()",
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest score
+first."""
 
 MeanOverQueries = Backward.but("dim=-1,", "dim=-2,")
 """The mean that is subtracted is taken over the queries; a softmax row runs over the keys."""
@@ -569,6 +621,12 @@ root is `d ** 0.5`."""
 DividedByHalfTheWidth = Mended.but("math.sqrt(key.shape[-1])", "(key.shape[-1] / 2)")
 """The scores are divided by half of d_head: `d ** 1 / 2` means (d ** 1) / 2, and the square root is
 `d ** 0.5`."""
+
+ExponentialsOverflow = Mended.but(
+    "scaled.softmax(dim=-1)", "scaled.exp() / scaled.exp().sum(dim=-1, keepdim=True)"
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest score
+first."""
 
 ScaledAfterwards = Mended.but(
     "scaled = …\nweights = …", "weights = scores.softmax(dim=-1) / math.sqrt(key.shape[-1])"

@@ -21,7 +21,7 @@ from classroom import check
 #
 # A model that predicts the next token must not see it. So each position attends only to itself and to earlier positions.
 #
-# During generation a model caches the keys of earlier tokens and computes queries for the newest tokens only. Then there are fewer queries than keys, and the queries belong to the *last* `q_len` of the `k_len` positions: the last query sees every key. `k_len` is never smaller than `q_len`.
+# During generation a model caches the keys of earlier tokens and computes queries for the newest tokens only. Then there are fewer queries than keys, and the queries belong to the *last* `q_len` of the `k_len` positions: the last query sees every key. `k_len` is never smaller than `q_len`, and may be in the thousands.
 #
 # *Before you code:* with 1 query and 7 keys, how many entries are True? With 4 queries and 4 keys, what would happen to the first query if it could not see itself?
 #
@@ -55,7 +55,7 @@ def causal_mask(q_len: int, k_len: int) -> torch.Tensor:
 #
 # The sequences of a batch have different lengths and are padded after their last token. No query may attend to the padding: it must be masked *as a key*. The output of a padded query is never used, so its row needs no mask of its own.
 #
-# `lengths` holds the number of real tokens of each sequence. Return the shape `(batch, 1, 1, k_len)`: the two axes of size 1 stand for all heads and all queries.
+# `lengths` holds the number of real tokens of each sequence. `k_len` may be in the thousands. Return the shape `(batch, 1, 1, k_len)`: the two axes of size 1 stand for all heads and all queries.
 #
 # *Before you code:* scores have the shape `(batch, heads, q_len, k_len)`. How would a mask of shape `(batch, 1, k_len)` be interpreted? When would torch raise no error?
 #
@@ -143,7 +143,7 @@ def masked_softmax(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 #
 # "In training the whole text is given at once, so the future must be hidden. During generation there is no future yet, so no mask is needed." This function, like some well-known ones, is based on that reasoning. It overlooks a third case. Which? The cell measures its effect: it compares every output before and after the last token is changed.
 #
-# Write the corrected function. It must be correct in training, for a whole text in evaluation, and for a few new queries with cached earlier keys (the queries are the last of the positions).
+# Write the corrected function. It must be correct for scores of any size, in training, for a whole text in evaluation, and for a few new queries with cached earlier keys (the queries are the last of the positions).
 #
 # *Before you code:* what does a causal mask hide from a single query, the newest? So what would it have cost to ignore the mode?
 #
@@ -257,7 +257,7 @@ def causality_audit(model, x: torch.Tensor) -> torch.Tensor:
 #
 # A published decoder hides padding and the future with "a mask": one number per key, 0 or $-10^6$, added to the scores. It runs and it trains. Run the cell. It tests two things that should be tested for every mask: does it have any effect, and does the last token influence the first query's output?
 #
-# There are two bugs. Write the corrected function: a query attends to the real tokens up to and including itself. Return the output only.
+# There are two bugs. Write the corrected function: a query attends to the real tokens up to and including itself, however large the scores of the others. Return the output only.
 #
 # *Before you code:* take a column of numbers and add a million to all of them. What is the softmax down that column? And how many different futures are there in a sequence of 7 tokens? Can one row of numbers represent them?
 #
@@ -393,7 +393,7 @@ def combine_masks(
 #
 # Again you write the test, and it is graded on the bugs that it catches. A model takes `x` of shape `(batch, length, d_model)` and `lengths` of shape `(batch,)`, and returns a tensor with the shape of `x`. Its outputs at the real tokens of a sequence must not depend on
 #
-# 1. the contents of the padding (arbitrary, but finite),
+# 1. the contents of the padding (arbitrary, not always 0, but finite),
 # 2. the amount of padding,
 # 3. the other sequences of the batch.
 #
@@ -471,11 +471,11 @@ def check_padding_invariance(model) -> None:
 #
 # Run the cell. The weights are shown in the layout of the code, one column per query. Who attends to whom?
 #
-# *Before you code:* the first column belongs to the first query. Which of its entries should be non-zero?
+# *Before you code:* the first column belongs to the first query. Which of its entries should be non-zero? May an allowed score be 0?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Only the first: the first query attends to itself and nothing else.
+# Only the first: the first query attends to itself and nothing else. Yes: a score of 0 is a score like any other, and so is one of 20,000.
 # </details>
 
 

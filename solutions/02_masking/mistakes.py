@@ -37,6 +37,13 @@ SquareOfAllKeys = Causal.but("return …", "return torch.ones(k_len, k_len, dtyp
 TrueMeansHidden = Causal.but("tril(diagonal=k_len - q_len)", "triu(diagonal=k_len - q_len + 1)")
 """True and False are swapped: here True means that attention is allowed."""
 
+CutFromATable = Causal.but(
+    "return …",
+    "table = torch.ones(128, 128, dtype=torch.bool).tril()\nreturn table[k_len - q_len : k_len, :k_len]",
+)
+"""The mask is cut out of a table of fixed size, such as 128, and a slice beyond its end is shorter without
+an error: make the mask for the lengths that you are given."""
+
 OnesAndZeros = Causal.but("k_len, dtype=torch.bool", "k_len")
 """The mask holds the numbers 1 and 0 instead of True and False: ~ and & do not work on it."""
 
@@ -86,6 +93,10 @@ PaddingOnTheLeft = Padding.but("(k_len) < lengths", "(k_len) >= k_len - lengths"
 
 AsLongAsTheLongest = Padding.but("(k_len)", "(int(lengths.max()))")
 """The mask is as long as the longest sequence; the keys may be padded further, to k_len."""
+
+PaddingCutFromATable = Padding.but("torch.arange(k_len)", "torch.arange(512)[:k_len]")
+"""The positions are cut out of a table of fixed size, such as 512, and a slice beyond its end is shorter
+without an error: count as many positions as there are keys."""
 
 EmptySequenceGetsAKey = Padding.but("lengths[:, None]", "lengths.clamp(min=1)[:, None]")
 """An empty sequence is treated like one of length 1, so that its padding is attended to: a length of 0
@@ -167,6 +178,12 @@ WindowTooWide = Combined.but("place < window", "place <= window")
 WindowTooNarrow = Combined.but("place < window", "place < window - 1")
 """The window is one too narrow: the query and the window - 1 positions before it are visible."""
 
+MasksCutFromATable = Combined.but(
+    "place = torch.arange(length)", "place = torch.arange(128)[:length]", times=2
+)
+"""The positions are cut out of a table of fixed size, such as 128, and a slice beyond its end is shorter
+without an error: count as many positions as there are tokens."""
+
 WindowOnBothSides = Combined.but("place[:, None] - place", "(place[:, None] - place).abs()")
 """The window also hides what lies ahead. The prefix mask decides how far ahead a query may look;
 the window limits only how far back."""
@@ -246,6 +263,13 @@ TenThousandSubtracted = Masked.but(
 )
 """Masked scores are reduced by 10,000, and one that is larger than that still gets weight: no
 finite number is enough, so replace the score instead of adding to it."""
+
+ZeroTakenForMasked = Masked.but(
+    "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)",
+    "scores.masked_fill(scores * mask == 0, torch.finfo(scores.dtype).min)",
+)
+"""The scores are multiplied by the mask, and what is 0 then is taken for masked, but an allowed score can
+be 0, too: use the mask itself to say what is masked."""
 
 ScoresMultipliedByTheMask = Masked.but(
     "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)", "(scores * mask)"
@@ -552,6 +576,20 @@ DifferencesAveraged = CheckPadding.but(
 """The mean of the differences is taken, which hides one wrong token among many correct ones. Take
 the largest."""
 
+BatchOnlyReordered = CheckPadding.but(
+    "alone = …\nassert …",
+    """
+    lengths, order = torch.tensor([8, 7, 5]), torch.tensor([1, 2, 0])
+    x[0, 8:], x[1, 7:], x[2, 5:] = 3.0, -4.0, 5.0
+    padded = torch.cat([x, torch.randn(3, 2, 4, generator=generator).double()], dim=1)
+    padded[0, 8:], padded[1, 7:], padded[2, 5:] = -9.0, 8.0, 7.0
+    moved = model(padded[order], lengths[order])
+    assert largest_difference(model(x, lengths)[order], moved, lengths[order]) < 1e-4
+    """,
+)
+"""The sequences are only put in another order, so a statistic of the whole batch stays the same.
+Compare a sequence with itself alone, or among others."""
+
 NothingIsCompared = CheckPadding.but(
     "generator = …\nassert …",
     "x = torch.randn(3, 9, 4)\nassert model(x, torch.tensor([5, 7, 8])).shape == x.shape",
@@ -630,6 +668,22 @@ anything there: test the real tokens."""
 PaddingStaysTheSame = CheckPadding.but("x[-1:, :5]", "x[-1:]")
 """Both calls get the first sequence with the same padding after it, so only the rest of the batch
 changes: cut off the padding in one of the calls, or fill it with other numbers."""
+
+PaddingIsAlwaysZero = CheckPadding.but(
+    "x = …\nassert …",
+    """
+    lengths = torch.tensor([7, 9, 5])
+    x = torch.randn(3, 9, 4, generator=generator, dtype=torch.float64)
+    x[0, 7:], x[2, 5:] = 0.0, 0.0
+    together = model(x, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone = model(x[row : row + 1, :length], lengths[row : row + 1])
+        one = together[row : row + 1]
+        assert largest_difference(alone, one, lengths[row : row + 1]) < 1e-4
+    """,
+)
+"""The padding holds only zeros, which add nothing to a sum, so a model that sums over the padding gets
+past: fill it with arbitrary numbers."""
 
 AmountOfPaddingNeverChanges = CheckPadding.but(
     "alone = …\nassert …",
@@ -747,6 +801,13 @@ block size."""
 NeverDivided = Online.but("[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]", "[2]")
 """The weighted sum of the values is never divided by the total."""
 
+MaskedScoresNotLowEnough = Online.but("~mask[:, block], -math.inf", "~mask[:, block], -1e4").but(
+    "return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]",
+    "return (state[2] / state[1][:, None]).masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)",
+)
+"""Masked keys get a finite score, such as -10,000, and where the allowed scores are lower still, masked
+keys get the weight: minus infinity is below every score."""
+
 ZeroDividedByZero = Online.but("[1].masked_fill(state[1] == 0, 1.0)", "[1]")
 """A query that may attend to nothing has the total 0, and 0/0 is NaN: its output should be 0."""
 
@@ -811,6 +872,26 @@ MaskedOnlyForBothReasons = Masks.but(") | (place", ") & (place")
 it."""
 
 
+RenormalisedAfterwards = Masks.but(
+    "weights = …",
+    "weights = scores.softmax(dim=-1) * ~hidden\nweights = weights / weights.sum(dim=-1, keepdim=True)",
+)
+"""The mask acts after the softmax, and the rows are renormalised: if a hidden key has a much higher score,
+all other weights have underflowed, and 0/0 is NaN. Mask the scores before the softmax."""
+
+HundredSubtracted = Masks.but("scores.masked_fill(hidden, -math.inf)", "(scores - 100.0 * hidden)")
+"""A small number, such as 100, is subtracted from hidden scores, and one that is higher than the others by
+more than that still gets weight: hide keys with minus infinity."""
+
+ZeroTakenForHidden = Masks.but(
+    "weights = …",
+    "scores = scores * ~hidden\n"
+    "weights = scores.masked_fill(scores == 0, -math.inf).softmax(dim=-1)",
+)
+"""What is 0 after a product with the mask is taken for hidden, but an allowed score can be 0, too: use
+the mask itself to say what is hidden."""
+
+
 class Columns(Correct, exercise="mended_columns"):
     def mended_columns(query, key, value):
         scores = key.T @ query / math.sqrt(query.shape[0])
@@ -842,6 +923,21 @@ query is shape[0]."""
 
 MaskDropped = Columns.but("hidden = …\nreturn …", "return value @ scores.softmax(dim=0)")
 """There is no mask any more: each token sees the whole text."""
+
+
+ZeroScoresHidden = Columns.but(
+    "hidden = …",
+    "scores = scores.triu()\nhidden = scores == 0",
+)
+"""Hidden scores are set to 0 and then recognised by it, but an allowed score can be 0, too (of a query or
+a key of zeros): make the mask of positions."""
+
+ColumnsRenormalised = Columns.but(
+    "hidden = …\nreturn …",
+    "weights = scores.softmax(dim=0).triu()\nreturn value @ (weights / weights.sum(dim=0))",
+)
+"""The mask acts after the softmax, and the columns are renormalised: if a later token has a much higher
+score, all other weights have underflowed, and 0/0 is NaN. Mask the scores before the softmax."""
 
 
 class Modes(Correct, exercise="mended_modes"):
@@ -891,6 +987,19 @@ NoMaskWithACache = Modes.but(
 either."""
 
 
+MaskedAfterTheSoftmax = Modes.but(
+    "allowed = …\nreturn …",
+    "weights = scores.softmax(dim=-1).tril(diagonal=len(key) - len(query))\n"
+    "return weights / weights.sum(dim=-1, keepdim=True) @ value",
+)
+"""The mask acts after the softmax, and the rows are renormalised: if a later key has a much higher score,
+all other weights have underflowed, and 0/0 is NaN. Mask the scores before the softmax."""
+
+MaskNotLowEnough = Modes.but("-math.inf", "-1e4")
+"""Hidden scores are set to a finite number, such as -10,000, and where the allowed scores are lower still,
+the future gets the weight: minus infinity is below every score."""
+
+
 class Maps(Correct, exercise="mended_maps"):
     def layer_weights(x, w_query, w_key, mask=None):
         scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
@@ -918,6 +1027,15 @@ MapsMaskedAfterTheSoftmax = Maps.but("(x, w_q, w_k, mask)", "(x, w_q, w_k) * mas
 )
 """The maps are computed without the mask and set to zero afterwards: their rows no longer sum to
 1."""
+
+MapsRenormalised = Maps.but(
+    "maps.append(layer_weights(x, w_q, w_k, mask))\nx = x + maps[-1] @ (x @ w_v)",
+    "shares = layer_weights(x, w_q, w_k) * mask\n"
+    "maps.append(shares / shares.sum(dim=-1, keepdim=True))\n"
+    "x = x + layer_weights(x, w_q, w_k, mask) @ (x @ w_v)",
+)
+"""The maps are computed without the mask and renormalised afterwards: if a hidden key has a much higher
+score, all other weights have underflowed, and 0/0 is NaN. Pass the mask."""
 
 MapsOneLayerLate = Maps.but(
     "maps.append(layer_weights(x, w_q, w_k, mask))\nx = x + maps[-1] @ (x @ w_v)",
@@ -996,6 +1114,10 @@ AsPublished = (
     .but("(fade * distance).to(scores.dtype)", "fade * distance")
 )
 """This is the published function: the tensors that it creates are on the CPU and in float32."""
+
+WindowNotLowEnough = Window.but("= -math.inf", "= -1e4")
+"""A finite number, such as -10,000, is added to hidden scores, and one that is higher than the others by
+more than that still gets weight: add minus infinity."""
 
 WindowOneTooWide = Window.but("distance >= window", "distance > window")
 """A query sees window + 1 keys; it should see those at the distances 0 to window - 1."""

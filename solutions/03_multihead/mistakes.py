@@ -50,6 +50,32 @@ MaskAfterSoftmax = Head.but(
 """Masked weights are set to zero after the softmax, so the rest no longer sum to 1: mask the scores
 instead."""
 
+RenormalisedAfterwards = Head.but(
+    "if mask is not None:…\nreturn …",
+    "weights = scores.softmax(dim=-1)\n"
+    "if mask is not None:\n"
+    "    weights = weights * mask\n"
+    "    weights = weights / weights.sum(dim=-1, keepdim=True)\n"
+    "return weights @ self.value(x)",
+)
+"""The mask acts after the softmax, and the rows are renormalised: if a masked key has a much higher score,
+all other weights have underflowed, and 0/0 is NaN. Mask the scores before the softmax."""
+
+NotLowEnough = Head.but("scores.masked_fill(~mask, -math.inf)", "scores - 1e4 * ~mask")
+"""Masked scores are lowered by a finite number, such as 10,000, and one that is higher than the others by
+more than that still gets weight: set them to minus infinity."""
+
+ZeroTakenForMasked = Head.but("masked_fill(~mask, …", "masked_fill(scores * mask == 0, -math.inf)")
+"""What is 0 after a product with the mask is taken for masked, but an allowed score can be 0, too: use
+the mask itself to say what is masked."""
+
+ExponentialsOverflow = Head.but(
+    "return …",
+    "shares = scores.exp()\nreturn shares / shares.sum(dim=-1, keepdim=True) @ self.value(x)",
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest score
+first."""
+
 CausalWithoutAMask = Head.but(
     "if mask is not None:",
     "if mask is None:\n"
@@ -130,6 +156,30 @@ ScaledByWidthOfValues = Loop.but("attn_mask=mask", "attn_mask=mask, scale=v.shap
 HalfOfTheWidth = Loop.but("attn_mask=mask", "attn_mask=mask, scale=2 / q.shape[-1]")
 """The scores are divided by half of d_head: `d_head ** 1 / 2` is (d_head ** 1) / 2. Write
 `d_head ** 0.5` or math.sqrt(d_head)."""
+
+
+class LoopRenormalised(Loop):
+    """The mask acts after the softmax, and the rows are renormalised: if a masked key has a much higher
+    score, all other weights have underflowed, and 0/0 is NaN. Mask the scores before the softmax."""
+
+    def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):
+        found = []
+        for q, k, v in zip(w_query, w_key, w_value, strict=True):
+            weights = ((x @ q) @ (x @ k).mT / math.sqrt(q.shape[-1])).softmax(dim=-1)
+            if mask is not None:
+                weights = weights * mask
+                weights = weights / weights.sum(dim=-1, keepdim=True)
+            found.append(weights @ (x @ v))
+        return torch.cat(found, dim=-1) @ w_output
+
+
+LoopNotLowEnough = Loop.but(
+    "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):",
+    "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):\n"
+    "    added = None if mask is None else -1e4 * (~mask).to(x.dtype)",
+).but("attn_mask=mask", "attn_mask=added")
+"""Masked scores are lowered by a finite number, such as 10,000, and one that is higher than the others by
+more than that still gets weight: set them to minus infinity."""
 
 CausalWithoutAMask = Loop.but("attn_mask=mask", "attn_mask=mask, is_causal=mask is None")
 """Without a mask, the heads are causal: no token sees a later one. No mask means that nothing is
@@ -277,6 +327,35 @@ masked."""
 
 MaskUnused = MultiHead.but("if mask is not None:\n    scores = …", "")
 """The mask is not used: every query sees every key."""
+
+MaskedAfterTheSoftmax = MultiHead.but(
+    "if mask is not None:…\nfound = …",
+    "weights = scores.softmax(dim=-1)\n"
+    "if mask is not None:\n"
+    "    weights = weights * mask.unsqueeze(-3)\n"
+    "    weights = weights / weights.sum(dim=-1, keepdim=True)\n"
+    "found = weights @ value",
+)
+"""The mask acts after the softmax, and the rows are renormalised: if a masked key has a much higher score,
+all other weights have underflowed, and 0/0 is NaN. Mask the scores before the softmax."""
+
+MaskNotLowEnough = MultiHead.but(
+    "scores.masked_fill(~mask.unsqueeze(-3), -math.inf)", "scores - 1e4 * ~mask.unsqueeze(-3)"
+)
+"""Masked scores are lowered by a finite number, such as 10,000, and one that is higher than the others by
+more than that still gets weight: set them to minus infinity."""
+
+ScoresOfZeroMasked = MultiHead.but(
+    "masked_fill(~mask.unsqueeze(-3)", "masked_fill(scores * mask.unsqueeze(-3) == 0"
+)
+"""What is 0 after a product with the mask is taken for masked, but an allowed score can be 0, too: use
+the mask itself to say what is masked."""
+
+HeadsOverflow = MultiHead.but(
+    "found = …", "shares = scores.exp()\nfound = shares / shares.sum(dim=-1, keepdim=True) @ value"
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest score
+first."""
 
 MaskInverted = MultiHead.but("~mask", "mask")
 """The mask is inverted; True means that a query may attend to a key."""
@@ -543,6 +622,14 @@ ScaledByGroupWidth = Grouped.but(
 )
 """The scores are divided by the square root of the width of a whole group; sharing does not change
 d_head."""
+
+GroupsOverflow = Grouped.but(
+    "return F.scaled_dot_product_attention(query, key, value)",
+    "shares = (query @ key.mT / math.sqrt(query.shape[-1])).exp()\n"
+    "return shares / shares.sum(dim=-1, keepdim=True) @ value",
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest score
+first."""
 
 HalfOfTheWidth = Grouped.but(
     "return F.scaled_dot_product_attention(query, key, value)",
@@ -819,6 +906,27 @@ MaskDropped = Derivation.but(
 )
 """The roles are correct, but is_causal is not used."""
 
+WeightsRenormalised = Derivation.but(
+    "if is_causal:…\nweights = weights.softmax(dim=1)",
+    "weights = weights.softmax(dim=1)\n"
+    "if is_causal:\n"
+    "    weights = weights.tril()\n"
+    "    weights = weights / weights.sum(dim=1, keepdim=True)",
+)
+"""The mask acts after the softmax, and the rows are renormalised: if a later token has a much higher score,
+all other weights have underflowed, and 0/0 is NaN. Mask the scores before the softmax."""
+
+FutureNotLowEnough = Derivation.but("-math.inf", "-1e4")
+"""Masked scores are set to a finite number, such as -10,000, and where the allowed scores are lower still,
+later tokens get the weight: minus infinity is below every score."""
+
+ScoresOfZeroHidden = Derivation.but(
+    "weights.masked_fill(~allowed, -math.inf)",
+    "weights.masked_fill(weights.tril() == 0, -math.inf)",
+)
+"""Masked scores are set to 0 and then recognised by it, but an allowed score can be 0, too: make the mask
+of positions."""
+
 HalfOfTheWidth = Derivation.but("math.sqrt(query.shape[-1])", "(query.shape[-1] / 2)")
 """The scores are divided by half of d_head: `d_head ** 1 / 2` is (d_head ** 1) / 2. Write
 `d_head ** 0.5` or math.sqrt(d_head)."""
@@ -1016,6 +1124,40 @@ LatentMaskAfterSoftmax = Latent.but(
 )
 """Masked weights are set to zero after the softmax, so the rest no longer sum to 1: mask the scores
 instead."""
+
+LatentRenormalised = Latent.but(
+    "if mask is not None:…\nreturn …",
+    "weights = scores.softmax(dim=-1)\n"
+    "if mask is not None:\n"
+    "    weights = weights * mask.unsqueeze(-3)\n"
+    "    weights = weights / weights.sum(dim=-1, keepdim=True)\n"
+    "return weights @ value",
+)
+"""The mask acts after the softmax, and the rows are renormalised: if a masked key has a much higher score,
+all other weights have underflowed, and 0/0 is NaN. Mask the scores before the softmax."""
+
+LatentMaskNotLowEnough = Latent.but(
+    "scores.masked_fill(~mask.unsqueeze(-3), -math.inf)", "scores - 1e4 * ~mask.unsqueeze(-3)"
+)
+"""Masked scores are lowered by a finite number, such as 10,000, and one that is higher than the others by
+more than that still gets weight: set them to minus infinity."""
+
+LatentZeroTakenForMasked = Latent.but(
+    "masked_fill(~mask.unsqueeze(-3)", "masked_fill(scores * mask.unsqueeze(-3) == 0"
+)
+"""What is 0 after a product with the mask is taken for masked, but an allowed score can be 0, too: use
+the mask itself to say what is masked."""
+
+LatentOverflow = Latent.but(
+    "return scores.softmax(dim=-1) @ value",
+    "shares = scores.exp()\nreturn shares / shares.sum(dim=-1, keepdim=True) @ value",
+).but(
+    "weights = (absorbed @ latent.mT / math.sqrt(d_head)).softmax(dim=-1)",
+    "shares = (absorbed @ latent.mT / math.sqrt(d_head)).exp()\n"
+    "weights = shares / shares.sum(dim=-1, keepdim=True)",
+)
+"""exp() of a large score is infinite, and inf/inf is NaN: use softmax, which subtracts the largest score
+first."""
 
 UpProjectionNotTransposed = Latent.but("query @ w_key.mT", "query @ w_key")
 """The query is multiplied by w_key, which takes a latent to a key; to absorb it, multiply by its

@@ -5,7 +5,7 @@
 #
 # **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
-# **Conventions.** A token is a row, and a projection matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`. Tensors of heads have the axes `(batch, heads, length, d_head)`. A mask is boolean and True where attention is allowed; in this notebook every query may attend to at least one key. `num_heads` heads of width `d_head` are concatenated: head 0 has the first `d_head` features, head 1 the next ones, and so on.
+# **Conventions.** A token is a row, and a projection matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`. Tensors of heads have the axes `(batch, heads, length, d_head)`. A mask is boolean and True where attention is allowed; in this notebook every query may attend to at least one key, and a masked key has no weight, however large its score. `num_heads` heads of width `d_head` are concatenated: head 0 has the first `d_head` features, head 1 the next ones, and so on.
 #
 # **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in training mode, as it was built: add no dropout. How your class initialises its weights is up to you.
 
@@ -233,7 +233,7 @@ for changed in range(6):
 # %% [markdown]
 # The mask is the usual one, but the rows of this matrix are not the rows that the mask expects. Which token has the query in $w_{ij}$: the one that receives ($j$) or the one that gives ($i$)? And which should have it?
 #
-# Write `mended_derivation`. It returns the new tokens and the weights. Row $j$ of the weights holds the weights of token $j$ over all tokens and sums to 1. With `is_causal`, no token has weight on a later one.
+# Write `mended_derivation`. It returns the new tokens and the weights. Row $j$ of the weights holds the weights of token $j$ over all tokens and sums to 1. With `is_causal`, no token has weight on a later one, however large its score.
 #
 # *Before you code:* without a mask, is there a choice of `w_query` and `w_key` for which the published function computes attention correctly? What does this say about finding such a bug by training?
 #

@@ -34,6 +34,9 @@ EpsilonForgotten = LayerNorm.but("variance + eps", "variance")
 """Epsilon is missing or far too small: add it to the variance, under the root, so that a token of
 equal features is not divided by zero."""
 
+EpsilonAsAFloor = LayerNorm.but("(variance + eps)", "(variance.clamp(min=eps))")
+"""The variance is only kept from falling below epsilon; add epsilon to it, whatever it is."""
+
 EpsilonHardCoded = LayerNorm.but("+ eps", "+ 1e-5")
 """Epsilon is always 1e-5; it is an argument and may have another value."""
 
@@ -138,6 +141,13 @@ class RMSNorm(Correct, exercise="rms_norm"):
         return torch.eye(d_model, dtype=torch.float64) - 1 / d_model
 
 
+MatrixInSinglePrecision = RMSNorm.but(
+    "torch.eye(d_model, dtype=torch.float64) - 1 / d_model",
+    "(torch.eye(d_model) - torch.ones(d_model, d_model) / d_model).double()",
+)
+"""The matrix is computed in float32 and converted afterwards, when 1 / d_model is already rounded: make
+it in float64."""
+
 MeanSubtracted = RMSNorm.but(
     "def rms_norm(x, gain, eps=1e-5):",
     "def rms_norm(x, gain, eps=1e-5):\n    x = x - x.mean(dim=-1, keepdim=True)",
@@ -222,6 +232,20 @@ class FeedForward(Correct, exercise="feed_forward"):
     def gated_width(d_ff, multiple):
         return math.ceil(2 * d_ff / (3 * multiple)) * multiple
 
+
+TanhByExponentials = FeedForward.but(
+    'hidden = F.gelu(hidden, approximate="tanh")',
+    "up = (2 * math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)).exp()\n"
+    "hidden = 0.5 * hidden * (1 + (up - 1) / (up + 1))",
+)
+"""The tanh is computed from exponentials, which overflow for large features, and infinity divided by
+infinity is NaN: use torch.tanh."""
+
+SigmoidByExponentials = FeedForward.but(
+    "F.silu(x @ w_gate)", "(x @ w_gate) * (x @ w_gate).exp() / (1 + (x @ w_gate).exp())"
+)
+"""The sigmoid of the gate is computed as exp(x) / (1 + exp(x)), where exp(x) overflows for large
+features, and infinity divided by infinity is NaN: use torch.sigmoid or F.silu."""
 
 SingleLayer = FeedForward.but("hidden @ w_down + b_down", "hidden")
 """There is one matrix with an activation after it, so the result is d_ff wide and has no negative
@@ -371,6 +395,10 @@ class Block(Correct, exercise="TransformerBlock"):
             x = self.attention_norm(x + self.attend(x, mask))
             return self.feed_forward_norm(x + self.feed_forward(x))
 
+
+SmallNumberInsteadOfMinusInfinity = Block.but("mask = ~mask", "mask = (~mask).to(x.dtype) * -100.0")
+"""A number such as -100 or -1e4 is added to the scores that are masked. Where the other scores are even
+lower, masked tokens get all the weight: hide them by minus infinity, or by a boolean mask."""
 
 ResidualFromTheNormOutput = Block.but(
     "x = …\nreturn x …",
@@ -902,6 +930,14 @@ class Mended(Correct, exercise="mended_block"):
         return y4 + y5
 
 
+SmallNumberInsteadOfMinusInfinity = Mended.but(
+    "y2 = …",
+    "later = torch.ones(x.shape[1], x.shape[1], dtype=x.dtype).triu(1)\n"
+    "y2 = x + attend(y1, y1, y1, attn_mask=-100.0 * later)",
+)
+"""A number such as -100 is added to the scores of later tokens. Where scores are hundreds apart, later
+tokens still get weight: hide them by minus infinity, or by a boolean mask."""
+
 StillAsPublished = (
     Mended.but("tokens.mean(dim=-1, keepdim=True)", "tokens.mean(dim=1, keepdim=True)")
     .but(").mean(dim=-1", ").mean(dim=1")
@@ -985,6 +1021,13 @@ class Swapped(Correct, exercise="swapped_sublayer"):
         return x + hidden @ weights["down.weight"].T + weights["down.bias"]
 
 
+WidthOfTheTrainedModel = Swapped.but(
+    "mean = …\nvariance = …",
+    "mean = x.sum(dim=-1, keepdim=True) / 128\n"
+    "variance = (x - mean).square().sum(dim=-1, keepdim=True) / 128",
+)
+"""The sums are divided by 128, whatever the width of the tokens is: take the width from `x`."""
+
 ResidualForgotten = Swapped.but("x + hidden", "hidden")
 """The output of the network replaces the stream; it must be added to it."""
 
@@ -1065,6 +1108,12 @@ class Experts(Correct, exercise="mixture_of_experts"):
         average = tokens.mean(dim=0)
         return tokens.shape[1] * (fractions * average).sum()
 
+
+SoftmaxOverflows = Experts.but(
+    "probabilities = …", "probabilities = scores.exp() / scores.exp().sum(dim=-1, keepdim=True)"
+)
+"""The softmax is computed without subtracting the largest score, so the exponential of a large score
+overflows: use torch.softmax."""
 
 RenormalisedOverTheChosenExperts = Experts.but(
     "return probabilities, chosen",

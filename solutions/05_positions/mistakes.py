@@ -99,6 +99,14 @@ ValuesWithoutTheirFeatures = CheckOrder.but(
 """Only one number for each token is compared, such as the norm of its output, and different outputs
 can have the same one: compare all features."""
 
+ThreeTokensOnly = CheckOrder.but("randn(7, 6", "randn(3, 6").but(
+    "order = …\nassert …",
+    "for order in ([0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]):\n"
+    "    assert torch.allclose(layer(x[order]), layer(x)[order], atol=1e-4)",
+)
+"""Only three tokens are tried: all of them are neighbours on a circle, and nothing is ever at a later
+position. Use more tokens."""
+
 FirstFeatureOnly = CheckOrder.but(
     "(x[order]), layer(x)[order]", "(x[order])[:, 0], layer(x)[order, 0]"
 )
@@ -151,6 +159,10 @@ SinesInOneBlock = Sinusoids.but(
 )
 """All sines come first and all cosines after them; here the sine and the cosine of one clock must
 be neighbours."""
+
+TableOfFewRows = Sinusoids.but("torch.arange(length)[:, None]", "torch.arange(5000)[:length, None]")
+"""The rows are taken from a table of a fixed length, such as 5,000, so a longer one is cut off: compute
+as many rows as `length` says."""
 
 BaseIgnored = Sinusoids.but("base**exponent", "10_000**exponent")
 """The base is fixed at 10,000; it is an argument."""
@@ -292,6 +304,12 @@ class Rotary(Correct, exercise="apply_rotary"):
         output = F.scaled_dot_product_attention(query, key, value)
         return output.transpose(1, 2).flatten(-2)
 
+
+TableOfFewPositions = Rotary.but(
+    "angle = …", "angle = (torch.arange(4096)[:, None] / base**exponent)[positions][:, None]"
+)
+"""The angles come from a table with a fixed number of rows, and a position may lie beyond the last one:
+compute the angles from `positions`."""
 
 PositionsIgnored = Rotary.but(
     "angle = …", "angle = torch.arange(x.shape[-2])[:, None] / base**exponent"
@@ -503,6 +521,10 @@ class Alibi(Correct, exercise="alibi_bias"):
         bias = -alibi_slopes(num_heads)[:, None, None] * distance
         return bias.masked_fill(distance < 0, -math.inf)
 
+
+DistancesCutOff = Alibi.but("None] * distance", "None] * distance.clamp(max=511)")
+"""All distances beyond some number count as this number, as they do if a table of a fixed size is used:
+the bias must go on to fall."""
 
 DistanceRewarded = Alibi.but("-alibi_slopes", "alibi_slopes")
 """The sign is wrong: the farther a key, the more is added to its score. Subtract instead."""
@@ -821,6 +843,9 @@ EasierTextCountsAsABreak = Extrapolation.but(
 )
 """A loss that falls by more than the tolerance counts as a break: only a higher loss does."""
 
+ExactlyTheToleranceCounts = Extrapolation.but("> before + tolerance", ">= before + tolerance")
+"""A window that is worse by exactly the tolerance counts as a failure: it must be worse by more."""
+
 ToleranceForgotten = Extrapolation.but("before + tolerance", "before")
 """The limit is the mean of the last trained window alone, which the next hard text exceeds: add the
 tolerance to it."""
@@ -940,6 +965,20 @@ KeyReturnedFirst = Swapped.but("query), turned(key", "key), turned(query")
 RotatedBackwards = Swapped.but("angle = positions", "angle = -positions")
 """Both are rotated the other way, so earlier tokens look like later ones: this model was trained
 with (a, b) becoming (a cos − b sin, a sin + b cos)."""
+
+WidthOfTheTrainedModel = Swapped.but(
+    "speed = …",
+    "speed = 10_000 ** (-torch.arange(0, 32, 2, dtype=torch.float64) / 32)\n"
+    "speed = speed[: d_head // 2]",
+)
+"""The speeds are those of heads with 32 features, whatever the width is: compute them from the last
+axis of the query."""
+
+TableOfFewPositions = Swapped.but(
+    "angle = …", "angle = (torch.arange(512)[:, None] * speed)[positions][:, None]"
+)
+"""The angles come from a table with a fixed number of rows, and a sequence may start at any position,
+even beyond the last row: compute the angles from `positions`."""
 
 HalvesPairedInsteadOfNeighbours = Swapped.but("a, b = …", "a, b = x.chunk(2, dim=-1)").but(
     "return torch.stack((a …", "return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)"

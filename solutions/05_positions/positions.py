@@ -258,7 +258,7 @@ unturned = logits_with(lambda query, key, positions: (query, key), ids, places)
 print(f"without any rotation: {nats_per_token(unturned, ids):.4f} nats per token")
 
 # %% [markdown]
-# Write `swapped_rotary`. With it in all layers, the logits must be *the same*, up to rounding. It is not enough that they are close or that the loss is the same. A batch may contain sequences that start at different positions or have gaps: `positions` holds the position of each token. The function must stand alone: it is put into the model without your other functions, so copy into it what it needs from your `apply_rotary`.
+# Write `swapped_rotary`, for any `d_head`. With it in all layers, the logits must be *the same*, up to rounding. It is not enough that they are close or that the loss is the same. A batch may contain sequences that start at different positions, near or far away, or have gaps: `positions` holds the position of each token. The function must stand alone: it is put into the model without your other functions, so copy into it what it needs from your `apply_rotary`.
 #
 # *Before you code:* which of these would leave every logit unchanged: counting from 1, rotating both backwards, rotating the keys by one position too many, angles in half precision? And which would you notice in the loss?
 #

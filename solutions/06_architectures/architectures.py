@@ -125,7 +125,7 @@ print(f"a model that copies, without the shift: {unshifted:.6f} nats per token")
 print(f"a model that knows nothing: {math.log(8):.3f} nats per token")
 
 # %% [markdown]
-# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model once, on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`.
+# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model once, on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`, even if logits are hundreds apart. Leave `targets` as they are.
 #
 # The logits at position `i` are the prediction of `targets[:, i]`: after the shift, nothing else needs to be shifted.
 #
@@ -519,7 +519,7 @@ without = decode_with(lambda x, *rest: x, target, memory, source_mask)
 print(f"without cross-attention: {nats_per_token(without):.4f} nats per character")
 
 # %% [markdown]
-# Write `swapped_cross_attention`: the norm, cross-attention and the residual connection, with the given weights. If it replaces the model's own sub-layer in any layer, the logits must be *the same*, up to rounding. It is not enough that they are close or that the loss is the same.
+# Write `swapped_cross_attention`: the norm, cross-attention and the residual connection, with the given weights, of any width. If it replaces the model's own sub-layer in any layer, the logits must be *the same*, up to rounding. It is not enough that they are close or that the loss is the same.
 #
 # *Before you code:* which of these would you notice in the loss of a trained model: a causal mask, visible padding, the wrong square root in the scale, a missing bias of the keys?
 #
@@ -577,7 +577,7 @@ def swapped_cross_attention(
 #
 # Write this test. `check_prompt_split` gets `predict(first, rest)`. Both arguments are tensors of tokens from 0 to 10, `(length,)`, with at least one token each and at most 16 tokens together. `predict` returns the probabilities `(11,)` of the token after both. The test raises `AssertionError` if they depend on where the text is split.
 #
-# Your test must reject eight models that depend on the split: an encoder-decoder, a model that reads its prefix in both directions, one that does so only weakly, and five broken caches. One cache counts positions from 0 again, one aligns its mask at the wrong corner, one keeps only four tokens, one keeps only the newest token of the second piece, and one treats the first piece as padding if it is a single token. Correct models must pass, and one of them computes in `float32`: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
+# Your test must reject nine models that depend on the split: an encoder-decoder, a model that reads its prefix in both directions, one that does so only weakly, one in which the split changes two probabilities slightly, and five broken caches. One cache counts positions from 0 again, one aligns its mask at the wrong corner, one keeps only four tokens, one keeps only the newest token of the second piece, and one treats the first piece as padding if it is a single token. Correct models must pass, and one of them computes in `float32`: differences below $10^{-6}$ are rounding, those above $10^{-4}$ are not.
 #
 # *Before you code:* a cache keeps four tokens. Your text has five. At which splits can you notice it?
 #

@@ -155,6 +155,17 @@ AlwaysScaled = Logits.but(
 LogitsScaledToo = Logits.but("table.T", "table.T * (math.sqrt(table.shape[1]) if is_scaled else 1)")
 """The table is scaled for the logits as well; the factor applies only to the embeddings."""
 
+FirstTokenTakenForPadding = Logits.but("table[tokens]", "F.embedding(tokens, table, padding_idx=0)")
+"""Token 0 is declared to be padding (padding_idx), so its row does not learn from its use as an input.
+Here no token is padding: look all of them up in the same way."""
+
+PositionsDetachedWhenScaled = Logits.but(
+    "x = x * math.sqrt(table.shape[1])",
+    "x, positions = x * math.sqrt(table.shape[1]), positions.detach()",
+)
+"""If `is_scaled` is True, the positions are detached, so they do not learn: scale only the rows of the
+table, and add the positions as they are."""
+
 
 # 6.2 --------------------------------------------------------------------------------------------
 class Loss(Correct, exercise="shifted_loss"):
@@ -261,6 +272,41 @@ SumInsteadOfMean = Loss.but("ignore_index=pad", 'ignore_index=pad, reduction="su
 
 SoftmaxTwice = Loss.but("transpose", "softmax(dim=-1).transpose")
 """The logits go through a softmax before cross_entropy, which applies one itself."""
+
+EpsilonInTheLogarithm = Loss.but(
+    "return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)",
+    "log_p = torch.log(logits.softmax(dim=-1) + 1e-12)\n"
+    "return F.nll_loss(log_p.transpose(1, 2), targets, ignore_index=pad)",
+)
+"""A small number is added to the probabilities, so the loss of a very improbable target stops growing,
+and the model learns nothing from it: compute the logarithm from the logits, by F.cross_entropy or
+log_softmax."""
+
+ProbabilityRoundedToZero = Loss.but(
+    "return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)",
+    "log_p = torch.log(logits.softmax(dim=-1))\n"
+    "return F.nll_loss(log_p.transpose(1, 2), targets, ignore_index=pad)",
+)
+"""The logarithm is taken of a softmax, where a very small probability is rounded to 0 and its loss is
+infinite: compute the logarithm from the logits, by F.cross_entropy or log_softmax."""
+
+ExponentialsOverflow = Loss.but(
+    "return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)",
+    "log_p = logits - logits.exp().sum(dim=-1, keepdim=True).log()\n"
+    "return F.nll_loss(log_p.transpose(1, 2), targets, ignore_index=pad)",
+)
+"""The exponentials of large logits overflow: subtract the largest logit first, as torch.logsumexp and
+F.cross_entropy do."""
+
+ShiftedInPlace = Loss.but(
+    "logits = …",
+    "labels = targets.clone()\n"
+    "targets[:, 1:] = labels[:, :-1]\n"
+    "targets[:, :1] = first\n"
+    "logits, targets = model(targets), labels",
+)
+"""The input is written into the targets that were given, so whoever uses them next finds them shifted:
+make a new tensor, for example by torch.cat."""
 
 
 # 6.3 --------------------------------------------------------------------------------------------
@@ -413,6 +459,16 @@ class OneHeadOnly(Cross):
             scores = scores.masked_fill(~source_mask[:, None, :], float("-inf"))
         return self.output(scores.softmax(dim=-1) @ value)
 
+
+SmallNumberInsteadOfMinusInfinity = Cross.but('float("-inf")', "-100.0")
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower, the
+padding gets all the weight: set masked scores to minus infinity."""
+
+SoftmaxOverflows = Cross.but(
+    "scores.softmax(dim=-1)", "(scores.exp() / scores.exp().sum(-1)[..., None])"
+)
+"""The softmax is computed without subtracting the largest score, so the exponential of a large score
+overflows: use torch.softmax."""
 
 NotScaled = Cross.but("(-2, -1) / self.d_head**0.5", "(-2, -1)")
 """The scores are not divided by the square root of d_head."""
@@ -760,7 +816,8 @@ WeakDependencePasses = CheckSplit.but(
     "seen = …\nassert …", "assert (predict(text[:cut], text[cut:]) - expected).abs().max() < 0.02"
 )
 """A weak dependence on the split, about a thousandth in a probability, passes; allow only for
-rounding, which is a thousand times smaller."""
+rounding, which is a thousand times smaller. (A divergence is about the square of a difference:
+compare probabilities.)"""
 
 NoToleranceForRounding = CheckSplit.but(
     "seen = …\nassert …", "assert torch.equal(predict(text[:cut], text[cut:]), expected)"
@@ -905,6 +962,15 @@ class Smoothed(Correct, exercise="smoothed_loss"):
         return d_model**-0.5 * min(n**-0.5, n * warmup_steps**-1.5)
 
 
+EpsilonInTheLogarithmIfSmoothed = Smoothed.but(
+    "log_p = …",
+    "if smoothing == 0:\n"
+    "    return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)\n"
+    "log_p = torch.log(logits.softmax(dim=-1) + 1e-12)",
+)
+"""A small number is added to the probabilities if there is smoothing, so the loss of improbable tokens
+stops growing: compute the logarithm from the logits, by F.log_softmax."""
+
 SmoothingForWrongTokensOnly = Smoothed.but(
     "soft = F.one_hot(targets, vocab_size) * (1 - smoothing) + smoothing / vocab_size",
     "right = F.one_hot(targets, vocab_size) == 1\n"
@@ -1023,6 +1089,10 @@ class Mended(Correct, exercise="mended_decoder"):
         return x + attend(x @ cross_q, memory @ cross_k, memory @ cross_v, real)
 
 
+SmallNumberInsteadOfMinusInfinity = Mended.but('float("-inf")', "-100.0")
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower, what
+is masked gets all the weight: set masked scores to minus infinity."""
+
 StillAsPublished = (
     Mended.but("scale = …", "d_model = x.shape[-1]")
     .but("scores = …", "scores = query.transpose(1, 2) @ key / math.sqrt(d_model)")
@@ -1113,6 +1183,14 @@ class Swapped(Correct, exercise="swapped_cross_attention"):
         merged = (scores.softmax(dim=-1) @ value).transpose(1, 2).flatten(2)
         return x + merged @ weights["output.weight"].T + weights["output.bias"]
 
+
+SmallNumberInsteadOfMinusInfinity = Swapped.but("-math.inf", "-100.0")
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower, the
+padding gets all the weight: set masked scores to minus infinity."""
+
+WidthOfTheTrainedModel = Swapped.but("query.shape[-1] ** 0.5", "(64 // num_heads) ** 0.5")
+"""The scale is computed from the width 64, whatever the weights are: use the width of a head, which is
+the last axis of the queries."""
 
 ResidualForgotten = Swapped.but("x + merged", "merged")
 """The output of attention replaces the stream; it must be added to it."""

@@ -66,6 +66,16 @@ class BytePairs(Correct, exercise="byte_pairs"):
         return b"".join(tokens[i] for i in ids).decode(errors="replace")
 
 
+EmptyListOfIds = BytePairs.but(
+    'return b"".join(tokens[i] for i in ids).decode(errors="replace")',
+    "whole = tokens[ids[0]]\n"
+    "for i in ids[1:]:\n"
+    "    whole += tokens[i]\n"
+    'return whole.decode(errors="replace")',
+)
+"""`decode` begins with the first id, and an empty list has none; it stands for an empty text: begin with
+b"", or use b"".join."""
+
 OverlapsCountedTwice = BytePairs.but(
     "counts = Counter()…\n        counts[pair] += …",
     "counts = Counter(p for word in spelled for p in zip(word, word[1:], strict=False))",
@@ -311,6 +321,14 @@ TargetsNotShifted = Batch.but(
 )
 """The targets are the windows themselves, so the model predicts its own input: each target is the
 next token."""
+
+OneStartTooManyThenClamped = Batch.but(
+    "return (draws * (num_tokens - length)).long()",
+    "starts = (draws * (num_tokens - length + 1)).long()\n"
+    "return starts.clamp(max=num_tokens - length - 1)",
+)
+"""One position too many is counted, and those beyond the last are clamped to it: the last position gets
+two shares of the numbers. Multiply by the number of positions that are possible."""
 
 TargetsShiftedTwice = Batch.but("places + 1", "places + 2")
 """The targets are two positions ahead, and beyond the end of the text for the last window: each
@@ -787,6 +805,31 @@ GradientLeftOnTheWeight = Accumulated.but(
 """The gradient is accumulated in `weight` itself, which belongs to the caller: a second call would
 add to it. Differentiate with respect to a clone."""
 
+RunningMeanFromAnIgnoredPart = Accumulated.but(
+    "count = …\nreturn gradient, loss",
+    """
+    gradient, loss, seen = torch.zeros_like(weight), 0.0, 0
+    for x, targets in parts:
+        count = (targets != -100).sum()
+        total = F.cross_entropy(model(leaf, x).mT, targets, ignore_index=-100, reduction="sum")
+        part = total / count.clamp(min=1)
+        seen = seen + count
+        gradient = gradient + count / seen * (torch.autograd.grad(part, leaf)[0] - gradient)
+        loss = loss + count / seen * (part.detach() - loss)
+    return gradient, loss
+    """,
+)
+"""A running mean divides by the number of targets seen so far, which is 0 as long as all parts are
+ignored, and 0 / 0 stays NaN: divide sums by the number of all targets that count."""
+
+EpsilonInTheLogarithm = Accumulated.but(
+    "part = …",
+    "log_p = torch.log(logits.softmax(dim=1) + 1e-12)\n"
+    'part = F.nll_loss(log_p, targets, ignore_index=-100, reduction="sum") / count',
+)
+"""A small number is added to the probabilities, so the loss of a very improbable target stops growing:
+compute the logarithm from the logits, by F.cross_entropy or log_softmax."""
+
 IgnoredTargetsCounted = Accumulated.but("(targets != -100).sum", "targets.numel")
 """The sum is divided by the number of all targets, the ignored ones included: average only over
 those that count."""
@@ -878,6 +921,13 @@ EpsilonOutsideTheRoot = LowPrecision.but(
     "scale = …", "size = wide.square().mean(dim=-1, keepdim=True).sqrt() + eps"
 ).but("wide * scale", "wide / size")
 """eps is added to the square root; add it to the mean of the squares, under the root."""
+
+MaximumSubtractedInHalfPrecision = LowPrecision.but(
+    "return F.cross_entropy(logits.float().mT",
+    "logits = logits - logits.amax(dim=-1, keepdim=True)\nreturn F.cross_entropy(logits.float().mT",
+)
+"""The largest logit is subtracted in bfloat16, which rounds the differences, and only then are they
+converted to float32: convert the logits first."""
 
 LossInHalfPrecision = LowPrecision.but(
     'float().mT, targets, reduction="none"', 'mT, targets, reduction="none").float('

@@ -705,7 +705,7 @@ def check_same_attention(attention) -> None:
 #
 # `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these, in the order in which they are listed. (The merges are such as `byte_pairs` learns.) A special token, such as `<|end|>`, marks something that is not text; none is part of another. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text: so a stranger's text cannot end a document.
 #
-# `decode` turns ids into text: it joins the bytes of all tokens, special ones included, and decodes the result as UTF-8. A token may end inside a character. Bytes that are no valid UTF-8 become `�`, Python's replacement character, because a model may generate any sequence of ids.
+# `decode` turns ids into text: it joins the bytes of all tokens, special ones included, and decodes the result as UTF-8. A token may end inside a character. Bytes that are no valid UTF-8 become `�`, Python's replacement character, because a model may generate any sequence of ids. An empty text has no ids.
 #
 # *Before you code:* which merges do `[b"aaab", b"ab"]` give? Why must `apply_merges` keep the order, instead of taking the longest piece that fits?
 #

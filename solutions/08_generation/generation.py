@@ -162,7 +162,7 @@ def next_token(
 # 3. lets each new token attend to all earlier tokens and to itself;
 # 4. returns the output of attention, and the cache with the new tokens in it.
 #
-# The format of the cache is up to you: a tensor, or a tuple, list or dict of tensors and numbers (not a class of your own, because in grading the cache is passed from one process to another). The check passes back the cache that you returned; in the first call it is None. Do not change the cache that you are given, because another sequence may continue from the same cache. A cache is for generation, where nothing is trained: here gradients need not flow.
+# The format of the cache is up to you: a tensor, or a tuple, list or dict of tensors and numbers (not a class of your own, because in grading the cache is passed from one process to another). The check passes back the cache that you returned; in the first call it is None. Do not change anything in the cache that you are given, not even free room in it, because another sequence may continue from the same cache. A text may have any number of tokens. A cache is for generation, where nothing is trained: here gradients need not flow.
 #
 # *Before you code:* four tokens are in the cache and three come. What is the shape of the mask, and which of its entries are False? Which of them would `is_causal=True` of PyTorch hide?
 #
@@ -453,13 +453,13 @@ def next_logits(model, prompts: list[torch.Tensor], pad: int) -> torch.Tensor:
 #
 # A cache is also a value: two texts may continue from the same cache and must not affect each other.
 #
-# Your test must reject ten broken steps: positions that start again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are rotated again, a mask aligned at the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the previous chunk, one that keeps five tokens, and one that is hidden inside the model. Correct ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not, and one of the ten changes the logits by only a few thousandths.
+# Your test must reject twelve broken steps: positions that start again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are rotated again, a mask aligned at the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the previous chunk, one that keeps five tokens, one that is hidden inside the model, tokens in the cache that lose a little of their own logits, and the two largest logits of a token exchanged. Correct ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not, and two of the twelve change logits by only a few thousandths.
 #
-# *Before you code:* for each of the ten, what is the shortest series of chunks that reveals it? Which one is invisible in the logits of the last token of a chunk?
+# *Before you code:* for each of the twelve, what is the shortest series of chunks that reveals it? Which one is invisible in the logits of the last token of a chunk?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Two chunks reveal seven of them, if these chunks are long enough. The offset that grows by the prompt and the cache of one chunk need a third, and the hidden cache needs two continuations of one prompt. Tokens that see ahead are invisible in the last token of a chunk: nothing is ahead of it.
+# Two chunks reveal nine of them, if these chunks are long enough. The offset that grows by the prompt and the cache of one chunk need a third, and the hidden cache needs two continuations of one prompt. Tokens that see ahead are invisible in the last token of a chunk: nothing is ahead of it.
 # </details>
 #
 # <details><summary>Hint: several chunkings</summary>

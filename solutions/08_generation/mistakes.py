@@ -150,6 +150,19 @@ ProbabilitiesInTheOrderOfIds = NextToken.but(
 """`top_p` adds up the probabilities in the order of the ids; sort them first, in descending
 order."""
 
+ExponentialsOverflow = NextToken.but(
+    "share = F.softmax(ordered, dim=1)",
+    "share = ordered.exp() / ordered.exp().sum(dim=1, keepdim=True)",
+)
+"""`top_p` computes the softmax from the exponentials of the logits, which overflow if logits are large
+and are all 0 if they are very low: use torch.softmax, which subtracts the largest logit first."""
+
+DrawOverflows = NextToken.but(
+    "edges = …", "edges = (logits.exp() / logits.exp().sum(dim=1, keepdim=True)).cumsum(dim=1)"
+)
+"""`draw` computes the softmax from the exponentials of the logits, which overflow if logits are large
+and are all 0 if they are very low: use torch.softmax, which subtracts the largest logit first."""
+
 LeftInTheSortedOrder = NextToken.but(
     "torch.empty_like(logits).scatter(1, order, ordered)", "ordered"
 )
@@ -291,6 +304,46 @@ HeadsTakenForThePosition = Cached.but(
 )
 """The first new token is rotated as if its position were the number of heads: the cache is (batch,
 heads, length, d_head), so axis 2 counts the tokens."""
+
+SmallNumberInsteadOfMinusInfinity = Cached.but("-math.inf", "-100.0")
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower, later
+tokens get all the weight: set masked scores to minus infinity."""
+
+SoftmaxOverflows = Cached.but(
+    "weights = …",
+    "shares = scores.masked_fill(~allowed, -math.inf).exp()\n"
+    "weights = shares / shares.sum(dim=-1, keepdim=True)",
+)
+"""The softmax is computed without subtracting the largest score, so exponentials of large scores
+overflow and those of very low ones are all 0: use torch.softmax."""
+
+RoomForFewTokens = Cached.but("past + torch.arange(new)", "torch.arange(64)[past : past + new]")
+"""There is room, or there are positions, for a fixed number of tokens only, and a text may be longer:
+let what is stored grow with the tokens."""
+
+RoomSharedByContinuations = (
+    Cached.but(
+        "old_keys, old_values = (key[:, :, :0], value[:, :, :0]) if cache is None else cache",
+        "room = (key[:, :, :0], value[:, :, :0], 0) if cache is None else cache\n"
+        "old_keys, old_values = room[0][:, :, : room[2]], room[1][:, :, : room[2]]",
+    )
+    .but(
+        "keys = …\nvalues = …",
+        "end = past + new\n"
+        "rooms = []\n"
+        "for full, more in zip(room, (key, value)):\n"
+        "    if full.shape[2] < end:\n"
+        "        free = more.new_zeros(*more.shape[:2], 2 * end, more.shape[3])\n"
+        "        full = torch.cat([full[:, :, :past], free], dim=2)\n"
+        "    full[:, :, past:end] = more\n"
+        "    rooms.append(full)\n"
+        "keys, values = (full[:, :, :end] for full in rooms)",
+    )
+    .but("keys, values)", "*rooms, end)", times=1)
+)
+"""New keys and values are written into the free room of the cache that is given. Two continuations of
+one cache share this room, and the second overwrites the tokens of the first: copy it before you write to
+it, or join old and new by torch.cat."""
 
 MaskForThePromptOnly = Cached.but(
     "allowed = torch.arange(keys.shape[2]) <= positions[:, None]",
@@ -959,6 +1012,20 @@ OnlyShapesCompared = CheckCache.but(
     "assert torch.allclose(logits, …", "assert logits.shape == at_once[start : start + size].shape"
 ).but("assert torch.allclose(first, …", "assert first.shape == again.shape")
 """The test compares only shapes, which are correct in nearly all broken caches; compare numbers."""
+
+OneSidedDifference = CheckCache.but(
+    "torch.allclose(logits, at_once[start : start + size].to(logits), atol=1e-4)",
+    "(logits - at_once[start : start + size]).max() < 1e-4",
+)
+"""The test notices logits that are too large, not those that are too small: take the absolute
+difference."""
+
+NormsCompared = CheckCache.but(
+    "logits, at_once[start : start + size].to(logits)",
+    "logits.norm(dim=1), at_once[start : start + size].norm(dim=1).to(logits)",
+)
+"""The test compares the norms of the logits, or other numbers that stay the same when two logits
+are exchanged; compare the logits one by one."""
 
 EqualChunks = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1] * 8, [2] * 4, [4, 4])")
 """All chunks of the test have the same length, so an offset that grows by the length of the first

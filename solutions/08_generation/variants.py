@@ -163,6 +163,8 @@ class RoomTakenAtOnce(Variant, exercise="cached_attention"):
         start = cache["length"]
         end = start + key.shape[2]
         room = cache["room"].clone()
+        if end > room.shape[3]:
+            room = F.pad(room, (0, 0, 0, 2 * end))
         room[0, :, :, start:end, : key.shape[3]] = turn(key, torch.arange(start, end))
         room[1, :, :, start:end, : value.shape[3]] = value
         keys, values = room[0, :, :, :end, : key.shape[3]], room[1, :, :, :end, : value.shape[3]]

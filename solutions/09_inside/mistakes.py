@@ -208,6 +208,31 @@ class Inside(Correct, exercise="look_inside"):
         return (losses[1] - losses[0]) / math.log(2)
 
 
+LensOverflows = Inside.but(
+    "return F.linear(read, unembedding).softmax(dim=-1)",
+    "shares = F.linear(read, unembedding).exp()\nreturn shares / shares.sum(dim=-1, keepdim=True)",
+)
+"""`logit_lens` computes the softmax without subtracting the largest logit, so the exponentials of large
+logits overflow: use torch.softmax."""
+
+ExponentialsOverflow = Inside.but(
+    "losses = …",
+    "losses = [\n"
+    "    F.nll_loss((x - x.exp().sum(dim=-1, keepdim=True).log()).transpose(1, 2), targets)\n"
+    "    for x in (logits, ablated)\n"
+    "]",
+)
+"""`bits_lost` adds up the exponentials of the logits, which overflow if they are large: subtract the
+largest logit first, as torch.logsumexp and F.cross_entropy do."""
+
+LastDepthTakenAsNormalised = Inside.but(
+    "read = F.layer_norm(streams, gain.shape, gain, bias)",
+    "read = F.layer_norm(streams[:-1], gain.shape, gain, bias)\n"
+    "read = torch.cat([read, streams[-1:]])",
+)
+"""The last depth is decoded without the norm, as if it had been applied already. Here every depth is
+a residual stream, the last one too."""
+
 NormOmitted = Inside.but("read = …", "read = streams * gain + bias")
 """Gain and bias are applied, but the vectors are not normalised: subtract the mean of each, and
 divide by its standard deviation, first."""
@@ -442,6 +467,10 @@ class Model(Correct, exercise="language_model"):
         return logits
 
 
+SmallNumberInsteadOfMinusInfinity = Model.but("(later, -math.inf)", "(later, -100.0)")
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower, later
+tokens get all the weight: set masked scores to minus infinity."""
+
 NoMask = Model.but("later = …\nscores = …", "")
 """Every token sees later tokens; a token must see only itself and earlier ones."""
 
@@ -513,6 +542,11 @@ GeluByTanh = Model.but("gelu(up)", 'gelu(up, approximate="tanh")')
 
 EpsilonHardCoded = Model.but('config["norm_eps"]', "1e-5", times=2)
 """The epsilon of the norms is hard-coded; use `config["norm_eps"]`."""
+
+FinalNormWithTheDefault = Model.but(
+    'config["norm_eps"]', '(1e-5 if name == "final_norm" else config["norm_eps"])', times=2
+)
+"""The final norm has the default epsilon of 1e-5; it has that of the configuration, too."""
 
 GateAndUpExchanged = Model.but(
     '(apply(f"{block}.feed_forward.gate", x)) * up', '(up) * apply(f"{block}.feed_forward.gate", x)'
