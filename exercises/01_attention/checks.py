@@ -5,13 +5,17 @@ prepared.zip.
 """
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
+from classroom.exercise.comparing import differs
+from classroom.exercise.diagnosis import asks_for
 from classroom.exercise.expect import (
     exercise,
     expect_agrees,
+    expect_answer,
     expect_gradients,
     expect_inputs_unchanged,
     expect_law,
@@ -34,6 +38,18 @@ def attention_inputs(case):
     return query, case.normal(batch, k_len, d_head), case.normal(batch, k_len, d_value)
 
 
+def loud_inputs(case):
+    """Scores in the thousands, except those of the first query."""
+    query, key, value = attention_inputs(case)
+    return with_loud_queries(query), key, value
+
+
+def with_loud_queries(query):
+    """Make all queries but the first so large that exp() of their scores is infinite."""
+    grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(query.shape[-2])])
+    return query * grow[:, None].double()
+
+
 OUTPUT = {"output": "batch q_len d_value"}
 
 
@@ -47,6 +63,13 @@ def gaussian_oracle(query, key, value, bandwidth):
 
 def near_inputs(case):
     return *attention_inputs(case), 1.3
+
+
+def meeting_inputs(case):
+    """One query of each sequence is equal to a key, so their distance is 0."""
+    query, key, value, bandwidth = near_inputs(case)
+    query[:, -1] = key[:, 0]
+    return query, key, value, bandwidth
 
 
 def far_inputs(case):
@@ -71,6 +94,7 @@ class TestKernelRegression:
     @points(2)
     def test_values_are_averaged_with_gaussian_weights(self, subject, case):
         expect_agrees(subject, case, "kernel_regression", near_inputs, gaussian_oracle, OUTPUT)
+        self.judge_gradient(subject, case)
 
     @points(1)
     def test_a_query_far_from_every_key_still_gets_an_average(self, subject, case):
@@ -86,6 +110,23 @@ class TestKernelRegression:
             ...
 
         expect_agrees(subject, case, "scale_for", inputs, right_scale, {"scale": ""})
+
+    def judge_gradient(self, subject, case):
+        args = meeting_inputs(case)
+        cotangent = case.normal(*args[0].shape[:2], args[2].shape[2])
+        (expected,) = gaussian_oracle.gradients(args, [0], [cotangent])
+
+        def ask(subject):
+            return subject.gradients("kernel_regression", args, [0], [cotangent])[0]
+
+        def judge(seen):
+            if seen is None:
+                return "no gradient reaches `query`: part of the computation is cut off from it"
+            said = "where a query equals a key, the gradient with respect to the queries"
+            return differs(said, seen, expected)
+
+        others = [asks_for("kernel_regression", near_inputs(case.fresh(0)))]
+        expect_answer(subject, case, [ask, *others], judge)
 
 
 # 1.2 ------------------------------------------------------------------------------------------
@@ -149,7 +190,13 @@ class TestSoftLookup:
             query, key, value, _ = inputs(case)
             return query, torch.cat([key, key], dim=1), torch.cat([value, value], dim=1), 0.0
 
-        for draw in (inputs, the_same_twice):
+        def nearly_the_same_twice(case):
+            """The scores of the best two keys differ in the seventh digit."""
+            query, key, value = attention_inputs(case)
+            keys, values = torch.cat([key, (1 + 1e-7) * key], dim=1), torch.cat([value, -value], 1)
+            return query, keys, values, 0.0
+
+        for draw in (inputs, the_same_twice, nearly_the_same_twice):
             expect_agrees(subject, case, "soft_lookup", draw, lookup_oracle, OUTPUT)
 
 
@@ -205,15 +252,18 @@ class TestRawScores:
 
     @points(1)
     def test_asymmetry_is_relative_to_the_norm_of_the_scores(self, subject, case):
-        def inputs(case):
+        def inputs(case, size=3.0):
             length = case.size("length", 5, smallest=2)
-            return (3.0 * case.normal(length, length),)
+            return (size * case.normal(length, length),)
 
         @handed_out
         def right(scores):
             ...
 
-        expect_agrees(subject, case, "asymmetry", inputs, right, {"asymmetry": ""})
+        for size in (3.0, 1e-6, 1e6):
+            given = partial(inputs, size=size)
+            returns = {"asymmetry": ""}
+            expect_agrees(subject, case, "asymmetry", given, right, returns, also=[inputs])
 
 
 # 1.4 ------------------------------------------------------------------------------------------
@@ -282,8 +332,7 @@ class TestScaledDotProductAttention:
         def inputs(case):
             query, key, value = head_inputs(case)
             # The first query stays small, so that correct and wrong softmaxes both show there.
-            grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(query.shape[-2])])
-            return query * grow[:, None].double(), key, value
+            return with_loud_queries(query), key, value
 
         expect_agrees(
             subject, case, "scaled_dot_product_attention", inputs, attention_oracle, HEADS
@@ -309,6 +358,16 @@ class TestScaledDotProductAttention:
 def weight_rows(case):
     rows, k_len = case.size("rows", 3), case.size("k_len", 7, smallest=2)
     return case.normal(rows, k_len, std=2.0).softmax(dim=-1)
+
+
+def with_many_small_weights(case):
+    """Forty weights of about 1e-5 and 1e-7, which together add to the entropy."""
+    weights = weight_rows(case)
+    small = case.uniform(len(weights), 40, low=2.0, high=6.0)
+    small[:, :20] *= 1e-5
+    small[:, 20:] *= 1e-7
+    rest = 1.0 - small.sum(dim=-1, keepdim=True)
+    return (torch.cat([rest * weights, small], dim=-1),)
 
 
 @handed_out
@@ -364,6 +423,8 @@ class TestLogitStd:
             entropy_oracle,
             {"entropy": "rows"},
         )
+        inputs = with_many_small_weights
+        expect_agrees(subject, case, "entropy", inputs, entropy_oracle, {"entropy": "rows"})
 
     @points(1)
     def test_a_weight_of_zero_adds_nothing_to_the_entropy(self, subject, case):
@@ -441,7 +502,12 @@ class TestWorkedRow:
             k_len, d_head, d_value = case.size("k_len", 6), case.size("d_head", 3), 5
             return case.normal(d_head), case.normal(k_len, d_head), case.normal(k_len, d_value)
 
-        expect_agrees(subject, case, "worked_row", inputs, row_oracle, ROW)
+        def loud(case):
+            query, keys, values = inputs(case)
+            return 1e5 * query * (keys[-1] @ query).sign(), keys, values
+
+        for draw in (inputs, loud):
+            expect_agrees(subject, case, "worked_row", draw, row_oracle, ROW)
 
     @points(2)
     def test_keys_are_ranked_by_dot_product_and_by_cosine_similarity(self, subject, case):
@@ -502,6 +568,10 @@ class TestCheckConvexHull:
     def test_a_constant_added_to_the_output_is_caught(self, subject, case):
         self.judge_map(subject, case, "a constant is added to the output")
 
+    @points(1)
+    def test_features_in_another_order_are_caught(self, subject, case):
+        self.judge_map(subject, case, "the features of the output are in reverse order")
+
     def judge_hull(self, subject, case, bug):
         expect_test_judges(subject, case, "check_convex_hull", RIGHT, NO_AVERAGES, bug)
 
@@ -515,6 +585,11 @@ class TestCheckConvexHull:
 def backward_inputs(case):
     query, key, value = attention_inputs(case)
     return query, key, value, case.normal(*query.shape[:-1], value.shape[-1])
+
+
+def loud_backward_inputs(case):
+    query, *rest = backward_inputs(case)
+    return with_loud_queries(query), *rest
 
 
 @handed_out
@@ -569,19 +644,25 @@ class TestAttentionBackward:
             query, key, value = inputs(case)
             return query[0], key, value
 
+        def loud(case):
+            query, key, value = one_query(case)
+            return 1e5 * query, key, value
+
         returns = {"jacobian": "d_value d_head"}
-        expect_agrees(subject, case, "output_jacobian", one_query, jacobian_oracle, returns)
+        for draw in (one_query, loud):
+            expect_agrees(subject, case, "output_jacobian", draw, jacobian_oracle, returns)
 
     def compare(self, subject, case, gradient):
-        expect_agrees(
-            subject,
-            case,
-            "attention_backward",
-            backward_inputs,
-            backward_oracle,
-            GRADIENTS,
-            compare=[gradient],
-        )
+        for inputs in (backward_inputs, loud_backward_inputs):
+            expect_agrees(
+                subject,
+                case,
+                "attention_backward",
+                inputs,
+                backward_oracle,
+                GRADIENTS,
+                compare=[gradient],
+            )
 
 
 # Bug hunts ------------------------------------------------------------------------------------
@@ -599,14 +680,8 @@ class TestAttentionBackward:
 class TestMendedAttention:
     @points(2)
     def test_the_output_equals_scaled_dot_product_attention(self, subject, case):
-        expect_agrees(
-            subject,
-            case,
-            "mended_attention",
-            attention_inputs,
-            output_oracle,
-            OUTPUT,
-        )
+        for inputs in (attention_inputs, loud_inputs):
+            expect_agrees(subject, case, "mended_attention", inputs, output_oracle, OUTPUT)
 
     @points(1)
     def test_the_softmax_does_not_saturate_in_wide_heads(self, subject, case):

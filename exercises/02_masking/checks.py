@@ -37,6 +37,17 @@ def not_later(q_len, k_len):
     ...
 
 
+def with_a_loud_end(query, key):
+    """Give the last key scores of about 20,000, the others of about -20,000, and the first query 0.
+
+    Nothing but minus infinity hides that key, and nothing that is 0 is hidden for that reason.
+    """
+    query[..., 0] = math.sqrt(query.shape[-1])
+    key[..., 0] = -20_000.0
+    key[..., -1, 0] = 20_000.0
+    query[..., 0, :] = 0.0
+
+
 # 2.1 ------------------------------------------------------------------------------------------
 
 MASK = {"mask": "q_len k_len"}
@@ -67,7 +78,13 @@ class TestCausalMask:
             q_len = case.size("q_len", case.integer(2, 13))
             return q_len, q_len + case.size("earlier", case.integer(2, 13))
 
+        def with_a_long_cache(case):
+            q_len = case.size("q_len", case.integer(2, 13))
+            return q_len, q_len + case.size("earlier", case.integer(2050, 2100))
+
         expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK, draws=3)
+        draw = with_a_long_cache
+        expect_agrees(subject, case, "causal_mask", draw, not_later, MASK, also=[inputs])
 
     @points(1)
     def test_a_single_new_query_attends_to_every_key(self, subject, case):
@@ -126,7 +143,12 @@ class TestPaddingMask:
             extra = case.size("extra", case.integer(2, 7))
             return draw_lengths(case, batch, longest), longest + extra
 
-        expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING)
+        def far_beyond(case):
+            lengths, k_len = inputs(case)
+            return lengths, k_len + case.size("far", 2050)
+
+        for draw in (inputs, far_beyond):
+            expect_agrees(subject, case, "padding_mask", draw, padding_oracle, PADDING)
 
     @points(1)
     def test_full_and_empty_sequences_are_masked_correctly(self, subject, case):
@@ -227,8 +249,12 @@ class TestCombineMasks:
             length = case.size("length", case.integer(7, 19), smallest=3)
             return length, case.size("window", case.integer(2, 6))
 
+        def long_inputs(case):
+            return case.size("length", case.integer(130, 140)), case.integer(101, 109)
+
         returns = {"mask": "length length"}
         expect_agrees(subject, case, "window_mask", inputs, window_oracle, returns, draws=3)
+        expect_agrees(subject, case, "window_mask", long_inputs, window_oracle, returns)
 
     @points(1)
     def test_documents_in_one_sequence_do_not_attend_to_each_other(self, subject, case):
@@ -242,7 +268,11 @@ class TestCombineMasks:
             batch, length = case.size("batch", 3), case.size("length", 7, smallest=3)
             return draw_lengths(case, batch, length - 2, shortest=0), length
 
-        expect_agrees(subject, case, "prefix_mask", inputs, prefix_oracle, BATCH_MASK)
+        def long_inputs(case):
+            return draw_lengths(case, 2, 109, shortest=101), case.size("length", 131, smallest=2)
+
+        for draw in (inputs, long_inputs):
+            expect_agrees(subject, case, "prefix_mask", draw, prefix_oracle, BATCH_MASK)
 
     @points(3)
     def test_a_key_is_allowed_only_if_every_mask_allows_it(self, subject, case):
@@ -294,6 +324,13 @@ def inputs_with_a_small_mask(case):
     return scores, mask[0, 0]
 
 
+def inputs_with_zeros(case):
+    """All scores of a row are 0, whether they are hidden or not."""
+    scores, mask = softmax_inputs(case)
+    scores[:, :, -1] = 0.0
+    return scores, mask
+
+
 def inputs_with_an_empty_row(case):
     scores, mask = softmax_inputs(case)
     mask[:, :, case.integer(0, mask.shape[2] - 1)] = False
@@ -325,7 +362,12 @@ WEIGHTS = {"weights": "batch heads q_len k_len"}
 class TestMaskedSoftmax:
     @points(2)
     def test_weights_are_a_softmax_over_the_allowed_keys(self, subject, case):
-        for inputs in (softmax_inputs, inputs_with_a_row_for_all, inputs_with_a_small_mask):
+        for inputs in (
+            softmax_inputs,
+            inputs_with_a_row_for_all,
+            inputs_with_a_small_mask,
+            inputs_with_zeros,
+        ):
             expect_agrees(subject, case, "masked_softmax", inputs, masked_oracle, WEIGHTS)
 
     @points(1)
@@ -646,6 +688,8 @@ class TestCheckPaddingInvariance:
     @points(1)
     def test_statistics_that_include_padding_are_caught(self, subject, case):
         self.judge(subject, case, "the mean over all positions, padding included, is subtracted")
+        bug = "the sum over all positions, divided by the number of real tokens, is subtracted"
+        self.judge(subject, case, bug)
 
     @points(1)
     def test_positions_that_depend_on_padding_are_caught(self, subject, case):
@@ -655,6 +699,7 @@ class TestCheckPaddingInvariance:
     def test_a_dependence_on_the_rest_of_the_batch_is_caught(self, subject, case):
         bug = "each sequence but the first depends on the one before it in its batch"
         self.judge(subject, case, bug)
+        self.judge(subject, case, "the mean over the real tokens of the whole batch is subtracted")
 
     @points(1)
     def test_nan_in_padded_sequences_is_caught(self, subject, case):
@@ -753,12 +798,12 @@ class TestOnlineSoftmaxAttention:
     def test_scores_in_the_thousands_give_no_nan(self, subject, case):
         def inputs(case):
             query, key, value, mask, block_size = online_inputs(case)
-            grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(len(query))])
+            grow = torch.tensor([1.0 if i == 0 else 20_000.0 for i in range(len(query))])
             query = query * grow[:, None].double()
-            # All scores of the last query lie below -1000.
+            # All scores of the last query lie below -10,000, those of the one before it are 0.
             key[:, 0] = key[:, 0].abs() + 2.0
-            query[-1] = 0.0
-            query[-1, 0] = -2000.0
+            query[-2:] = 0.0
+            query[-1, 0] = -20_000.0
             return query, key, value, mask, block_size
 
         expect_agrees(subject, case, "online_softmax_attention", inputs, online_oracle, AVERAGES)
@@ -791,6 +836,12 @@ def padded_inputs(case):
     )
 
 
+def loud_padded_inputs(case):
+    query, key, value, lengths = padded_inputs(case)
+    with_a_loud_end(query, key)
+    return query, key, value, lengths
+
+
 @handed_out
 def padded_causal_oracle(query, key, value, lengths):
     ...
@@ -811,7 +862,8 @@ class TestMendedMasks:
     @points(2)
     def test_a_query_attends_only_to_real_tokens_up_to_itself(self, subject, case):
         returns = {"output": "batch length d_value"}
-        expect_agrees(subject, case, "mended_masks", padded_inputs, padded_causal_oracle, returns)
+        for inputs in (padded_inputs, loud_padded_inputs):
+            expect_agrees(subject, case, "mended_masks", inputs, padded_causal_oracle, returns)
 
     @points(1)
     def test_attention_without_padding_is_still_causal(self, subject, case):
@@ -848,9 +900,15 @@ class TestMendedColumns:
             query, key = case.normal(d_head, length, std=1.5), case.normal(d_head, length)
             return query, key, case.normal(d_value, length)
 
-        expect_agrees(
-            subject, case, "mended_columns", inputs, column_oracle, {"output": "d_value length"}
-        )
+        def loud(case):
+            query, key, value = inputs(case)
+            with_a_loud_end(query.T, key.T)
+            return query, key, value
+
+        for draw in (inputs, loud):
+            expect_agrees(
+                subject, case, "mended_columns", draw, column_oracle, {"output": "d_value length"}
+            )
 
 
 @handed_out
@@ -858,13 +916,15 @@ def mode_oracle(query, key, value, training):
     ...
 
 
-def mode_inputs(training, cached):
+def mode_inputs(training, cached, loud=False, earlier=3):
     def inputs(case):
         q_len = case.size("q_len", 5, smallest=2)
-        k_len = q_len + (case.size("earlier", 3) if cached else 0)
+        k_len = q_len + (case.size("earlier", earlier) if cached else 0)
         d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
-        query = case.normal(q_len, d_head, std=1.5)
-        return query, case.normal(k_len, d_head), case.normal(k_len, d_value), training
+        query, key = case.normal(q_len, d_head, std=1.5), case.normal(k_len, d_head)
+        if loud:
+            with_a_loud_end(query, key)
+        return query, key, case.normal(k_len, d_value), training
 
     return inputs
 
@@ -882,16 +942,20 @@ def mode_inputs(training, cached):
 class TestMendedModes:
     @points(1)
     def test_attention_is_causal_in_training_mode(self, subject, case):
-        self.compare(subject, case, mode_inputs(training=True, cached=False))
+        for loud in (False, True):
+            self.compare(subject, case, mode_inputs(training=True, cached=False, loud=loud))
 
     @points(2)
     def test_attention_is_causal_in_evaluation_mode(self, subject, case):
-        self.compare(subject, case, mode_inputs(training=False, cached=False))
+        for loud in (False, True):
+            self.compare(subject, case, mode_inputs(training=False, cached=False, loud=loud))
 
     @points(1)
     def test_new_queries_attend_to_the_cached_keys(self, subject, case):
         for training in (False, True):
             self.judge_kept(subject, case, training)
+        long = mode_inputs(training=False, cached=True, earlier=2050)
+        self.compare(subject, case, long)
 
     def judge_kept(self, subject, case, training):
         kept, other = (mode_inputs(mode, cached=True) for mode in (training, not training))
@@ -922,6 +986,16 @@ def map_inputs(case):
     return case.normal(length, d_model), *matrices, draw_mask(case, length, length)
 
 
+def loud_map_inputs(case):
+    """One layer in which the key of the highest score is hidden; the first token's scores are 0."""
+    x, w_query, w_key, w_value, mask = map_inputs(case)
+    x[0], w_query = 0.0, 20_000.0 * w_query[:1]
+    scores = (x @ w_query[0]) @ (x @ w_key[0]).T
+    mask.scatter_(1, scores.argmax(dim=1, keepdim=True), False)
+    mask.scatter_(1, scores.argmin(dim=1, keepdim=True), True)
+    return x, w_query, w_key[:1], w_value[:1], mask
+
+
 @handed_out
 def map_oracle(x, w_query, w_key, w_value, mask):
     ...
@@ -944,7 +1018,8 @@ class TestMendedMaps:
             x, w_query, w_key, w_value, mask = map_inputs(case)
             return x, w_query[:1], w_key[:1], w_value[:1], mask
 
-        self.compare(subject, case, inputs)
+        for draw in (inputs, loud_map_inputs):
+            self.compare(subject, case, draw)
 
     @points(2)
     def test_the_attention_weights_of_deeper_layers_are_correct(self, subject, case):
@@ -962,6 +1037,12 @@ def device_inputs(case, fade=0.5):
     d_head, d_value = case.size("d_head", 5), case.size("d_value", 6)
     shapes = (q_len, d_head), (k_len, d_head), (k_len, d_value)
     return *(case.normal(batch, *shape) for shape in shapes), case.integer(2, 3), fade
+
+
+def loud_device_inputs(case):
+    query, key, *more = device_inputs(case)
+    with_a_loud_end(query, key)
+    return query, key, *more
 
 
 @handed_out
@@ -1053,6 +1134,8 @@ class TestMendedDevice:
         for fade in (0.5, 0.0):
             inputs = functools.partial(device_inputs, fade=fade)
             expect_agrees(subject, case, "mended_device", inputs, device_oracle, returns)
+        inputs = loud_device_inputs
+        expect_agrees(subject, case, "mended_device", inputs, device_oracle, returns)
 
     @points(2, only_with="test_the_output_values_are_unchanged")
     def test_it_runs_on_the_device_of_its_inputs(self, subject, case):

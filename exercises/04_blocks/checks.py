@@ -8,6 +8,7 @@ import functools
 import inspect
 import math
 import textwrap
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -28,6 +29,11 @@ from classroom.exercise.expect import (
 from classroom.exercise.prepared import handed_out, packed
 
 TOKENS = {"output": "batch length d_model"}
+
+
+def without(case, name):
+    """Return a case that does not look for one known mistake, which is already ruled out."""
+    return replace(case, mistakes=tuple(m for m in case.mistakes if m.name != name))
 
 
 def norm_parameters(case, *shape):
@@ -99,17 +105,26 @@ ROUNDED = {"tolerance": 1e-5, "alike": 1e-6, "why": why_normalised}
 class TestLayerNorm:
     @points(3)
     def test_each_token_is_normalised_over_its_own_features(self, subject, case):
+        also = {"also": [nearly_constant_inputs]}  # epsilon forgotten, or a floor of the variance?
         for inputs in (norm_inputs, far_inputs):
-            expect_agrees(subject, case, "layer_norm", inputs, norm_oracle, TOKENS, **ROUNDED)
+            expect_agrees(
+                subject, case, "layer_norm", inputs, norm_oracle, TOKENS, **ROUNDED, **also
+            )
 
     @points(1)
     def test_any_number_of_leading_axes_works(self, subject, case):
-        def inputs(case):
-            x, *rest = norm_inputs(case)
-            return x[0, 0], *rest
+        def one_of(draw):
+            def inputs(case):
+                x, *rest = draw(case)
+                return x[0, -1], *rest
 
+            return inputs
+
+        inputs, also = one_of(norm_inputs), [one_of(nearly_constant_inputs)]
         returns = {"output": "d_model"}
-        expect_agrees(subject, case, "layer_norm", inputs, norm_oracle, returns, **ROUNDED)
+        expect_agrees(
+            subject, case, "layer_norm", inputs, norm_oracle, returns, **ROUNDED, also=also
+        )
 
     @points(1)
     def test_epsilon_takes_effect_for_nearly_constant_tokens(self, subject, case):
@@ -204,11 +219,13 @@ class TestRmsNorm:
 # 4.2 ------------------------------------------------------------------------------------------
 
 
-def network_inputs(case, activation):
+def network_inputs(case, activation, size=1.0):
     batch, length = case.size("batch", 2), case.size("length", 3)
     d_model, d_ff = case.size("d_model", 4), case.size("d_ff", 7)
+    x = case.normal(batch, length, d_model)
+    x[:, -1:] *= size  # one token alone, so that not everything overflows
     return (
-        case.normal(batch, length, d_model),
+        x,
         case.normal(d_model, d_ff, std=0.7),
         case.normal(d_ff, std=0.5),
         case.normal(d_ff, d_model),
@@ -222,8 +239,8 @@ def network_oracle(x, w_up, b_up, w_down, b_down, activation):
     ...
 
 
-def gated_inputs(case):
-    x, w_up, _, w_down, _, _ = network_inputs(case, "silu")
+def gated_inputs(case, size=1.0):
+    x, w_up, _, w_down, _, _ = network_inputs(case, "silu", size)
     return x, case.normal(*w_up.shape, std=0.7), w_up, w_down
 
 
@@ -290,10 +307,13 @@ class TestFeedForward:
     @points(1)
     def test_activation_gelu_tanh_is_its_tanh_approximation(self, subject, case):
         self.compare(subject, case, "gelu_tanh")
+        self.compare(subject, case, "gelu_tanh", size=1e4)
 
     @points(2)
     def test_the_expanded_features_are_multiplied_by_the_gate(self, subject, case):
-        expect_agrees(subject, case, "swiglu", gated_inputs, gated_oracle, TOKENS)
+        for size in (1.0, 1e4):  # exponentials of such features overflow
+            inputs = partial(gated_inputs, size=size)
+            expect_agrees(subject, case, "swiglu", inputs, gated_oracle, TOKENS)
 
     @points(1)
     def test_gated_width_is_the_smallest_with_at_least_as_many_weights(self, subject, case):
@@ -307,8 +327,8 @@ class TestFeedForward:
 
         expect_law(subject, case, "gated_width", width_at_a_multiple, is_whole)
 
-    def compare(self, subject, case, activation):
-        inputs = partial(network_inputs, activation=activation)
+    def compare(self, subject, case, activation, size=1.0):
+        inputs = partial(network_inputs, activation=activation, size=size)
         expect_agrees(subject, case, "feed_forward", inputs, network_oracle, TOKENS)
 
 
@@ -370,8 +390,18 @@ class TestTransformerBlock:
             mask[queries, queries], mask[queries, (queries + 1) % length] = True, False
             return settings, weights, x, mask
 
+        def low_scores(case, norm):
+            """Each token has a very low score with itself, and one of them sees nothing else."""
+            settings, weights, x, mask = inputs(case, norm)
+            query, _, value = weights["attention.in_proj_weight"].chunk(3)
+            alone = torch.cat([1000 * query, -1000 * query, value])
+            mask[:1] = torch.arange(len(mask)) == 0
+            return settings, {**weights, "attention.in_proj_weight": alone}, x, mask
+
+        others = without(case, "MaskIgnored")  # which looks like a mask that hides too little
         for norm in ("pre", "post"):
             self.compare(subject, case, partial(inputs, norm=norm))
+            self.compare(subject, others, partial(low_scores, norm=norm))
 
     @points(1)
     def test_tokens_of_large_norm_keep_their_norm(self, subject, case):
@@ -770,14 +800,25 @@ class TestCheckLayerNorm:
 # 4.9 ------------------------------------------------------------------------------------------
 
 
-def decoder_inputs(case):
+def decoder_inputs(case, size=1.0):
+    """With a size, the scores of self-attention are hundreds apart, and highest for the last token."""
     batch, length = case.size("batch", 2), case.size("length", 5, smallest=2)
     source_len, d_ff = case.size("source_len", 3), case.size("d_ff", 7)
     d_model = case.size("d_model", 6, smallest=3)
-    return (
+    x, memory = (
         case.normal(batch, length, d_model, std=2.0),
         case.normal(batch, source_len, d_model),
-        *norm_parameters(case, 3, d_model),
+    )
+    gains, biases = norm_parameters(case, 3, d_model)
+    if size > 1:
+        biases[0] *= size
+        scores = F.layer_norm(x, (d_model,), gains[0]) @ biases[0]
+        x = x.gather(1, scores.argsort(dim=1)[..., None].expand_as(x))
+    return (
+        x,
+        memory,
+        gains,
+        biases,
         case.normal(d_model, d_ff),
         case.normal(d_ff, d_model),
     )
@@ -838,11 +879,13 @@ def about_as_long(output, x, memory, gains, biases, w_up, w_down):
 class TestMendedBlock:
     @points(2)
     def test_without_feed_forward_both_attention_sublayers_are_correct(self, subject, case):
-        def inputs(case):
-            *rest, w_down = decoder_inputs(case)
+        def inputs(case, size=1.0):
+            *rest, w_down = decoder_inputs(case, size)
             return *rest, 0 * w_down
 
         self.compare(subject, case, inputs)
+        others = without(case, "CausalMaskLost")  # which looks like a mask that hides too little
+        self.compare(subject, others, partial(inputs, size=300.0))
 
     @points(2)
     def test_feed_forward_reads_the_whole_stream_through_its_own_norm(self, subject, case):
@@ -915,6 +958,21 @@ def swap_inputs(case):
     return before_feed_forward(ids, layer), trained_weights(reader()[0].blocks[layer])
 
 
+def of_another_width(case):
+    """The sub-layer of a model that is narrower than the trained one."""
+    d_model, d_ff = case.size("d_model", 6, smallest=3), case.size("d_ff", 11)
+    gain, bias = norm_parameters(case, d_model)
+    weights = {
+        "gain": gain,
+        "bias": bias,
+        "up.weight": case.normal(d_ff, d_model, std=0.7),
+        "up.bias": case.normal(d_ff),
+        "down.weight": case.normal(d_model, d_ff),
+        "down.bias": case.normal(d_model),
+    }
+    return case.normal(case.size("batch", 2), case.size("length", 5), d_model), weights
+
+
 @handed_out
 def swap_oracle(x, weights):
     ...
@@ -958,7 +1016,8 @@ def expect_same_logits(subject, case, layer):
 class TestSwappedSublayer:
     @points(3)
     def test_the_residual_stream_of_the_trained_model_is_the_same(self, subject, case):
-        expect_agrees(subject, case, "swapped_sublayer", swap_inputs, swap_oracle, TOKENS)
+        for inputs in (swap_inputs, of_another_width):
+            expect_agrees(subject, case, "swapped_sublayer", inputs, swap_oracle, TOKENS)
 
     @points(3)
     def test_in_any_layer_the_logits_of_the_trained_model_are_the_same(self, subject, case):
@@ -976,8 +1035,11 @@ def expert_tokens(case, top_k):
     return case.normal(batch, length, d_model), case.normal(d_model, num_experts, std=0.5)
 
 
-def router_inputs(case, top_k):
-    return *expert_tokens(case, top_k), top_k
+def router_inputs(case, top_k, size=1.0):
+    """With a size, the first token has scores whose exponentials overflow."""
+    x, w_router = expert_tokens(case, top_k)
+    x[0, 0] *= size
+    return x, w_router, top_k
 
 
 def tied_inputs(case):
@@ -1001,7 +1063,8 @@ def scores_of(x, w_router):
 def routed(scores, top_k):
     """Probabilities and choices: the experts with scores as high as the last one chosen."""
     last = scores.sort(dim=-1, descending=True).values[..., top_k - 1 : top_k]
-    return scores.exp() / scores.exp().sum(dim=-1, keepdim=True), scores >= last
+    shares = (scores - scores.amax(dim=-1, keepdim=True)).exp()
+    return shares / shares.sum(dim=-1, keepdim=True), scores >= last
 
 
 @handed_out
@@ -1087,6 +1150,7 @@ class TestMixtureOfExperts:
     @points(1)
     def test_probabilities_are_a_softmax_over_all_experts(self, subject, case):
         self.route(subject, case, "probabilities")
+        self.route(subject, case, "probabilities", size=5000.0)
 
     @points(1)
     def test_each_token_uses_its_most_probable_experts(self, subject, case):
@@ -1113,8 +1177,8 @@ class TestMixtureOfExperts:
     def test_all_chosen_experts_of_a_token_count_in_the_balance_loss(self, subject, case):
         self.balance(subject, case, top_k=3)
 
-    def route(self, subject, case, part):
-        inputs = partial(router_inputs, top_k=3)
+    def route(self, subject, case, part, size=1.0):
+        inputs = partial(router_inputs, top_k=3, size=size)
         expect_agrees(subject, case, "route", inputs, router_oracle, ROUTED, compare=[part])
 
     def mix(self, subject, case, inputs):
