@@ -29,6 +29,9 @@ from classroom.exercise.prepared import RecordedSubject, handed_out, known, pack
 NEAR = 1e-4
 """Angles computed in float32 are accurate to this, as long as positions are small."""
 
+FAR = 0.02
+"""What becomes of that, and of a trained model's logits, at positions in the ten thousands."""
+
 EXACT = 1e-6
 """Without angles, float32 is accurate to this."""
 
@@ -152,6 +155,12 @@ class TestCheckOrderBlindness:
         self.judge(
             subject, case, "each token sees the one before it, and the first one sees the last"
         )
+        self.judge(
+            subject,
+            case,
+            "each token sees the ones on both sides, and the first and the last see each other",
+        )
+        self.judge(subject, case, "from the fourth token on, outputs have the opposite sign")
 
     @points(1)
     def test_a_layer_that_marks_the_first_or_last_token_is_caught(self, subject, case):
@@ -255,7 +264,7 @@ class TestSinusoidalPositions:
     @points(1)
     def test_rows_at_large_positions_are_as_accurate_as_the_first(self, subject, case):
         def inputs(case):
-            return 4_000 + case.integer(0, 90), 8, 10_000.0
+            return 5_010 + case.integer(0, 90), 8, 10_000.0
 
         # Programs that round angles to float32 differ from one another, too: by up to 0.001 here.
         expect_near(
@@ -472,7 +481,17 @@ class TestApplyRotary:
     ):
         def inputs(case):
             x = case.normal(2, 3, 5, 8).to(torch.bfloat16)
-            return x, draw_positions(case, 2, 5) + case.integer(1500, 3000), 10_000.0
+            return x, draw_positions(case, 2, 5) + case.integer(6000, 9000), 10_000.0
+
+        def ask(subject, x, positions, base):
+            """Ask whether an index is too large, of whatever size a table is."""
+            try:
+                subject.call("apply_rotary", x, positions, base)
+            except Crashed as error:
+                if error.kind == "IndexError":
+                    return f"for the positions {positions[0].tolist()} it raised an IndexError"
+                raise
+            return None
 
         def law(output, x, positions, base):
             if output.dtype is x.dtype:
@@ -480,6 +499,7 @@ class TestApplyRotary:
             return f"output has dtype {output.dtype}, expected {x.dtype}"
 
         form = {"output": "batch heads length d_head"}
+        expect_answer(subject, case, inputs, ask, lambda problem, *args: problem)
         expect_near(
             subject, case, "apply_rotary", inputs, rotary_oracle, form, tolerance=0.05, alike=0.05
         )
@@ -688,7 +708,12 @@ class TestAlibiBias:
             heads = case.size("heads", case.integer(3, 6))
             return heads, q_len, q_len + case.size("cached", case.integer(3, 6))
 
+        def many_cached(case):
+            return case.size("heads", 3), 1, case.size("cached", 1_030)
+
         self.compare_bias(subject, case, inputs)
+        returns = {"bias": "num_heads q_len k_len"}
+        expect_near(subject, case, "alibi_bias", many_cached, bias_oracle, returns, tolerance=EXACT)
 
     def compare_slopes(self, subject, case, num_heads):
         def inputs(case):
@@ -854,6 +879,16 @@ def early_inputs(case):
     return losses, *others
 
 
+def level_inputs(case):
+    """Losses that are worse by exactly the tolerance, and then by more; no mean is rounded."""
+    length, trained, window, tolerance = 16, 8, 4, 0.5
+    curve = torch.full((length,), case.integer(4, 12) / 4, dtype=torch.float64)
+    curve[trained:] += tolerance
+    curve[length - case.integer(2, 4) :] += 4.0
+    losses = curve + torch.tensor([[-0.25], [0.25]], dtype=torch.float64)
+    return losses, trained, window, tolerance
+
+
 @handed_out
 def extrapolation_oracle(losses, trained_length, window, tolerance):
     ...
@@ -903,6 +938,7 @@ class TestExtrapolation:
         self.compare(subject, case, losses_inputs, "breaks_at")
         self.compare(subject, case, late_inputs, "breaks_at")
         self.compare(subject, case, early_inputs, "breaks_at")
+        self.compare(subject, case, level_inputs, "breaks_at")
 
     @points(1, only_with="test_losses_are_averaged_at_each_position")
     def test_a_model_that_never_breaks_down_gets_the_full_length(self, subject, case):
@@ -1031,6 +1067,21 @@ def pair_oracle(query, key, positions):
     ...
 
 
+def ask_for_pair(subject, *args):
+    return subject.call("swapped_rotary", *args)
+
+
+def judge_scores(answer, *args):
+    """Judge the scores of heads of another width: all positions may be moved on together."""
+    expected = pair_oracle(*args)
+    form = {label: "batch heads length d_head" for label in ("query", "key")}
+    if problem := wrong_form(answer, expected, form, "swapped_rotary"):
+        return problem
+    seen, right = (query.double() @ key.double().mT for query, key in (answer, expected))
+    label = f"with d_head {expected[0].shape[-1]}, scores of rotated queries and keys"
+    return differs(label, seen, right, 10 * NEAR)
+
+
 class WrongForm(Exception):
     """What came back cannot go on through the model."""
 
@@ -1047,6 +1098,16 @@ def ask_for_logits(subject, ids, positions):
         return logits_with(turn, ids, positions)
     except WrongForm as error:
         return str(error)
+
+
+def ask_for_logits_or_index(subject, ids, positions):
+    """Ask for logits, or for whether an index is too large, of whatever size a table is."""
+    try:
+        return ask_for_logits(subject, ids, positions)
+    except Crashed as error:
+        if error.kind != "IndexError":
+            raise
+        return f"for the positions {positions[0, 0]} to {positions[0, -1]} it raised an IndexError"
 
 
 def draw_lines(case, rows, length=12):
@@ -1083,12 +1144,20 @@ class TestSwappedRotary:
 
         self.compare(subject, case, inputs)
 
-    def compare(self, subject, case, inputs):
+        def far_inputs(case):
+            """Sequences that start far away, and apart, as in the middle of long texts."""
+            ids, positions = inputs(case)
+            return ids, positions + torch.tensor([[case.integer(15_000, 20_000)], [1_100]])
+
+        self.compare(subject, case, far_inputs, ask_for_logits_or_index, FAR)
+        expect_answer(subject, case, pair_inputs, ask_for_pair, judge_scores)
+
+    def compare(self, subject, case, inputs, ask=ask_for_logits, tolerance=NEAR):
         def judge(logits, ids, positions):
             if isinstance(logits, str):
                 return logits
             expected = logits_oracle(ids, positions)
-            problem = differs("logits of the trained model", logits, expected, NEAR)
+            problem = differs("logits of the trained model", logits, expected, tolerance)
             if problem is None:
                 return None
             told, wanted = (
@@ -1101,7 +1170,7 @@ class TestSwappedRotary:
             )
 
         try:
-            expect_answer(subject, case, inputs, ask_for_logits, judge)
+            expect_answer(subject, case, inputs, ask, judge)
         except CheckFailed as failed:
             if failed.mistakes:
                 raise

@@ -119,8 +119,10 @@ def table_gradient(subject, cotangent, *args):
 
 
 def draw_with_cotangent(case, is_scaled):
+    """The tokens with the lowest ids, any of which may be taken for padding, are all inputs."""
     args = decoder_inputs(case, is_scaled)
     tokens, table = args[:2]
+    tokens[0] = torch.tensor(case.shuffled(range(tokens.shape[1])))
     return case.normal(*tokens.shape, len(table)), *args
 
 
@@ -129,6 +131,24 @@ def both_uses_count(gradient, cotangent, *args):
         return "no gradient reaches `table`: part of the computation is cut off from it"
     (expected,) = decoder_oracle.gradients(args, [1], [cotangent])
     return differs("the gradient with respect to the tied table", gradient, expected)
+
+
+OTHERS = {2: "positions", 4: "gain", 5: "bias"}
+
+
+def other_gradients(subject, cotangent, *args):
+    return subject.gradients("decoder_only_logits", args, list(OTHERS), [cotangent])
+
+
+def all_of_it_flows(gradients, cotangent, *args):
+    rights = decoder_oracle.gradients(args, list(OTHERS), [cotangent])
+    for label, seen, right in zip(OTHERS.values(), gradients, rights, strict=True):
+        is_scaled = f"with is_scaled={args[-1]} "
+        if seen is None or not seen.any():
+            return f"{is_scaled}no gradient flows back to `{label}`: it is cut off on the way"
+        if problem := differs(f"the gradient with respect to {label}", seen, right):
+            return f"{is_scaled}{problem}"
+    return None
 
 
 @exercise(
@@ -176,14 +196,9 @@ class TestDecoderOnlyLogits:
 
     @points(1)
     def test_gradients_flow_back_to_the_positions_and_the_final_norm(self, subject, case):
-        expect_gradients(
-            subject,
-            case,
-            "decoder_only_logits",
-            decoder_inputs,
-            decoder_oracle,
-            wrt=["positions", "gain", "bias"],
-        )
+        for is_scaled in (False, True):
+            draw = partial(draw_with_cotangent, is_scaled=is_scaled)
+            expect_answer(subject, case, draw, other_gradients, all_of_it_flows)
 
 
 # 6.2 ------------------------------------------------------------------------------------------
@@ -210,8 +225,10 @@ def position_model(table, places, tokens):
     return table[tokens] + 0.1 * before @ table + places[: tokens.shape[1]]
 
 
-def loss_inputs(case, padded=True):
-    return drawn_targets(case, padded), case.normal(VOCAB, VOCAB), case.normal(9, VOCAB)
+def loss_inputs(case, padded=True, size=1.0):
+    """Logits of any size; if they are large, they are also far below 0."""
+    targets, table = drawn_targets(case, padded), size * case.normal(VOCAB, VOCAB)
+    return targets, table, case.normal(9, VOCAB) - 20 * (size - 1.0)
 
 
 def noting(answer, heard, tokens):
@@ -325,13 +342,20 @@ def counts_up(tokens):
 class TestShiftedLoss:
     @points(3)
     def test_each_target_is_predicted_from_the_tokens_before_it(self, subject, case):
-        draw = partial(loss_inputs, padded=False)
-        expect_answer(subject, case, draw, loss_request, loss_judge)
+        for size in (1.0, 400.0):  # most probabilities are rounded to 0 by the second
+            draw = partial(loss_inputs, padded=False, size=size)
+            expect_answer(subject, case, draw, loss_request, loss_judge)
 
     @points(2)
     def test_padding_is_excluded_from_the_loss(self, subject, case):
         expect_answer(subject, case, loss_inputs, loss_request, loss_judge)
         expect_answer(subject, case, loss_inputs, flow_request, flow_judge)
+
+        def inputs(case):
+            return drawn_targets(case), BOS, PAD
+
+        model = observing(partial(position_model, *loss_inputs(case)[1:]))
+        expect_inputs_unchanged(subject, case, "shifted_loss", inputs, [model])
 
     @points(2, only_with="test_each_target_is_predicted_from_the_tokens_before_it")
     def test_a_model_that_copies_its_input_has_a_high_loss(self, subject, case):
@@ -371,7 +395,7 @@ class TestShiftedLoss:
 # 6.3 ------------------------------------------------------------------------------------------
 
 
-def cross_inputs(case, masked=False, heads=3):
+def cross_inputs(case, masked=False, heads=3, size=1.0):
     batch, tgt_len = case.size("batch", 2), case.size("tgt_len", 5)
     src_len = case.size("src_len", 7, smallest=2)
     heads, d_head = case.size("heads", heads), case.size("d_head", 4)
@@ -382,6 +406,12 @@ def cross_inputs(case, masked=False, heads=3):
         weights[f"{name}.bias"] = case.normal(d_model, std=0.5)
     settings = {"d_model": d_model, "num_heads": heads}
     x, memory = case.normal(batch, tgt_len, d_model), case.normal(batch, src_len, d_model)
+    if (
+        size > 1
+    ):  # keys are alike, and two queries opposite: one has large scores, one very low ones
+        memory = memory[:, :1] + 0.3 * memory
+        x[:, :1] *= size
+        x[:, 1:2] = -x[:, :1]
     if not masked:
         return settings, weights, x, memory
     lengths = torch.tensor([1 + (src_len - 2) * i // batch for i in range(1, batch + 1)])
@@ -419,7 +449,8 @@ class TestCrossAttention:
 
     @points(2)
     def test_source_padding_has_no_effect(self, subject, case):
-        self.compare(subject, case, partial(cross_inputs, masked=True))
+        for size in (1.0, 1e5):
+            self.compare(subject, case, partial(cross_inputs, masked=True, size=size))
 
     @points(1, only_with="test_a_single_head_attends_to_the_memory")
     def test_the_order_of_the_memory_does_not_matter(self, subject, case):
@@ -751,6 +782,7 @@ class TestCheckPromptSplit:
     @points(1)
     def test_a_small_difference_is_caught(self, subject, case):
         self.judge(subject, case, "a model that reads the first part in both directions, weakly")
+        self.judge(subject, case, "a model in which the split changes two probabilities slightly")
 
     @points(1)
     def test_positions_that_restart_at_0_are_caught(self, subject, case):
@@ -898,7 +930,7 @@ class TestOneBlockThreeMasks:
 # 6.10 -----------------------------------------------------------------------------------------
 
 
-def smoothing_inputs(case, padded=True):
+def smoothing_inputs(case, padded=True, size=2.0):
     batch, length = case.size("batch", 3), case.size("length", 5, smallest=2)
     vocab_size = case.size("vocab_size", 7, smallest=3)
     pad = case.integer(1, vocab_size - 1)
@@ -909,7 +941,7 @@ def smoothing_inputs(case, padded=True):
     targets = torch.tensor(words)
     if padded:
         targets[0, 1:], targets[-1, -1] = pad, pad
-    logits = 2 * case.normal(batch, length, vocab_size)
+    logits = size * case.normal(batch, length, vocab_size)
     return logits, targets, float(case.uniform(low=0.05, high=0.4)), pad
 
 
@@ -943,7 +975,8 @@ def schedule_oracle(step, d_model, warmup_steps):
 class TestSmoothedLoss:
     @points(2)
     def test_smoothing_is_distributed_over_the_whole_vocabulary(self, subject, case):
-        self.compare(subject, case, partial(smoothing_inputs, padded=False))
+        for size in (2.0, 1000.0):  # most probabilities are rounded to 0 by the second
+            self.compare(subject, case, partial(smoothing_inputs, padded=False, size=size))
 
     @points(1)
     def test_padding_is_excluded_from_the_loss(self, subject, case):
@@ -989,7 +1022,7 @@ class TestSmoothedLoss:
 # 6.5 ------------------------------------------------------------------------------------------
 
 
-def mended_inputs(case, padded=False):
+def mended_inputs(case, padded=False, size=1.0):
     batch, tgt_len = case.size("batch", 2), case.size("tgt_len", 5, smallest=2)
     src_len, d_model = case.size("src_len", 7, smallest=3), case.size("d_model", 4, smallest=2)
     source_mask = torch.ones(batch, src_len, dtype=torch.bool)
@@ -998,12 +1031,12 @@ def mended_inputs(case, padded=False):
         source_mask[torch.arange(batch), [case.integer(0, src_len - 3) for _ in range(batch)]] = (
             False
         )
-    return (
-        case.normal(batch, tgt_len, d_model),
-        case.normal(batch, src_len, d_model),
-        source_mask,
-        case.normal(6, d_model, d_model, std=d_model**-0.5),
-    )
+    x, memory = case.normal(batch, tgt_len, d_model), case.normal(batch, src_len, d_model)
+    weights = case.normal(6, d_model, d_model, std=d_model**-0.5)
+    if size > 1:  # the first token's score with itself is very low
+        x[:, :1] *= size
+        weights[1] = -weights[0]
+    return x, memory, source_mask, weights
 
 
 @handed_out
@@ -1055,7 +1088,8 @@ class TestMendedDecoder:
 
     @points(2)
     def test_source_padding_has_no_effect(self, subject, case):
-        self.compare(subject, case, partial(mended_inputs, padded=True))
+        for size in (1.0, 300.0):
+            self.compare(subject, case, partial(mended_inputs, padded=True, size=size))
 
     @points(1, only_with="test_self_attention_alone_is_correct_and_causal")
     def test_no_output_depends_on_a_later_token(self, subject, case):
@@ -1140,6 +1174,21 @@ def with_other_heads(case):
     return x, memory, source_mask, weights, num_heads // 2
 
 
+def of_another_width(case):
+    """The sub-layer of a model that is narrower than the trained one."""
+    settings, weights, x, memory, source_mask = cross_inputs(case, masked=True)
+    d_model = settings["d_model"]
+    weights |= {"gain": 1.0 + case.normal(d_model, std=0.5), "bias": case.normal(d_model)}
+    return x, memory, source_mask, weights, settings["num_heads"]
+
+
+def with_low_scores(case):
+    """The same, where a bias makes all scores very low."""
+    x, memory, source_mask, weights, num_heads = of_another_width(case)
+    low = 300 * weights["query.bias"]
+    return x, memory, source_mask, {**weights, "query.bias": low, "key.bias": -low}, num_heads
+
+
 @handed_out
 def swap_oracle(x, memory, source_mask, weights, num_heads):
     ...
@@ -1185,7 +1234,7 @@ def expect_same_logits(subject, case, layer):
 class TestSwappedCrossAttention:
     @points(3)
     def test_the_residual_stream_of_the_trained_model_is_the_same(self, subject, case):
-        for inputs in (swap_inputs, with_other_heads):
+        for inputs in (swap_inputs, with_other_heads, of_another_width, with_low_scores):
             expect_agrees(subject, case, "swapped_cross_attention", inputs, swap_oracle, FOUND)
 
     @points(3)

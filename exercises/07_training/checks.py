@@ -326,6 +326,15 @@ class TestBytePairs:
 
         expect_law(subject, case, "encode", inputs, judge_ids, correct=ids_oracle)
         expect_law(subject, case, "decode", ids, judge_text, correct=text_oracle)
+        for name, empty, judge in (("encode", "", judge_ids), ("decode", [], judge_text)):
+            args = empty, drawn_merges(case), SPECIAL_TOKENS
+
+            def judge_empty(seen, name=name, args=args, judge=judge):
+                if isinstance(seen, Crash):
+                    return f"for {args[0]!r}, `{name}` raised {seen.kind}: {seen.text}"
+                return judge(seen, *args)
+
+            expect_answer(subject, case, [asks_for(name, args)], judge_empty, may_crash=True)
 
 
 # 7.1 ------------------------------------------------------------------------------------------
@@ -864,6 +873,19 @@ def with_a_part_that_is_ignored(case):
     return weight, [(first, few.clamp(max=0)), (x, torch.full_like(targets, IGNORED)), parts[2]]
 
 
+def with_ignored_parts_around(case):
+    """Of four parts, the first and the last are ignored."""
+    weight, (few, ignored, others) = with_a_part_that_is_ignored(case)
+    x, targets = drawn_parts(case)[1][2]
+    return weight, [ignored, few, others, (x[:1], torch.full_like(targets[:1], IGNORED))]
+
+
+def with_large_logits(case):
+    """Nearly all probabilities are rounded to 0, and the exponentials of logits overflow."""
+    weight, parts = drawn_parts(case)
+    return 400 * weight, parts
+
+
 @observing
 def product(weight, x):
     """A model of one layer."""
@@ -941,6 +963,7 @@ class TestAccumulatedGradients:
     @points(2)
     def test_the_loss_equals_that_of_the_full_batch(self, subject, case):
         expect_accumulates(subject, case, drawn_parts, judge_loss)
+        expect_accumulates(subject, case, with_large_logits, judge_loss)
 
     @points(1, only_with="test_the_gradient_equals_that_of_the_full_batch")
     def test_the_model_processes_one_part_at_a_time(self, subject, case):
@@ -967,6 +990,7 @@ class TestAccumulatedGradients:
             )
 
         expect_accumulates(subject, case, with_a_part_that_is_ignored, judge)
+        expect_accumulates(subject, case, with_ignored_parts_around, judge)
 
     @points(1, only_with="test_the_gradient_equals_that_of_the_full_batch")
     def test_inputs_are_not_modified(self, subject, case):

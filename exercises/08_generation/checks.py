@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from classroom.calls.lending import Refused
 from classroom.calls.subject import Crashed
-from classroom.exercise.comparing import describe, differs, number
+from classroom.exercise.comparing import describe, differs, number, same
 from classroom.exercise.diagnosis import asking
 from classroom.exercise.expect import (
     exercise,
@@ -68,6 +68,8 @@ def rows_of_logits(case, batch=3, std=2.0, step=3.0):
     """Logits whose rows lie higher and higher by `step`, which no softmax sees."""
     batch, vocab_size = case.size("batch", batch), case.size("vocab_size", 11, smallest=4)
     heights = step * torch.arange(batch, dtype=torch.float64)[:, None]
+    if step > 3:  # there are rows below 0 as well
+        heights = heights - step
     return case.normal(batch, vocab_size, std=std) + heights
 
 
@@ -107,9 +109,9 @@ def shares(row):
     ...
 
 
-def top_p_inputs(case):
+def top_p_inputs(case, step=3.0):
     """The first row is surer than the others, and fewer of its tokens reach p."""
-    logits = rows_of_logits(case, std=1.5)
+    logits = rows_of_logits(case, std=1.5, step=step)
     logits[0] = 3 * logits[0]
     return logits, float(case.uniform(low=0.5, high=0.9))
 
@@ -154,9 +156,9 @@ def whole_inputs(case):
     return logits, 1.0
 
 
-def draw_inputs(case):
+def draw_inputs(case, step=3.0):
     """Some tokens are ruled out, the first and the last among them."""
-    logits = rows_of_logits(case, batch=7, std=0.5)
+    logits = rows_of_logits(case, batch=7, std=0.5, step=step)
     for row, logit in enumerate(logits):
         logit[0 if row % 2 else -1] = -math.inf
         logit[case.integer(1, logits.shape[1] - 2)] = -math.inf
@@ -313,6 +315,9 @@ class TestNextToken:
     @points(2)
     def test_top_p_keeps_the_fewest_tokens_that_reach_p(self, subject, case):
         self.compare(subject, case, "top_p", top_p_inputs, top_p_oracle)
+        # Exponentials of such logits are infinite, or 0.
+        inputs = partial(top_p_inputs, step=800.0)
+        self.compare(subject, case, "top_p", inputs, top_p_oracle)
         law = level_inputs, only_as_many_as_needed
         expect_law(subject, case, "top_p", *law, correct=top_p_oracle)
 
@@ -324,7 +329,9 @@ class TestNextToken:
     def test_the_random_number_selects_the_token_of_its_interval(self, subject, case):
         tokens = {"tokens": "batch"}
         self.repeat(subject, case, "draw")
-        expect_agrees(subject, case, "draw", draw_inputs, draw_oracle, tokens)
+        for step in (3.0, 800.0):
+            inputs = partial(draw_inputs, step=step)
+            expect_agrees(subject, case, "draw", inputs, draw_oracle, tokens)
         expect_right(subject, case, last_edge_inputs, drawn, judge_last_edge)
 
     @points(1)
@@ -382,11 +389,25 @@ def uncached(query, key, value):
     ...
 
 
-def heads_inputs(case, length=LENGTH):
-    """Queries, keys and wider values of a whole text; no piece has as many tokens as heads."""
+def heads_inputs(case, length=LENGTH, size=0.0):
+    """Queries, keys and wider values of a whole text; no piece has as many tokens as heads.
+
+    If they have a size, all scores of the first head are very low, and those of the second very high:
+    in a feature that hardly turns, the queries are alike, and so are the keys.
+    """
     batch, heads = 2, 5
     widths = (6, 6, 10)
-    return tuple(case.normal(batch, heads, length, width) for width in widths)
+    query, key, value = (case.normal(batch, heads, length, width) for width in widths)
+    if size > 0:
+        query[:, :2, :, 4] += size
+        key[:, 0, :, 4] -= 5.0
+        key[:, 1, :, 4] += 5.0
+    return query, key, value
+
+
+def one_head_inputs(case, length):
+    """One head of a long text."""
+    return tuple(case.normal(1, 1, length, width) for width in (6, 6, 10))
 
 
 def wrong_answer(answer):
@@ -443,13 +464,15 @@ def read_branches(subject, query, key, value):
     if problem := wrong_answer(answer):
         return problem
     _, after = subject.call_and_return_inputs("cached_attention", *second, answer[1])
+    is_changed = not same(answer[1], after[3])
     answer = subject.call("cached_attention", *third, after[3])
-    return wrong_answer(answer) or answer[0]
+    return wrong_answer(answer) or [answer[0], is_changed]
 
 
-def judge_branches(seen, query, key, value):
-    if isinstance(seen, str):
-        return seen
+def judge_branches(answer, query, key, value):
+    if isinstance(answer, str):
+        return answer
+    seen, is_changed = answer
     places = [*range(3), *range(5, 8)]
     expected = uncached(*(x[:, :, places] for x in (query, key, value)))[:, :, 3:]
     problem = (
@@ -457,9 +480,18 @@ def judge_branches(seen, query, key, value):
         if isinstance(seen, torch.Tensor) and seen.shape == expected.shape
         else f"found should have shape {tuple(expected.shape)}; it is {describe(seen)}"
     )
-    return problem and (
-        f"after one prompt, one continuation and then another one from the same cache: {problem}"
-    )
+    if problem:
+        return (
+            "after one prompt, one continuation and then another one from the same cache: "
+            f"{problem}"
+        )
+    if is_changed:
+        return (
+            "a call changes the cache that it is given, perhaps where there was room for more "
+            "tokens: a second continuation would write to the same place, and the first could not "
+            "go on"
+        )
+    return None
 
 
 @functools.cache
@@ -526,6 +558,8 @@ class TestCachedAttention:
     @points(3)
     def test_other_chunk_sizes_give_the_same_output(self, subject, case):
         self.judge(subject, case, CHUNKINGS)
+        self.judge(subject, case, CHUNKINGS, size=2e4)
+        self.judge(subject, case, [(1030, 7)], long=True)
 
     @points(1)
     def test_two_continuations_can_share_one_cache(self, subject, case):
@@ -535,9 +569,11 @@ class TestCachedAttention:
     def test_the_logits_of_the_trained_model_are_the_same(self, subject, case):
         expect_right(subject, unnamed(case), reader_inputs, read_with, judge_reader)
 
-    def judge(self, subject, case, chunkings):
+    def judge(self, subject, case, chunkings, size=0.0, long=False):
         def draw(case):
-            return *heads_inputs(case, sum(chunkings[0])), chunkings
+            length = sum(chunkings[0])
+            inputs = one_head_inputs(case, length) if long else heads_inputs(case, length, size)
+            return *inputs, chunkings
 
         expect_right(subject, case, draw, read_in_chunks, judge_chunks)
 
@@ -1263,6 +1299,12 @@ class TestCheckCache:
     @points(1)
     def test_a_cache_that_drops_its_oldest_tokens_is_caught(self, subject, case):
         self.judge(subject, case, "only five tokens are kept")
+
+    @points(1)
+    def test_a_change_to_a_few_logits_is_caught(self, subject, case):
+        self.judge(subject, case, "tokens in the cache get smaller logits")
+        bug = "the two largest logits of each token of a later chunk are exchanged"
+        self.judge(subject, case, bug)
 
     @points(1)
     def test_a_hidden_cache_shared_by_branches_is_caught(self, subject, case):

@@ -302,14 +302,15 @@ def score_oracle(attention):
     ...
 
 
-def lens_inputs(case):
+def lens_inputs(case, size=1.0):
+    """With a size, exponentials of many logits overflow."""
     depths, batch = case.size("depths", 4), case.size("batch", 2)
     length, d_model = case.size("length", 5), case.size("d_model", 6, smallest=2)
     gain = 1.0 + case.normal(d_model, std=0.5)
     streams = case.normal(depths, batch, length, d_model, std=2.0) + 0.5
     streams[1:2] *= 0.01  # as early streams are: here epsilon is not lost in rounding
     vocab_size = case.size("vocab_size", 11, smallest=2)
-    return streams, gain, case.normal(d_model), case.normal(vocab_size, d_model)
+    return streams, gain, case.normal(d_model), size * case.normal(vocab_size, d_model)
 
 
 @handed_out
@@ -354,6 +355,14 @@ def improbable_inputs(case):
     return logits, ablated, targets
 
 
+def large_inputs(case):
+    """At one place, all logits are so large that their exponentials overflow."""
+    logits, ablated, targets = loss_inputs(case)
+    row, place = (case.integer(0, size - 1) for size in targets.shape)
+    logits[row, place] += 1000
+    return logits, ablated, targets
+
+
 def both_ways(case):
     """Ask what is lost without a part, and then the other way round, where it is a gain."""
     logits, ablated, targets = loss_inputs(case)
@@ -390,7 +399,9 @@ class TestLookInside:
     @points(3)
     def test_the_logit_lens_decodes_every_depth_like_the_last(self, subject, case):
         returns = {"probabilities": "depths batch length vocab_size"}
-        expect_agrees(subject, case, "logit_lens", lens_inputs, lens_oracle, returns)
+        for size in (1.0, 300.0):
+            inputs = partial(lens_inputs, size=size)
+            expect_agrees(subject, case, "logit_lens", inputs, lens_oracle, returns)
 
     @points(2)
     def test_ablating_a_head_keeps_the_output_of_all_others(self, subject, case):
@@ -403,8 +414,8 @@ class TestLookInside:
 
     @points(2)
     def test_the_ablation_cost_is_measured_in_bits_per_token(self, subject, case):
-        expect_agrees(subject, case, "bits_lost", loss_inputs, loss_oracle, {"loss": ""})
-        expect_agrees(subject, case, "bits_lost", improbable_inputs, loss_oracle, {"loss": ""})
+        for inputs in (loss_inputs, improbable_inputs, large_inputs):
+            expect_agrees(subject, case, "bits_lost", inputs, loss_oracle, {"loss": ""})
         requests = [both_ways(case.fresh(i)) for i in range(3)]
         expect_answer(subject, case, requests, judge_gain)
 
@@ -481,6 +492,16 @@ def model_inputs(case, positions, norm, activation, num_kv_heads=None, has_biase
     config = drawn_config(case, positions, norm, activation, num_kv_heads)
     weights = drawn_weights(case, config, has_biases)
     return config, weights, draw_tokens(case, 0, config["vocab_size"], 2, 7)
+
+
+def low_score_inputs(case, **choices):
+    """Biases make the scores of all tokens very low."""
+    config, weights, tokens = model_inputs(case, **choices)
+    for i in range(config["num_layers"]):
+        query, key = (f"blocks.{i}.attention.{name}.bias" for name in ("query", "key"))
+        weights[query] = 300 * weights[query]
+        weights[key] = -weights[query]
+    return config, weights, tokens
 
 
 @handed_out
@@ -590,7 +611,10 @@ def is_of_the_family(config):
 class TestLanguageModel:
     @points(3)
     def test_learned_positions_with_layer_norm_and_gelu_work(self, subject, case):
-        self.compare(subject, case, positions="learned", norm="layer", activation="gelu")
+        choices = {"positions": "learned", "norm": "layer", "activation": "gelu"}
+        self.compare(subject, case, **choices)
+        inputs = partial(low_score_inputs, **choices)
+        expect_agrees(subject, case, "language_model", inputs, model_oracle, LOGITS)
 
     @points(2)
     def test_rotary_positions_work(self, subject, case):
