@@ -125,7 +125,7 @@ class Wrong:
                 "; called again with the same inputs, it returns something else: is there a "
                 "dropout, another random number, or a number kept from an earlier call?"
             )
-        if not same(first, other):
+        if not same(first, other) or _is_nan(first):
             return ""
         kept = ": is something kept from an earlier call, which was right?" * self._was_right()
         return f"; with other numbers, it returned the same result{kept}"
@@ -142,7 +142,7 @@ class Wrong:
             should = {place: so for place, so in should.items() if ("[" in place[1]) == of_parts}
             first = self._call(*args)
             seconds = self._seconds(args) * len(should)
-            if first is None or seconds > min(QUICK, self.case.memory[_LEFT]):
+            if first is None or _is_nan(first) or seconds > min(QUICK, self.case.memory[_LEFT]):
                 return ""
             self.case.memory[_LEFT] -= seconds * of_parts
             does = influences(self._call, args, other, should)
@@ -319,3 +319,9 @@ def _of_one_form(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.shape == other.shape and one.dtype == other.dtype
     return type(one) is type(other) is float
+
+
+def _is_nan(result: Any) -> bool:
+    """Say whether a result is NaN alone: that it stays the same says nothing then."""
+    parts = result if isinstance(result, tuple | list) else [result]
+    return all(isinstance(p, float | Tensor) and torch.as_tensor(p).isnan().all() for p in parts)

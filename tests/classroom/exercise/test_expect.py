@@ -232,6 +232,8 @@ def test_a_result_that_is_the_same_for_all_inputs_or_another_for_the_same_says_s
     right = lambda x: x.sum(dim=1)  # noqa: E731
     stuck = failed(expect_agrees, lambda x: torch.ones(5).double(), args, right, total)
     assert stuck.problem.endswith("; with other numbers, it returned the same result")
+    lost = failed(expect_agrees, lambda x: torch.full_like(x[:, 0], torch.nan), args, right, total)
+    assert "NaN" in lost.problem and "same result" not in lost.problem
     loose = failed(expect_agrees, lambda x: torch.rand(5).double(), args, right, total)
     assert "; called again with the same inputs, it returns something else" in loose.problem
 
