@@ -228,12 +228,20 @@ def test_a_fork_that_is_killed_is_replaced_and_its_job_is_done(start, tmp_path):
     assert by[0] == forked != by[1]
 
 
+def held_by(number):
+    """Name the files that a process holds, which may be closed while they are listed."""
+    names = set()
+    for each in Path(f"/proc/{number}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            names.add(each.resolve().name)
+    return names
+
+
 def test_a_fork_leads_a_session_of_its_own_and_holds_no_file_but_those_it_is_given(tmp_path):
     with (tmp_path / "kept").open("w") as kept, (tmp_path / "closed").open("w") as closed:
         with with_forks(Started(kept.fileno()), 1) as started:
             number = started.processes[0].number
-            here = Path(f"/proc/{number}/fd")
-            while (held := {each.resolve().name for each in here.iterdir()}) >= {"closed"}:
+            while (held := held_by(number)) >= {"closed"}:
                 time.sleep(0.01)
             assert os.getsid(number) == number
             assert "kept" in held and closed.writable()
