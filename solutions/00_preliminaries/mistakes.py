@@ -835,7 +835,8 @@ in rows where one weight is 1 and the others are 0."""
 OnlyOneDimensionTested = CheckSoftmax.but(
     "for …\n    assert …", "assert alike(softmax(scores, -1), torch.softmax(scores, -1))"
 )
-"""Only one dimension is tested, so a softmax that ignores the argument goes unnoticed."""
+"""Only one dimension is tested (of a table, -1 and 1 are the same one), so a softmax that ignores the
+argument goes unnoticed."""
 
 OnlyHarmlessScores = CheckSoftmax.but("scores = torch.cat(…", "")
 """All scores are so near 0 that nothing overflows and nothing is clamped: try scores around 1000

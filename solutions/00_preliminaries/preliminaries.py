@@ -559,7 +559,7 @@ published_test(lambda scores, dim: 0 * scores)
 #
 # First write `agree`, the comparison that a test rests on. Two tensors agree if they have the same shape and no number differs by more than 0.00001. NaN agrees with nothing, not even with NaN. (If you use `torch.allclose`, find out what it adds to `atol`.)
 #
-# Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. Wrong softmaxes, such as one with another base than e, must fail and correct ones must pass. You may compare with `torch.softmax`. Be fair: a correct softmax may compute in single precision and be off by up to 0.00001; its result has the dtype of the scores. For a row in which all scores are minus infinity, correct ones differ (you know two conventions from exercise 0.1), so do not test such rows.
+# Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. Softmaxes whose weights are wrong, such as one with another base than e, must fail and correct ones must pass. You may compare with `torch.softmax`. Be fair: a correct softmax may compute in single precision and be off by up to 0.00001; its result has the dtype of the scores. For a row in which all scores are minus infinity, correct ones differ (you know two conventions from exercise 0.1), so do not test such rows.
 #
 # *Before you code:* what is `float("nan") > 0.1`? And `not (float("nan") <= 0.1)`? Which inputs would make each mistake of exercise 0.1 visible?
 #

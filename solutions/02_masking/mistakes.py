@@ -538,6 +538,12 @@ PaddingTimesZero = CheckPadding.but(
 """Differences in the padding are multiplied by 0, and 0 times NaN is NaN: select the real tokens
 instead, with an index, masked_fill or where."""
 
+InfinityTimesZero = CheckPadding.but(
+    "return gap[real].max()", "return (gap * real[:, :, None]).max()"
+)
+"""A NaN in the padding becomes infinity, which is then multiplied by 0, and that is NaN again: select
+the real tokens instead, with an index, masked_fill or where."""
+
 NanGoesUnnoticed = CheckPadding.but(
     "shortest = …\nreturn gap[real].max()",
     """

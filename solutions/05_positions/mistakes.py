@@ -193,6 +193,13 @@ ShiftInSinglePrecision = Sinusoids.but(
 """The angle of a large shift is rounded to float32, which has seven digits for all its full
 rotations: compute it in float64."""
 
+SpeedsInSinglePrecision = Sinusoids.but(
+    "angle = shift / base ** (i / d_model)",
+    "angle = float(shift / base ** torch.tensor(i / d_model, dtype=torch.float32))",
+)
+"""The exponents are rounded to float32 (torch.arange divided by an integer is), and so is all that
+follows, so the angle of a large shift is wrong: compute them in float64."""
+
 OneAngleForAll = Sinusoids.but("shift / base ** (i / d_model)", "shift")
 """Every clock is rotated by the angle of the fastest; each has its own angle, shift / base^(2i /
 d_model)."""

@@ -125,7 +125,7 @@ print(f"a model that copies, without the shift: {unshifted:.6f} nats per token")
 print(f"a model that knows nothing: {math.log(8):.3f} nats per token")
 
 # %% [markdown]
-# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model once, on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`, even if logits are hundreds apart. Leave `targets` as they are.
+# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`, even if logits are hundreds apart. Leave `targets` as they are.
 #
 # The logits at position `i` are the prediction of `targets[:, i]`: after the shift, nothing else needs to be shifted.
 #
@@ -700,7 +700,7 @@ def smoothed_loss(
     """Return the mean cross-entropy, in nats, with targets smoothed over the vocabulary.
 
     Shapes: logits (batch, length, vocab_size), targets (batch, length); returns a single number.
-    Use log_softmax, not cross_entropy's own label_smoothing.
+    Begin with log_softmax; cross_entropy's own label_smoothing is there to compare with.
     """
     ### BEGIN SOLUTION
     log_p = logits.log_softmax(dim=-1)

@@ -859,6 +859,10 @@ CausalMaskFlipped = OneBlock.but("tril()", "triu()")
 """The causal mask lets each token see later tokens: rows are queries, so it must be True on and
 below the diagonal."""
 
+BatchAxisSqueezed = OneBlock.but("causal | in_prefix", "(causal | in_prefix).squeeze()")
+"""`squeeze()` removes every axis of size 1, so for a batch of one sequence the mask loses its first
+axis: it must be (batch, length, length) for any batch."""
+
 DiagonalMissing = OneBlock.but("tril()", "tril(-1)")
 """In the causal mask a token does not see itself; the diagonal must be True."""
 

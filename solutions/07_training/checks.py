@@ -1336,6 +1336,12 @@ NOT_SAME = {name: where_every_query_sees_a_key(attention) for name, attention in
 ### END PACKED
 
 
+TO_COMPARE = (
+    "compare the gradients of query, key and value, too, as torch.autograd.grad gives them (`.grad` is "
+    "added to in place)"
+)
+
+
 @exercise(
     "check_same_attention",
     number="7.9",
@@ -1379,10 +1385,10 @@ class TestCheckSameAttention:
     @points(1)
     def test_a_wrong_gradient_is_caught(self, subject, case):
         bug = "the result is correct, but the gradient with respect to the keys is doubled"
-        self.judge(subject, case, bug)
+        self.judge(subject, case, bug, lambda expected: TO_COMPARE)
 
-    def judge(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_same_attention", SAME, NOT_SAME, bug)
+    def judge(self, subject, case, bug, *why):
+        expect_test_judges(subject, case, "check_same_attention", SAME, NOT_SAME, bug, *why)
 
 
 # 7.7 ------------------------------------------------------------------------------------------

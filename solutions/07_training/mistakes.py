@@ -1004,8 +1004,9 @@ class CheckSame(Correct, exercise="check_same_attention"):
 
 
 ForwardOnly = CheckSame.but("slope = …\nassert …", "assert (seen - expected).abs().max() < 1e-4")
-"""The results are compared, but not all gradients: attention may be correct in the forward pass and
-wrong in the backward pass, and training needs both."""
+"""The results are compared, but not all gradients, or a gradient only with itself (`.grad` is added
+to in place: clone it): attention may be correct in the forward pass and wrong in the backward pass,
+and training needs both."""
 
 NoMaskTested = CheckSame.but("(False, True)", "(False,)")
 """No mask is ever passed, but many mistakes of fast attention are about masks: try some."""

@@ -1027,6 +1027,13 @@ NormsCompared = CheckCache.but(
 """The test compares the norms of the logits, or other numbers that stay the same when two logits
 are exchanged; compare the logits one by one."""
 
+ProbabilitiesCompared = CheckCache.but(
+    "logits, at_once[start : start + size].to(logits), atol=1e-4",
+    "logits.softmax(1), at_once[start : start + size].to(logits).softmax(1), atol=1e-3",
+)
+"""The test compares probabilities, which hardly change where one logit changes by a few thousandths,
+and not at all where all of them do: compare the logits."""
+
 EqualChunks = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1] * 8, [2] * 4, [4, 4])")
 """All chunks of the test have the same length, so an offset that grows by the length of the first
 one passes; try chunks of different lengths."""

@@ -222,7 +222,7 @@ def _shapes_apart(seen: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
             return (
                 ": an axis of size 1 is left over (is keepdim=True, or None in an index, needed?)"
             )
-        return ": an axis of size 1 is missing (keepdim=True, or unsqueeze)"
+        return ": an axis of size 1 is missing (keepdim=True, or unsqueeze; squeeze() cuts all)"
     if sorted(seen.shape) == sorted(expected.shape):
         return ": the axes are in another order"
     names = axes if len(axes) == expected.dim() else [str(n) for n in range(expected.dim())]

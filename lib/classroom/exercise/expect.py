@@ -616,12 +616,12 @@ def expect_test_judges(
     problem = None
     for description in right:
         if (verdict := verdicts[description]) is not None:
-            problem = f"your test rejects a correct implementation ({description}). {verdict}"
+            problem = f"`{name}` rejects a correct implementation ({description}). {verdict}"
             break
     else:
         description = must_catch
         if verdicts[must_catch] is None:
-            problem = f"your test lets a wrong implementation pass: {must_catch}"
+            problem = f"`{name}` lets a wrong implementation pass: {must_catch}"
     if problem is None:
         return
     if description not in changing:
