@@ -1502,8 +1502,8 @@ def expect_same_logits(subject, case, layer):
                 for rows in (logits, expected)
             )
             return (
-                f"{problem}. The loss alone would show only {told:.2g} nats per character instead of "
-                f"{wanted:.2g}"
+                f"{problem}. The loss alone would show only {told:.4g} nats per character instead of "
+                f"{wanted:.4g}"
             )
         return None
 

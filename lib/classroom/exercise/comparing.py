@@ -534,8 +534,9 @@ def _with_an_input(
         added = expected - part
         factor = ((seen - part) / added).flatten()[added.abs().argmax()]
         if not _are_few(added) and factor and close(seen - part, factor * added):
-            by = f"{number(factor)} times what is expected{_in_sizes(factor, sizes)}"
-            return f"; what is added to `{name}` is {by}"
+            if (times := number(factor)) != "1":
+                by = f"{times} times what is expected{_in_sizes(factor, sizes)}"
+                return f"; what is added to `{name}` is {by}"
     return ""
 
 

@@ -177,7 +177,7 @@ def test_what_is_correct_for_some_numbers_only_is_shown_on_a_small_case():
     (first,) = given(Case("seed"))
     by_chance = lambda x: x if torch.equal(x, first) else x + 1  # noqa: E731
     failure = failed(expect_agrees, by_chance, given, lambda x: x, {"x": "rows width"})
-    assert "correct by chance" in failure.problem
+    assert "is a case forgotten" in failure.problem
     assert "you return" in failure.example
 
 
@@ -608,7 +608,7 @@ def test_a_bug_that_gets_past_is_named():
         assert mean(torch.ones(3)) == 1
 
     judged(blind_to_the_first, "the sum")
-    with pytest.raises(CheckFailed, match="your test lets a wrong implementation pass: the first"):
+    with pytest.raises(CheckFailed, match="`test` lets a wrong implementation pass: the first"):
         judged(blind_to_the_first, "the first")
 
 
@@ -627,7 +627,7 @@ def test_a_false_alarm_without_words_is_told_by_its_line():
             "the sum",
         )
     assert raised.value.problem == (
-        "your test rejects a correct implementation (the mean). It stopped in line 2: "
+        "`test` rejects a correct implementation (the mean). It stopped in line 2: "
         "assert mean(1) == 2"
     )
 
@@ -641,7 +641,7 @@ def test_a_false_alarm_earns_nothing_and_is_quoted():
         with pytest.raises(CheckFailed) as raised:
             judged(never_content, bug)
         said = raised.value.problem
-        assert said.startswith("your test rejects a correct implementation (the mean). It stopped")
+        assert said.startswith("`test` rejects a correct implementation (the mean). It stopped")
         assert 'I expected two")' in said and said.endswith("or of another shape, dtype or input?")
 
 
