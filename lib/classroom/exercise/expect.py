@@ -729,7 +729,7 @@ def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) 
     with subject.together():
         if not others or replace(call, args=inputs(case.fresh(0))).problem(subject):
             said = "some numbers, but not for others of the same sizes: is a case forgotten, or "
-            said += f"something kept from an earlier call? For others: {problem}"
+            said += f"does it keep state between calls? For others: {problem}"
         else:
             sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
             said = f"some sizes, but not for {sizes}. Does it rely on one of them, or keep state"

@@ -167,7 +167,7 @@ def test_what_is_kept_is_found_where_the_sizes_are_fixed():
 
     said = str(failed(expect_agrees, KeepingAll(), fixed, oracle, PAIR))
     assert said.startswith("`f` is correct for some numbers, but not for others of the same sizes")
-    assert "keeps state between calls" in said
+    assert "keep state between calls" in said
 
 
 def test_what_is_correct_for_some_numbers_only_is_shown_on_a_small_case():
@@ -608,7 +608,7 @@ def test_a_bug_that_gets_past_is_named():
         assert mean(torch.ones(3)) == 1
 
     judged(blind_to_the_first, "the sum")
-    with pytest.raises(CheckFailed, match="`test` lets a wrong implementation pass: the first"):
+    with pytest.raises(CheckFailed, match="`f` lets a wrong implementation pass: the first"):
         judged(blind_to_the_first, "the first")
 
 
@@ -641,7 +641,7 @@ def test_a_false_alarm_earns_nothing_and_is_quoted():
         with pytest.raises(CheckFailed) as raised:
             judged(never_content, bug)
         said = raised.value.problem
-        assert said.startswith("`test` rejects a correct implementation (the mean). It stopped")
+        assert said.startswith("`f` rejects a correct implementation (the mean). It stopped")
         assert 'I expected two")' in said and said.endswith("or of another shape, dtype or input?")
 
 
