@@ -38,13 +38,14 @@ c.CourseDirectory.release_directory = "exercises"
 
 # A release holds the notebook, its checks without their answers, and prepared results. The text
 # that the notebook is made from, with the solutions in it, and the differently written solutions
-# stay here, as do the whole checks and the named mistakes.
+# stay here, as do the whole checks, the named mistakes, and what the results were made from.
 c.GenerateAssignment.preprocessors.append("classroom.author.handout.Handout")
 c.CourseDirectory.ignore = [
     ".ipynb_checkpoints",
     "__pycache__",
     "*.pyc",
     "handed_in",
+    "made_from.json",
     *sorted({p.name for p in Path("solutions").glob("*/*.py")}),
 ]
 

@@ -1,21 +1,36 @@
 """What students get is what the solutions give, without the solutions."""
 
 import ast
+import hashlib
 import json
 import re
 
 import nbformat
 import pytest
 
+from classroom.author.handout import record
 from classroom.author.notebooks import cell_of, is_written
 from classroom.author.release import differences
-from classroom.course import CHECK_SUFFIX, is_line
+from classroom.calls.wire import pack, unpack
+from classroom.course import CHECK_SUFFIX, PREPARED, is_line
+from classroom.exercise.comparing import same
+from classroom.exercise.prepared import recorded
 from classroom.exercise.run import load_checks
 
 
 @pytest.mark.slow
 def test_the_exercises_are_exactly_what_the_solutions_give(root):
     assert differences(root) == []
+
+
+@pytest.mark.slow
+def test_results_that_a_release_keeps_are_those_of_a_new_run(assignment, root):
+    """Of one exercise: another one after each change of the code that runs checks."""
+    code = [path.read_bytes() for path in sorted(root.glob("lib/classroom/exercise/*.py"))]
+    drawn = hashlib.sha256(b"".join([assignment.name.encode(), *code])).digest()
+    name = assignment.exercises[int.from_bytes(drawn) % len(assignment.exercises)]
+    [(_, recorder)] = record(assignment.folder, [name])
+    assert same(unpack(pack(recorder.answers)), recorded(assignment.folder / PREPARED, name)), name
 
 
 def test_a_released_cell_holds_no_line_of_its_solution(exercise):

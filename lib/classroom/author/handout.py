@@ -7,10 +7,12 @@ the packed code too.
 """
 
 import ast
+import hashlib
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,11 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from classroom.author.guard import OTHER_SEED, Trial
-from classroom.author.kill_matrix import run_mistake
+from classroom.author.kill_matrix import run_mistake, version
 from classroom.author.notebooks import build_notebook, cell_of
 from classroom.calls.files import File
 from classroom.calls.local import LocalSubject
-from classroom.course import PREPARED, PUBLISHED_SEED, is_line, text_file
+from classroom.course import MADE_FROM, PREPARED, PUBLISHED_SEED, is_line, text_file
 from classroom.exercise import prepared
 from classroom.exercise.answers import Answer, files_beside, load_answers
 from classroom.exercise.prepared import SECONDS_TO_RECORD, Recorder
@@ -206,7 +208,7 @@ def _perturbed(value: Any) -> Any:
             return value
 
 
-def record(folder: Path) -> Iterator[tuple[str, Recorder]]:
+def record(folder: Path, names: Sequence[str] | None = None) -> Iterator[tuple[str, Recorder]]:
     """Run an assignment's checks against its solutions and known mistakes, and record the results.
 
     Each mistake is checked as if it were the only known one, so only the checks that it fails
@@ -215,6 +217,7 @@ def record(folder: Path) -> Iterator[tuple[str, Recorder]]:
 
     Args:
         folder: The assignment's solutions.
+        names: Exercises, all by default.
 
     Yields:
         The name of an exercise and its recorder.
@@ -233,7 +236,7 @@ def record(folder: Path) -> Iterator[tuple[str, Recorder]]:
         subject = kind(replace(answer).namespace, SECONDS_TO_RECORD, files)
         return run_checks(folder, answer.exercise, subject, seed)
 
-    for name in list_checks(folder):
+    for name in list_checks(folder) if names is None else names:
         recorder, trial = Recorder(), Trial(folder, name)
         solution = Answer("Solution", name, "", cell_of(notebook, name).source, prelude)
         with prepared.answering(recorder):
@@ -270,32 +273,52 @@ def _require_runs(file: Path, answer: Answer) -> None:
         raise ValueError(f"{file.name}: {answer.name} does not run: {why}") from None
 
 
+def made_from(folder: Path) -> dict[str, str]:
+    """Return for each exercise a digest of its checks and of all answers that are run for it."""
+    notebook = build_notebook(folder)
+    prelude = next(cell.source for cell in notebook.cells if "import check" in cell.source)
+    variants = load_answers(folder / "variants.py")
+    found = {}
+    for name in list_checks(folder):
+        parts = [version(folder, name), prelude, cell_of(notebook, name).source]
+        parts += [str(astuple(variant)) for variant in variants if variant.exercise == name]
+        parts += [f"{path} {data!r}" for path, data in sorted(files_beside(folder).items())]
+        found[name] = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return found
+
+
 def prepare(
     folder: Path, target: Path, progress: Callable[[str], None] = lambda step: None
 ) -> None:
-    """Write the prepared results of an assignment.
+    """Write the prepared results of an assignment, and from what they were made.
 
-    If they differ from those in the folder only in their last digits, as they do on another CPU,
-    these are written again.
+    An exercise of which nothing has changed keeps its results. If new ones differ from those in the
+    folder only in their last digits, as they do on another CPU, these are written again.
 
     Args:
         folder: The assignment's solutions.
-        target: The file to write.
+        target: The folder to write to.
         progress: Called with a description of each step before it starts.
 
     Raises:
         ValueError: If a result cannot be recorded, or as for `record`.
 
     """
-    earlier = folder / PREPARED
+    earlier, known, made = folder / PREPARED, folder / MADE_FROM, target / PREPARED
     _, pieces = released_text((folder / "checks.py").read_text(encoding="utf-8"))
-    answers = {}
-    for name, recorder in record(folder):
+    is_known = earlier.exists() and known.exists()
+    before = json.loads(known.read_text(encoding="utf-8")) if is_known else {}
+    now = made_from(folder)
+    answers = {
+        name: prepared.recorded(earlier, name) for name in now if before.get(name) == now[name]
+    }
+    for name, recorder in record(folder, [name for name in now if name not in answers]):
         progress(f"{folder.name}: results of {name}")
         answers[name] = recorder.answers
-    prepared.write(target, load_answers(folder / "mistakes.py"), answers, pieces)
-    if earlier.exists() and prepared.alike(earlier, target):
-        shutil.copy(earlier, target)
+    prepared.write(made, load_answers(folder / "mistakes.py"), answers, pieces)
+    if earlier.exists() and prepared.alike(earlier, made):
+        shutil.copy(earlier, made)
+    (target / MADE_FROM).write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
 
 
 class Handout(NbGraderPreprocessor):

@@ -18,7 +18,7 @@ from traitlets.config.loader import Config, PyFileConfigLoader
 from classroom.author.guard import FILES, require_sound
 from classroom.author.handout import prepare
 from classroom.author.notebooks import build_notebook, require_unedited, write_notebook
-from classroom.course import PREPARED, assignments, text_file
+from classroom.course import MADE_FROM, PREPARED, assignments, text_file
 
 CONFIG = "nbgrader_config.py"
 _TRACES = ("BEGIN SOLUTION", "END SOLUTION")
@@ -40,6 +40,9 @@ def release(
 ) -> list[Path]:
     """Write the notebooks of `solutions/` and the folders of `exercises/`.
 
+    Results of exercises that have not changed are kept. `made_from.json` beside them says what they
+    were made from; without that file, all are made anew.
+
     Args:
         root: The course's folder, which holds `solutions/` and `nbgrader_config.py`.
         names: Assignments to release, all by default.
@@ -60,7 +63,7 @@ def release(
         for folder in folders:
             _make(root, folder, Path(scratch), progress)
         for folder in folders:
-            for name in (text_file(folder).with_suffix(".ipynb").name, PREPARED):
+            for name in (text_file(folder).with_suffix(".ipynb").name, PREPARED, MADE_FROM):
                 written += _renewed(Path(scratch, "solutions", folder.name, name), folder / name)
             target = root / "exercises" / folder.name
             if target.exists():
@@ -81,7 +84,7 @@ def _make(root: Path, folder: Path, scratch: Path, progress: Callable[[str], Non
         require_unedited(notebook, text)
         require_sound(folder)
         write_notebook(build_notebook(folder), made / notebook.name)
-        prepare(folder, made / PREPARED, progress)
+        prepare(folder, made, progress)
     except ValueError as error:
         lines = str(error).splitlines()
         raise ReleaseError("\n".join(f"{folder.name}: {line}" for line in lines)) from None
@@ -193,7 +196,8 @@ def _generated(folder: str, names: list[str]) -> list[str]:
 def _files(root: Path) -> dict[str, bytes]:
     """Return the contents of the generated files of a course by their path in it."""
     made = (root / "solutions").glob
-    found = [*made("*/*.ipynb"), *made(f"*/{PREPARED}"), *(root / "exercises").rglob("*")]
+    found = [*made("*/*.ipynb"), *made(f"*/{PREPARED}"), *made(f"*/{MADE_FROM}")]
+    found += (root / "exercises").rglob("*")
     hidden = ("__pycache__", ".ipynb_checkpoints")
     return {
         str(path.relative_to(root)): path.read_bytes()

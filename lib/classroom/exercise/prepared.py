@@ -539,7 +539,8 @@ class Reader:
     def __init__(self, path: Path, exercise: str):
         with zipfile.ZipFile(path) as file:
             about = unpack(file.read(_ABOUT))
-            self._answers = unpack(file.read(exercise)) if exercise in file.namelist() else {}
+            is_there = exercise in file.namelist()
+        self._answers = recorded(path, exercise) if is_there else {}
         self.mistakes = [
             PreparedMistake(name, exercise, explanation)
             for name, explanation in about.get(exercise, ())
@@ -620,6 +621,12 @@ def write(
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
         for name, content in sorted(members.items()):
             file.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
+
+
+def recorded(path: Path, exercise: str) -> dict[str, Any]:
+    """Return the answers of an exercise, as `write` got them."""
+    with zipfile.ZipFile(path) as file:
+        return unpack(file.read(exercise))
 
 
 def alike(one: Path, other: Path) -> bool:

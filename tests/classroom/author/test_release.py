@@ -34,6 +34,7 @@ def test_a_release_writes_the_notebook_twice_and_hands_out_what_goes_with_it(cou
     assert [str(path.relative_to(course)) for path in written] == [
         "solutions/07_averages/averages.ipynb",
         "solutions/07_averages/prepared.zip",
+        "solutions/07_averages/made_from.json",
         "exercises/07_averages/averages.ipynb",
         "exercises/07_averages/checks.py",
         "exercises/07_averages/prepared.zip",
@@ -174,9 +175,32 @@ def test_a_mistake_that_was_edited_is_found(released):
         (folder / name).write_text(text.replace(old, new))
         assert differences(released) == [
             "exercises/07_averages/prepared.zip is not what its solution gives",
+            "solutions/07_averages/made_from.json is not what its solution gives",
             "solutions/07_averages/prepared.zip is not what its solution gives",
         ]
         (folder / name).write_text(text)
+
+
+def test_only_exercises_that_changed_are_run_again_and_all_without_the_record(released):
+    def run_again():
+        steps = []
+        release(released, progress=steps.append)
+        return [step.split()[-1] for step in steps if "results of" in step]
+
+    before = snapshot(released)
+    assert run_again() == [] and snapshot(released) == before
+    for name, old, new, changed in (
+        ("mistakes.py", "number * number", "number * number * 1", ["twice"]),
+        ("variants.py", "number * 4 / 2", "number * 6 / 3", ["twice"]),
+        ("averages.py", "mean(dim=0)", "mean(dim=-2)", ["centre"]),
+        ("checks.py", "import torch", "import math, torch", ["centre", "twice"]),
+    ):
+        path = released / "solutions" / "07_averages" / name
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+        assert run_again() == changed, name
+    (released / "solutions" / "07_averages" / "made_from.json").unlink()
+    assert run_again() == ["centre", "twice"]
 
 
 def test_results_that_differ_by_rounding_stay_as_they_are(released):
