@@ -485,6 +485,22 @@ FeaturesOnlyAddedUp = CheckHull.but("matrix = …", "matrix = torch.ones(6, 3)")
 """Your map treats all features alike, so features of the output in another order give the same
 result. Draw the numbers of the map at random."""
 
+FeaturesOnlyMoved = CheckHull.but("matrix = …", "matrix = torch.eye(6)[[1, 2, 3, 4, 5, 0]]")
+"""Your map only moves features to other places, which changes neither their numbers nor the length
+of a value, so what is done to each number or to the length passes. Draw the numbers of the map at
+random."""
+
+ExactRange = CheckHull.but("query = 2 …", "query = torch.randn(50, 4, generator=generator)").but(
+    "value = …\nassert (output <= …",
+    "value = 10 + torch.rand(7, 6, generator=generator)\n"
+    "value[:, 0] = 10.1\n"
+    "output = attention(query, key, value)\n"
+    "assert (output >= value.amin(dim=0)).all()\n"
+    "assert (output <= value.amax(dim=0)).all()",
+)
+"""The output is compared with the range of the values without room for rounding, so correct
+implementations are rejected: widen the range by a tolerance at both ends."""
+
 ExactComparison = (
     CheckHull.but("query = 2 …", "query = torch.randn(50, 4, generator=generator)")
     .but(

@@ -115,6 +115,14 @@ SquaresLessTheSquare = LayerNorm.but(
 """The variance is the mean of the squares minus the square of the mean: of tokens far from 0 the two
 are nearly equal, and rounding is all that is left. Subtract the mean first, then square."""
 
+SquaresLessTheSquareNotNegative = LayerNorm.but(
+    "x.var(dim=-1, keepdim=True, correction=0)",
+    "(x.square().mean(dim=-1, keepdim=True) - mean.square()).clamp(min=0)",
+)
+"""The variance is the mean of the squares minus the square of the mean, kept from being negative:
+far from 0 the two are nearly equal, and rounding is all that is left. Subtract the mean, then
+square."""
+
 RoundedToFloat32 = LayerNorm.but(
     "def layer_norm(x, gain, bias, eps=1e-5):",
     "def layer_norm(x, gain, bias, eps=1e-5):\n    x = x.float().to(gain.dtype)",
@@ -185,6 +193,9 @@ EpsilonOutsideTheRoot = RMSNorm.but("return x …", "return x / (mean_square.sqr
 EpsilonForgotten = RMSNorm.but("x * torch.rsqrt(mean_square + eps)", "x / mean_square.sqrt()")
 """Epsilon is missing or far too small: add it to the mean square, under the root, so that a token
 of zeros is not divided by zero."""
+
+EpsilonAsAFloor = RMSNorm.but("(mean_square + eps)", "(mean_square.clamp(min=eps))")
+"""The mean square is only kept from falling below epsilon; add epsilon to it, whatever it is."""
 
 EpsilonHardCoded = RMSNorm.but("return x …", "return x / torch.sqrt(mean_square + 1e-5) * gain")
 """Epsilon is always 1e-5; it is an argument and may have another value."""
@@ -399,6 +410,13 @@ class Block(Correct, exercise="TransformerBlock"):
 SmallNumberInsteadOfMinusInfinity = Block.but("mask = ~mask", "mask = (~mask).to(x.dtype) * -100.0")
 """A number such as -100 or -1e4 is added to the scores that are masked. Where the other scores are even
 lower, masked tokens get all the weight: hide them by minus infinity, or by a boolean mask."""
+
+CausalBesideTheMask = Block.but(
+    "attn_mask=mask, need_weights=False",
+    "attn_mask=mask, need_weights=False, is_causal=mask is not None",
+)
+"""`is_causal=True` is passed along with the mask. It tells torch that this mask is the causal one,
+so torch ignores the mask and uses its own causal one: leave is_causal out."""
 
 ResidualFromTheNormOutput = Block.but(
     "x = …\nreturn x …",

@@ -1222,6 +1222,15 @@ UnbiasedDeviation = Swapped.but(
 """The norm divides by torch's default deviation, with d_model - 1 in it; layer normalisation
 divides the sum of squares by d_model, and adds its epsilon under the root."""
 
+EpsilonOutsideTheRoot = Swapped.but(
+    "read = …",
+    "centred = x - x.mean(-1, keepdim=True)\n"
+    "deviation = centred.square().mean(-1, keepdim=True).sqrt()\n"
+    'read = centred / (deviation + 1e-5) * weights["gain"] + weights["bias"]',
+)
+"""Epsilon is added to the standard deviation; layer normalisation adds it to the variance, under
+the root."""
+
 NormAfterTheSum = Swapped.but(
     "read = …\nquery = …", 'query = split(x @ weights["query.weight"].T + weights["query.bias"])'
 ).but(

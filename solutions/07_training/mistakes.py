@@ -83,6 +83,17 @@ OverlapsCountedTwice = BytePairs.but(
 """In “aaa” the pair (a, a) is counted twice, although its middle character can be used only once:
 count a pair as often as it can be merged."""
 
+EqualNeighboursHalved = BytePairs.but(
+    "for pair in set(zip(word, word[1:], strict=False)):\n    counts[pair] += …",
+    """
+    for pair, times in Counter(zip(word, word[1:], strict=False)).items():
+        counts[pair] += (times + 1) // 2 if pair[0] == pair[1] else times
+    """,
+)
+"""A pair of equal pieces is counted as half of its occurrences in the whole word, rounded, which
+fits one run only: `aabaa` has two runs, and (a, a) can be merged in each. Count run by run, or by
+merging."""
+
 MergedAsText = BytePairs.but(
     "pieces = bytes_of(word)\nfor pair in merges:\n    pieces = joined(pieces, tuple(pair))\nreturn pieces",
     'text = b" ".join(bytes_of(word))\n'
@@ -567,6 +578,13 @@ FinalRateAsALowerBound = Rate.but(
 )
 """The cosine falls to 0 and is cut off at `final`; it should itself end at `final`: scale it by
 peak - final."""
+
+NeverBelowFinal = Rate.but(
+    "return peak * (step + 1) / (warmup_steps + 1)",
+    "return max(final, peak * (step + 1) / (warmup_steps + 1))",
+)
+"""The rate is never below `final`, not even in the warm-up: the warm-up begins at
+peak / (warmup_steps + 1), however high `final` is."""
 
 FinalRateAddedToTheCosine = Rate.but("(peak - final)", "peak")
 """`final` is added to the whole cosine, so the decay begins above the peak: scale the cosine by
@@ -1100,6 +1118,12 @@ per second."""
 
 InPercent = Cost.but("return tokens_per_second", "return 100 * tokens_per_second")
 """The utilisation is returned in percent; it should be a fraction, from 0 to 1."""
+
+ShareRounded = Cost.but(
+    "tokens_per_second * flops_per_token / (peak_teraflops * 1e12)",
+    "round(tokens_per_second * flops_per_token / (peak_teraflops * 1e12), 2)",
+)
+"""The utilisation is rounded to two decimals, and a small one to 0: return it unrounded."""
 
 NatsTakenForBits = Cost.but(
     "nats_per_token / math.log(2) * num_tokens", "nats_per_token * num_tokens"

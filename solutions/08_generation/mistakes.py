@@ -360,6 +360,10 @@ the oldest keys; shift it by the number of tokens in the cache."""
 ScaleForgotten = Cached.but("(2, 3) / math.sqrt(query.shape[-1])", "(2, 3)")
 """The scores are not divided by the square root of `d_head`; a cache does not change the scale."""
 
+ScaledByWidthOfValues = Cached.but("sqrt(query.shape[-1])", "sqrt(value.shape[-1])")
+"""The scores are divided by the square root of d_value; the dot product has d_head terms, the width
+of queries and keys."""
+
 MaskOfOnesAdded = Cached.but(
     "scores.masked_fill(~allowed, -math.inf)", "(scores + allowed.to(scores.dtype))"
 )
@@ -672,6 +676,15 @@ StopsAtEnoughEnds = Beams.but("not beams", "not beams or len(done) >= num_beams"
 StopsIfNoSumIsHigher = Beams.but("not beams", "not beams or (done and max(done)[0] >= beams[0][0])")
 """The search stops when no alive prefix has a higher sum than a finished sequence. Sums only fall,
 but with `alpha` above 0 a longer sequence with a lower sum can have a better score: go on to
+`max_len`."""
+
+StopsAndForgetsTheAlive = Beams.but(
+    "if not beams:\n    break",
+    "if done and max(done)[0] > max(beams, default=(-math.inf, []))[0]:\n    beams = []\n"
+    "if not beams:\n    break",
+)
+"""The search stops when a finished sum is higher than those of all alive prefixes, and drops these.
+With `alpha` above 0 a longer sequence with a lower sum can have a better score: go on to
 `max_len`."""
 
 ProbabilitiesAdded = Beams.but(

@@ -293,6 +293,15 @@ LensWithoutEpsilon = Inside.but(
 """The lens divides by the standard deviation without epsilon; the norm adds 1e-5 to the variance
 before the square root, which matters where the stream is small."""
 
+LensEpsilonOutsideTheRoot = Inside.but(
+    "read = F.layer_norm(streams, gain.shape, gain, bias)",
+    "centred = streams - streams.mean(dim=-1, keepdim=True)\n"
+    "deviation = centred.square().mean(dim=-1, keepdim=True).sqrt()\n"
+    "read = centred / (deviation + 1e-5) * gain + bias",
+)
+"""The lens adds epsilon to the standard deviation; the norm adds 1e-5 to the variance, under the
+root, which matters where the stream is small."""
+
 DeviationOfASample = Inside.but(
     "read = F.layer_norm(streams, gain.shape, gain, bias)",
     "centred = streams - streams.mean(dim=-1, keepdim=True)\n"
@@ -389,6 +398,16 @@ LogarithmOfTheMeanProbability = Inside.but(
 """The probabilities of the targets are averaged before the logarithm; a cross-entropy is the mean
 of the logarithms, to which an improbable token contributes most."""
 
+
+EpsilonInTheLogarithm = Inside.but(
+    "losses = …",
+    "losses = [\n"
+    "    -(x.softmax(dim=-1).gather(-1, targets[..., None]) + 1e-9).log().mean()\n"
+    "    for x in (logits, ablated)\n"
+    "]",
+)
+"""A small number, 1e-9, is added to the probabilities before the logarithm, so an improbable token
+costs too little; use log_softmax or F.cross_entropy on the logits, which need no such number."""
 
 LogarithmOfZero = Inside.but(
     "losses = …",
@@ -561,6 +580,13 @@ PositionsRestart = Model.but("(past + torch.arange(x.shape[2]))", "torch.arange(
     '["embedding.positions.table.weight"][:length]',
 )
 """Every step counts its positions from 0; its first token comes after all tokens in the cache."""
+
+MaskForTheFirstStepOnly = Model.but(
+    "scores = scores.masked_fill(later, -math.inf)",
+    "scores = scores.masked_fill(later & (cache is None), -math.inf)",
+)
+"""Only the first step is masked, so in a later step a token sees the new tokens after it; every
+step needs a mask."""
 
 StepMaskAlignedAtTheWrongCorner = Model.but("past + 1", "1")
 """The mask of a step begins at the first key, so new tokens see only the oldest keys; shift it by
