@@ -727,12 +727,12 @@ def derivation_inputs(case, is_causal=False):
 
 
 def loud_derivation_inputs(case):
-    """The last key has scores of about 20,000, the others of -20,000, and the first query of 0."""
+    """The last key has scores of about 10 million, the others of minus that, and the first query 0."""
     tokens, w_query, w_key, w_value, _ = derivation_inputs(case)
     case.size("d_model", tokens.shape[1], smallest=3)
     # The first feature makes a query loud, the second a key, and no value.
     tokens[0], tokens[1:, 0] = 0.0, 1.0
-    tokens[:-1, 1], tokens[-1, 1] = -LOUD, LOUD
+    tokens[:-1, 1], tokens[-1, 1] = -500 * LOUD, 500 * LOUD
     w_query[1], w_query[:, 0], w_query[0, 0] = 0.0, 0.0, math.sqrt(w_query.shape[1])
     w_key[1], w_key[:, 0], w_key[1, 0] = 0.0, 0.0, 1.0
     w_value[1] = 0.0

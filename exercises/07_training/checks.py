@@ -53,7 +53,7 @@ def judge_merges(seen, words, num_merges):
         if tuple(pair) != right:
             times = dict(counts)
             why = (
-                f"these are {times.get(tuple(pair), 0)} and {times[right]} times neighbours by then"
+                f"these can be merged {times.get(tuple(pair), 0)} and {times[right]} times by then"
             )
             return f"merge {place} is {tuple(pair)}, expected {right}: {why}"
     if len(seen) != len(expected):
@@ -203,12 +203,16 @@ class TestBytePairs:
             return as_bytes([3 * x] * often + others + [z + y]), 1
 
         def longer_runs(case, length):
-            """Two runs in each word, and pairs that tell once for each word, or run, from right."""
-            v, w, x, y, z = letters(case, 5)
+            """Two runs in each word, and pairs that tell several wrong counts of theirs from right.
+
+            Once for each word, once for each run, or half of all neighbours, rounded.
+            """
+            v, w, x, y, z, t, u = letters(case, 7)
             often = case.integer(3, 5)
             others = [v + w] * case.integer(often + 1, 2 * often - 1)
-            others += [y + z] * case.integer(2 * often + 1, 4 * often - 1)
-            return as_bytes([length * x + z + length * x] * often + others), 2
+            others += [t + u] * case.integer(2 * often + 1, 3 * often - 1)
+            others += [y + z] * case.integer(3 * often + 1, 4 * often - 1)
+            return as_bytes([length * x + z + length * x] * often + others), 3
 
         expect_law(subject, case, "byte_pairs", inputs, judge_merges, correct=learned)
         for length in (4, 5):
@@ -605,7 +609,11 @@ class TestLearningRate:
 
     @points(1)
     def test_the_first_update_has_a_small_nonzero_learning_rate(self, subject, case):
-        self.compare(subject, case, lambda case, warmup, total: 0)
+        def inputs(case):
+            peak, warmup_steps, total_steps, _ = schedule(case)
+            return 0, peak, warmup_steps, total_steps, peak / 2  # lower than the final rate
+
+        expect_agrees(subject, case, "learning_rate", inputs, rate_oracle, {"rate": ""})
 
     @points(1, only_with="test_the_learning_rate_rises_linearly_during_warmup")
     def test_the_learning_rate_peaks_right_after_warmup(self, subject, case):
@@ -1177,6 +1185,12 @@ class TestLowPrecision:
 exec(packed(__file__, 0), globals())
 
 
+TO_COMPARE = (
+    "compare the gradients of query, key and value, too, as torch.autograd.grad gives them (`.grad` is "
+    "added to in place)"
+)
+
+
 @exercise(
     "check_same_attention",
     number="7.9",
@@ -1220,10 +1234,10 @@ class TestCheckSameAttention:
     @points(1)
     def test_a_wrong_gradient_is_caught(self, subject, case):
         bug = "the result is correct, but the gradient with respect to the keys is doubled"
-        self.judge(subject, case, bug)
+        self.judge(subject, case, bug, lambda expected: TO_COMPARE)
 
-    def judge(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_same_attention", SAME, NOT_SAME, bug)
+    def judge(self, subject, case, bug, *why):
+        expect_test_judges(subject, case, "check_same_attention", SAME, NOT_SAME, bug, *why)
 
 
 # 7.7 ------------------------------------------------------------------------------------------
@@ -1391,11 +1405,15 @@ class TestVerdicts:
                     return f"you return {told!r} for run {letter}, which is not a name in the table"
             wrong = [letter for letter in right if seen[letter] != right[letter]]
             if missed := [letter for letter in wrong if right[letter] in group]:
-                return "; ".join(
+                said = "; ".join(
                     f"the mistake of run {letter} is “{right[letter]}”, but you return "
                     f"“{seen[letter]}” ({course_of(curves[letter])})"
                     for letter in missed
                 )
+                named = sorted(told for told in seen.values() if told != "nothing")
+                if named == sorted(MISTAKES[1:]):
+                    said += ". You give each mistake to one run; several may have the same mistake"
+                return said
             # What their mistakes are is said once, where it is missed.
             alarms = [f"{letter} (“{seen[letter]}”)" for letter in wrong if seen[letter] in group]
             named = ", ".join(alarms)

@@ -764,6 +764,15 @@ def stories(case):
     return [(told(case, story), 2, max_len, 1.0) for story, max_len in STORIES]
 
 
+def ended(case, num_beams):
+    """Draw two of the stories, for this many beams.
+
+    In the first, a search that stops at the best sum is right, and one that returns the best sum is
+    not; in the second, it matters what becomes of the others when a search stops.
+    """
+    return [(model, num_beams, *rest) for model, _, *rest in stories(case)[:2]]
+
+
 def told(case, story):
     a = case.integer(2, WORDS - 1)
     words = {".": EOS, "a": a, "b": 2 + (a - 1) % (WORDS - 2), "c": 2 + a % (WORDS - 2)}
@@ -894,14 +903,21 @@ class TestBeamSearch:
 
     @points(2)
     def test_scores_are_normalised_by_length(self, subject, case):
-        self.judge(subject, case, [(100, 3, 0.7), (100, 3, 0.7), (100, 3, 1.0)] * 2, best_of_all)
+        settings = [(100, 3, 0.7), (100, 3, 0.7), (100, 3, 1.0)] * 2
+
+        def draw(case):
+            return ([*searches(case, settings), *ended(case, 100)],)
+
+        judge = partial(judge_search, expected_of=best_of_all)
+        expect_right(subject, case, draw, search, judge)
 
     @points(2)
     def test_the_best_candidates_across_all_beams_are_kept(self, subject, case):
         settings = [(2, 4, 0.6), (2, 4, 1.0), (3, 4, 0.8), (2, 5, 0.0)] * 2
 
         def draw(case):
-            return ([*searches(case, settings, -0.7), (told(case, CROWDED), 4, 3, 1.0)],)
+            crowded = told(case, CROWDED), 4, 3, 1.0
+            return ([*searches(case, settings, -0.7), crowded, *ended(case, 2)],)
 
         expect_right(subject, case, draw, search, judge_search)
 
