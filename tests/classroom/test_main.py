@@ -116,8 +116,9 @@ def test_the_inventory_is_printed_for_people_and_as_json(course, capsys):
 def test_a_release_can_be_made_and_verified(course, capsys):
     status, out, err = run(capsys, "release", "--verify", "--root", course)
     assert (status, err) == (1, "")
-    assert out.splitlines()[-3:] == [
+    assert out.splitlines()[-4:] == [
         "solutions/07_averages/averages.ipynb is missing",
+        "solutions/07_averages/made_from.json is missing",
         "solutions/07_averages/prepared.zip is missing",
         "run `classroom release` and commit the files that it writes",
     ]
