@@ -1214,14 +1214,6 @@ UnbiasedVariance = Swapped.but(
 """The norm divides by the unbiased deviation, torch's default; layer normalisation divides the sum
 of squares by d_model, not by d_model - 1 (unbiased=False)."""
 
-UnbiasedDeviation = Swapped.but(
-    "read = …",
-    "mean, deviation = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)\n"
-    'read = (x - mean) / (deviation + 1e-5) * weights["gain"] + weights["bias"]',
-)
-"""The norm divides by torch's default deviation, with d_model - 1 in it; layer normalisation
-divides the sum of squares by d_model, and adds its epsilon under the root."""
-
 EpsilonOutsideTheRoot = Swapped.but(
     "read = …",
     "centred = x - x.mean(-1, keepdim=True)\n"
