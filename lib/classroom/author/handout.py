@@ -278,11 +278,12 @@ def made_from(folder: Path) -> dict[str, str]:
     notebook = build_notebook(folder)
     prelude = next(cell.source for cell in notebook.cells if "import check" in cell.source)
     variants = load_answers(folder / "variants.py")
+    beside = [f"{path} {data!r}" for path, data in sorted(files_beside(folder).items())]
     found = {}
     for name in list_checks(folder):
         parts = [version(folder, name), prelude, cell_of(notebook, name).source]
         parts += [str(astuple(variant)) for variant in variants if variant.exercise == name]
-        parts += [f"{path} {data!r}" for path, data in sorted(files_beside(folder).items())]
+        parts += beside
         found[name] = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return found
 
