@@ -274,6 +274,7 @@ def load(file: str | Path = RECORD) -> dict[str, Any]:
             1, 2 and 3 of the training windows. Seed 1 of the cosine is the healthy run.
         muon: `Curve` of the healthy run with Muon, without weight decay.
         bfloat16: `Curve` of the healthy run with matrix products in bfloat16.
+        decay: For the texts `long` and `short`, `Curve` of a run with a weight decay of 3.
         scaling: A list of rows `width`, `seed`, `parameters` (in the blocks), `loss` (on 12,000
             held-out characters): four widths, two seeds of the initial weights.
 
@@ -283,6 +284,7 @@ def load(file: str | Path = RECORD) -> dict[str, Any]:
     record["schedules"] = {
         name: [Curve(**curve) for curve in curves] for name, curves in record["schedules"].items()
     }
+    record["decay"] = {text: Curve(**curve) for text, curve in record["decay"].items()}
     for name in ("muon", "bfloat16"):
         record[name] = Curve(**record[name])
     return record
@@ -316,6 +318,10 @@ def main() -> None:
         },
         "muon": rounded(learn(Run(settings={"optimizer": "muon", "weight_decay": 0.0}))),
         "bfloat16": rounded(learn(Run(settings={"precision": "bfloat16"}))),
+        "decay": {
+            text: rounded(learn(Run(text=text, settings={"weight_decay": 3.0})))
+            for text in ("long", "short")
+        },
         "scaling": [],
     }
     for width in (8, 16, 32, 64):

@@ -47,6 +47,7 @@ def test_the_record_has_the_runs_of_the_script(runs):
     assert list(recorded["curves"]) == [runs.HEALTHY, *runs.MISTAKES]
     assert list(recorded["schedules"]) == list(runs.SCHEDULES)
     assert recorded["schedules"]["cosine"][0] == recorded["curves"][runs.HEALTHY]
+    assert list(recorded["decay"]) == ["long", "short"]
 
 
 def test_each_run_memorises_as_in_the_record(runs):
