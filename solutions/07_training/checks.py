@@ -1267,6 +1267,10 @@ def in_float64(query, key, value, mask):
     return explicit(query.double(), key.double(), value.double(), mask).to(query.dtype)
 
 
+def in_float32(query, key, value, mask):
+    return fused(query.float(), key.float(), value.float(), mask)
+
+
 def by_blocks(query, key, value, mask, width=4, keep_last=True, rescale=True):
     """Attend to a few keys at a time, with a running maximum and a running sum."""
     scores = query @ key.mT / math.sqrt(query.shape[-1])
@@ -1324,6 +1328,7 @@ SAME = {
     "torch's fused attention": fused,
     "in blocks of keys": by_blocks,
     "in float64, and rounded at the end": in_float64,
+    "in float32, also of float64 inputs": in_float32,
 }
 NOT_SAME = {
     "the mask is ignored": lambda query, key, value, mask: explicit(query, key, value, None),

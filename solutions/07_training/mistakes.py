@@ -1060,6 +1060,12 @@ ToleranceTooLoose = CheckSame.but("() < 1e-4", "() < 0.1")
 """Differences of a few hundredths are allowed, so half of the digits may be lost without notice:
 rounding errors in float32 are about 1e-6."""
 
+TriedInFloat64 = CheckSame.but("n, d, requires", "n, d, dtype=torch.float64, requires").but(
+    "(s - e).abs().max() < 1e-4", "(s - e).abs().max() < 1e-9"
+)
+"""The test passes float64 tensors, as `gradcheck` needs, and expects results in float64. The functions
+work in float32: pass float32, compare with the gradients of naive attention, and allow for 1e-5."""
+
 NothingCaught = CheckSame.but("slope = …\nassert …", "assert seen.shape == expected.shape")
 """Your test accepts every function. All wrong functions here return the correct shape: compare
 numbers, to 1e-5 or so, with an `assert`; printing or returning the result raises nothing."""
