@@ -133,8 +133,8 @@ def test_rows_sum_to_one_over_the_allowed_keys(normal):
 def test_what_is_hidden_takes_no_share_however_high_it_scores(normal):
     mask = torch.tensor([True, False, True, True, False])
     scores = normal(2, 3, 5)
-    louder = scores.masked_fill(~mask, 1e6)
-    assert torch.equal(masked_softmax(scores, mask), masked_softmax(louder, mask))
+    larger = scores.masked_fill(~mask, 1e6)
+    assert torch.equal(masked_softmax(scores, mask), masked_softmax(larger, mask))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

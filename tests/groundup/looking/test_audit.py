@@ -494,7 +494,7 @@ def test_rounding_with_one_scale_per_call_leaks_to_the_past_and_to_the_batch(tok
             return super().mix((x / step).round() * step)
 
     model, numbers = Rounded().double(), tokens(VOCAB // 2, 3, LENGTH)
-    with torch.no_grad():  # the louder half of the tokens comes in by replacement alone
+    with torch.no_grad():  # the larger half of the tokens comes in by replacement alone
         model.embedding.weight.copy_(torch.arange(VOCAB).unsqueeze(-1).expand(-1, 5))
     audit = causality_audit(model, numbers, VOCAB, num_replacements=11)
     assert {link.mode for link in audit.leaks} == set(MODES)
@@ -624,13 +624,13 @@ def test_a_model_that_writes_where_it_should_read_is_caught(tokens, victim):
 
 
 def test_numbers_that_overflow_in_half_precision_are_counted(tokens):
-    class Loud(Toy):
+    class Large(Toy):
         def forward(self, tokens):
             return 1e5 * super().forward(tokens).sign()
 
     numbers = tokens(VOCAB, 2, LENGTH)
-    assert finite_in(Loud(), numbers, torch.float32).holds
-    check = finite_in(Loud(), numbers, torch.float16)
+    assert finite_in(Large(), numbers, torch.float32).holds
+    check = finite_in(Large(), numbers, torch.float16)
     assert check.difference >= 2 * LENGTH * VOCAB
     assert check.where == "outputs"
 
