@@ -29,6 +29,24 @@ def test_the_record_has_every_mistake_and_every_check_of_the_course(root, rows):
     assert not found, f"{'; '.join(found)}: run `classroom matrix` and commit what it writes"
 
 
+def test_the_record_is_of_the_present_checks_and_mistakes(root, rows):
+    versions = {
+        (row["assignment"], row["exercise"]): row["version"]
+        for row in kill_matrix.load(root / kill_matrix.RECORD)["exercises"]
+    }
+    old = [
+        f"{row.number} {row.exercise}"
+        for row in rows
+        if versions[row.assignment, row.exercise]
+        != kill_matrix.version(root / "solutions" / row.assignment, row.exercise)
+    ]
+    assert old == [], "run `classroom matrix` and commit what it writes"
+
+
+def test_every_mistake_of_the_record_is_named_and_no_other_beside_it(rows):
+    assert [f"{row.number} {name}" for row in rows for name in row.unnamed] == []
+
+
 def test_no_mistake_of_the_record_gets_past_all_checks(rows):
     passed = [f"{r.number} {name}" for r in rows for name in r.failures if not r.killers(name)]
     assert passed == []

@@ -1,6 +1,7 @@
 """Every answer of every assignment, as fixtures."""
 
 import functools
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from classroom.author.kill_matrix import RECORD, read
 from classroom.author.notebooks import cell_of
 from classroom.calls.files import File
 from classroom.calls.local import LocalSubject
@@ -102,12 +104,25 @@ def all_assignments() -> list[Assignment]:
     return [Assignment(folder) for folder in assignments(ROOT / "solutions")]
 
 
+def draw(what: str, among: int) -> int:
+    """Draw a number for something: another one after each change of the code that runs checks."""
+    return int.from_bytes(hashlib.sha256(_exercise_code() + what.encode()).digest()) % among
+
+
+@functools.cache
+def _exercise_code() -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(ROOT.glob("lib/classroom/exercise/*.py")))
+
+
 def _each(kind: str) -> Iterator:
+    rows = read(ROOT / RECORD) if (ROOT / RECORD).exists() else []
+    recorded = {(row.assignment, row.exercise) for row in rows}
     for assignment in all_assignments():
         for answer in getattr(assignment, kind):
-            yield pytest.param(
-                (assignment, answer), id=f"{assignment.name}-{answer.exercise}-{answer.name}"
-            )
+            name = f"{assignment.name}-{answer.exercise}-{answer.name}"
+            is_known = kind == "mistakes" and (assignment.name, answer.exercise) in recorded
+            if not is_known or draw(name, among=8) == 0:
+                yield pytest.param((assignment, answer), id=name)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -134,6 +149,11 @@ def every_assignment() -> list[Assignment]:
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT
+
+
+@pytest.fixture(scope="session", name="draw")
+def draw_fixture():
+    return draw
 
 
 @pytest.fixture(scope="session", name="self_check")

@@ -44,6 +44,7 @@ class Kills:
         number: As printed, such as `1.4`.
         checks: What is checked, in words, in order.
         failures: For each mistake, by the name of its class, with how many seeds each check failed.
+        unnamed: The mistakes that were not named, or not alone, with the last of the seeds.
 
     """
 
@@ -52,6 +53,7 @@ class Kills:
     number: str
     checks: tuple[str, ...]
     failures: Mapping[str, tuple[int, ...]]
+    unnamed: tuple[str, ...] = ()
 
     def killers(self, mistake: str) -> list[int]:
         """Return the indices of the checks that fail for a mistake with at least one seed."""
@@ -129,8 +131,9 @@ def measure(
 
     Returns:
         `{"seeds", "python", "torch", "date", "exercises"}`, where an exercise has `assignment`,
-        `exercise`, `number`, `version`, `checks` in words, and `mistakes`: for each a digit per
-        check, the number of seeds with which that check failed.
+        `exercise`, `number`, `version`, `checks` in words, `mistakes`: for each a digit per check,
+        the number of seeds with which that check failed, and `unnamed`: the mistakes that were not
+        named, or not alone, with the last seed.
 
     Raises:
         FileNotFoundError: If there are no assignments under `root`.
@@ -149,14 +152,16 @@ def measure(
     total, done = sum(len(own) for _, _, own in plan), 0
     for folder, row, own in plan:
         old = known.get(_key(row), {})
-        if old.get("version") == row["version"]:
-            row["mistakes"] = old["mistakes"]
+        if old.get("version") == row["version"] and "unnamed" in old:
+            row["mistakes"], row["unnamed"] = old["mistakes"], old["unnamed"]
         else:
             with _checks_alone(folder) as alone:
                 for number, mistake in enumerate(own):
                     if progress:
                         progress(done + number, total)
                     row["mistakes"][mistake.name] = _digits(alone, folder, mistake, seeds)
+                    if run_mistake(folder, mistake, seeds[-1]).mistakes != [mistake.name]:
+                        row["unnamed"].append(mistake.name)
         done += len(own)
         if progress:
             progress(done, total)
@@ -181,6 +186,7 @@ def _rows(folder: Path) -> Iterator[tuple[dict[str, Any], list[Answer]]]:
             "version": version(folder, name),
             "checks": [check for check, _ in checks[name]],
             "mistakes": {},
+            "unnamed": [],
         }
         yield row, [mistake for mistake in mistakes if mistake.exercise == name]
 
@@ -230,6 +236,7 @@ def read(path: Path) -> list[Kills]:
             row["number"],
             tuple(row["checks"]),
             {name: tuple(map(int, digits)) for name, digits in row["mistakes"].items()},
+            tuple(row.get("unnamed", ())),
         )
         for row in json.loads(path.read_text(encoding="utf-8"))["exercises"]
     ]

@@ -64,9 +64,10 @@ def test_only_what_has_changed_is_run_again(course, mistakes, monkeypatch):
     ran = []
     real = kill_matrix.run_mistake
 
-    def counted(folder, mistake, seed, solutions):
-        ran.append(mistake.name)
-        return real(folder, mistake, seed, solutions)
+    def counted(folder, mistake, seed, *solutions):
+        if solutions:  # without the diagnosis
+            ran.append(mistake.name)
+        return real(folder, mistake, seed, *solutions)
 
     monkeypatch.setattr(kill_matrix, "run_mistake", counted)
     first = measure(course, seeds=["a"])
@@ -79,6 +80,14 @@ def test_only_what_has_changed_is_run_again(course, mistakes, monkeypatch):
     ran.clear()
     measure(course, first, seeds=["b"])
     assert len(ran) == 6, "other seeds are another matrix"
+
+
+def test_a_mistake_that_looks_like_another_is_listed(course, mistakes, tmp_path):
+    same = ROUNDED.replace("Rounded", "RoundedToo").split("class LastRowFirst")[0]
+    mistakes.write_text(mistakes.read_text() + ROUNDED + same.replace(".round()", ".round() + 0.0"))
+    write(tmp_path / "matrix.json", measure(course, seeds=["a"]))
+    centre, twice = read(tmp_path / "matrix.json")
+    assert centre.unnamed == ("Rounded", "RoundedToo") and twice.unnamed == ()
 
 
 def test_what_is_edited_while_it_runs_is_run_again_the_next_time(course, mistakes, monkeypatch):
