@@ -630,6 +630,10 @@ SecondBugLeft = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]")
 """The scaled scores are now used, but they are divided by d_head itself: divide by its square
 root, and only once."""
 
+DividedByTheRootOfTheNumberOfKeys = Mended.but("key.shape[-1]", "key.shape[-2]")
+"""The scores are divided by the root of the number of keys; the dot product has d_head terms: use the
+last axis."""
+
 DividedByHalfAndWidth = Mended.but("/ math.sqrt(key.shape[-1])", "/ key.shape[-1] ** 1 / 2")
 """The scores are divided by d_head and by 2: `s / d ** 1 / 2` means (s / d) / 2, and the square
 root is `d ** 0.5`."""

@@ -602,7 +602,7 @@ def mended_maps(
 #
 # At the end `mixed / total` is the average. When a block contains a higher score, `total` and `mixed` were computed relative to a maximum that is no longer the maximum. By which factor must they be multiplied?
 #
-# Write `update`, which adds one block. Masked keys have the score $-\infty$. Then write the loop over blocks: compute the scores of one block at a time, scaled by $1/\sqrt{d_{\text{head}}}$ and masked. The output of a query that may attend to nothing is 0. The checks compare numbers and no gradients, since real implementations compute those by a backward pass of their own, also in blocks; the last cell of this notebook measures whether you ever hold all scores at once.
+# Write `update`, which adds one block. Masked keys have the score $-\infty$. Then write the loop over blocks: compute the scores of one block at a time, scaled by $1/\sqrt{d_{\text{head}}}$ and masked. The output of a query that may attend to nothing is 0. The checks compare numbers and no gradients, since real implementations compute those by a backward pass of their own, also in blocks. Numbers cannot show whether you ever hold all scores at once: the last cell of this notebook measures that, and it earns no points.
 #
 # *Before you code:* while all keys of a query so far are masked, `highest` is $-\infty$. What is `torch.exp(highest - highest)` then? And is the last block always full?
 #

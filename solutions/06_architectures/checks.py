@@ -662,7 +662,7 @@ def judge_decoding(answer, source, source_mask, answers, max_len, bos):
     if num_decoded == longest:
         return None
     return (
-        f"`decode` was called {num_decoded} times; the longest result has {longest} tokens "
+        f"The number of calls of `decode` is {num_decoded}; the longest result has {longest} tokens "
         f"(bos {bos}, eos {EOS}, max_len {max_len}), and each needs one call for the whole batch"
     )
 
@@ -978,9 +978,8 @@ def with_one_faint_word(first, rest):
     causal = read_at_once(first, rest)
     if len(first) < 2:
         return causal
-    one, other = causal.topk(2).indices
-    change = 5e-3 * causal[other]
-    return causal.scatter_add(0, torch.stack([one, other]), torch.stack([-change, change]))
+    change = torch.tensor([-2e-4, 2e-4], dtype=causal.dtype)
+    return causal.scatter_add(0, causal.topk(2).indices, change)
 
 
 def first_taken_for_padding(first, rest):
