@@ -38,13 +38,13 @@ def attention_inputs(case):
     return query, case.normal(batch, k_len, d_head), case.normal(batch, k_len, d_value)
 
 
-def loud_inputs(case):
+def large_inputs(case):
     """Scores in the thousands, except those of the first query."""
     query, key, value = attention_inputs(case)
-    return with_loud_queries(query), key, value
+    return with_large_queries(query), key, value
 
 
-def with_loud_queries(query):
+def with_large_queries(query):
     """Make all queries but the first so large that exp() of their scores is infinite."""
     grow = torch.tensor([1.0 if i == 0 else 2000.0 for i in range(query.shape[-2])])
     return query * grow[:, None].double()
@@ -332,7 +332,7 @@ class TestScaledDotProductAttention:
         def inputs(case):
             query, key, value = head_inputs(case)
             # The first query stays small, so that correct and wrong softmaxes both show there.
-            return with_loud_queries(query), key, value
+            return with_large_queries(query), key, value
 
         expect_agrees(
             subject, case, "scaled_dot_product_attention", inputs, attention_oracle, HEADS
@@ -499,11 +499,11 @@ class TestWorkedRow:
             k_len, d_head, d_value = case.size("k_len", 6), case.size("d_head", 3), 5
             return case.normal(d_head), case.normal(k_len, d_head), case.normal(k_len, d_value)
 
-        def loud(case):
+        def large(case):
             query, keys, values = inputs(case)
             return 1e5 * query * (keys[-1] @ query).sign(), keys, values
 
-        for draw in (inputs, loud):
+        for draw in (inputs, large):
             expect_agrees(subject, case, "worked_row", draw, row_oracle, ROW)
 
     @points(2)
@@ -584,9 +584,9 @@ def backward_inputs(case):
     return query, key, value, case.normal(*query.shape[:-1], value.shape[-1])
 
 
-def loud_backward_inputs(case):
+def large_backward_inputs(case):
     query, *rest = backward_inputs(case)
-    return with_loud_queries(query), *rest
+    return with_large_queries(query), *rest
 
 
 @handed_out
@@ -641,16 +641,16 @@ class TestAttentionBackward:
             query, key, value = inputs(case)
             return query[0], key, value
 
-        def loud(case):
+        def large(case):
             query, key, value = one_query(case)
             return 1e5 * query, key, value
 
         returns = {"jacobian": "d_value d_head"}
-        for draw in (one_query, loud):
+        for draw in (one_query, large):
             expect_agrees(subject, case, "output_jacobian", draw, jacobian_oracle, returns)
 
     def compare(self, subject, case, gradient):
-        for inputs in (backward_inputs, loud_backward_inputs):
+        for inputs in (backward_inputs, large_backward_inputs):
             expect_agrees(
                 subject,
                 case,
@@ -677,7 +677,7 @@ class TestAttentionBackward:
 class TestMendedAttention:
     @points(2)
     def test_the_output_equals_scaled_dot_product_attention(self, subject, case):
-        for inputs in (attention_inputs, loud_inputs):
+        for inputs in (attention_inputs, large_inputs):
             expect_agrees(subject, case, "mended_attention", inputs, output_oracle, OUTPUT)
 
     @points(1)

@@ -37,7 +37,7 @@ def not_later(q_len, k_len):
     ...
 
 
-def with_a_loud_end(query, key):
+def with_a_large_end(query, key):
     """Give the last key scores of about 10 million, the others of minus that, and the first query 0.
 
     Nothing but minus infinity hides that key, and nothing that is 0 is hidden for that reason.
@@ -337,13 +337,13 @@ def inputs_with_an_empty_row(case):
     return scores, mask
 
 
-def inputs_with_loud_hidden_keys(case):
+def inputs_with_large_hidden_keys(case):
     """From row to row lower scores; from the third row on hidden keys have far higher ones."""
     scores, mask = softmax_inputs(case)
     row = torch.arange(scores.shape[2])[:, None]
     low = torch.where(row == 1, 800.0, torch.where(row < 3, 25.0, 250_000.0))
-    loud = torch.where(row % 2 == 0, 900.0, 40_000.0) * (row > 1) * ~mask
-    return scores - low + loud, mask
+    large = torch.where(row % 2 == 0, 900.0, 40_000.0) * (row > 1) * ~mask
+    return scores - low + large, mask
 
 
 WEIGHTS = {"weights": "batch heads q_len k_len"}
@@ -382,7 +382,7 @@ class TestMaskedSoftmax:
     @points(1)
     def test_masked_keys_have_no_effect_even_with_huge_scores(self, subject, case):
         expect_agrees(
-            subject, case, "masked_softmax", inputs_with_loud_hidden_keys, masked_oracle, WEIGHTS
+            subject, case, "masked_softmax", inputs_with_large_hidden_keys, masked_oracle, WEIGHTS
         )
 
     @points(2)
@@ -400,7 +400,7 @@ class TestMaskedSoftmax:
         ask, expected = request(case)
         others = [request(case.fresh(i))[0] for i in range(2)]
         # What the weights are tells mistakes apart whose gradients are the same.
-        forward = asks_for("masked_softmax", inputs_with_loud_hidden_keys(case.fresh(2)))
+        forward = asks_for("masked_softmax", inputs_with_large_hidden_keys(case.fresh(2)))
 
         def judge(seen):
             if seen is None:
@@ -830,9 +830,9 @@ def padded_inputs(case):
     )
 
 
-def loud_padded_inputs(case):
+def large_padded_inputs(case):
     query, key, value, lengths = padded_inputs(case)
-    with_a_loud_end(query, key)
+    with_a_large_end(query, key)
     return query, key, value, lengths
 
 
@@ -856,7 +856,7 @@ class TestMendedMasks:
     @points(2)
     def test_a_query_attends_only_to_real_tokens_up_to_itself(self, subject, case):
         returns = {"output": "batch length d_value"}
-        for inputs in (padded_inputs, loud_padded_inputs):
+        for inputs in (padded_inputs, large_padded_inputs):
             expect_agrees(subject, case, "mended_masks", inputs, padded_causal_oracle, returns)
 
     @points(1)
@@ -894,12 +894,12 @@ class TestMendedColumns:
             query, key = case.normal(d_head, length, std=1.5), case.normal(d_head, length)
             return query, key, case.normal(d_value, length)
 
-        def loud(case):
+        def large(case):
             query, key, value = inputs(case)
-            with_a_loud_end(query.T, key.T)
+            with_a_large_end(query.T, key.T)
             return query, key, value
 
-        for draw in (inputs, loud):
+        for draw in (inputs, large):
             expect_agrees(
                 subject, case, "mended_columns", draw, column_oracle, {"output": "d_value length"}
             )
@@ -910,14 +910,14 @@ def mode_oracle(query, key, value, training):
     ...
 
 
-def mode_inputs(training, cached, loud=False, earlier=3):
+def mode_inputs(training, cached, large=False, earlier=3):
     def inputs(case):
         q_len = case.size("q_len", 5, smallest=2)
         k_len = q_len + (case.size("earlier", earlier) if cached else 0)
         d_head, d_value = case.size("d_head", 4), case.size("d_value", 6)
         query, key = case.normal(q_len, d_head, std=1.5), case.normal(k_len, d_head)
-        if loud:
-            with_a_loud_end(query, key)
+        if large:
+            with_a_large_end(query, key)
         return query, key, case.normal(k_len, d_value), training
 
     return inputs
@@ -936,13 +936,13 @@ def mode_inputs(training, cached, loud=False, earlier=3):
 class TestMendedModes:
     @points(1)
     def test_attention_is_causal_in_training_mode(self, subject, case):
-        for loud in (False, True):
-            self.compare(subject, case, mode_inputs(training=True, cached=False, loud=loud))
+        for large in (False, True):
+            self.compare(subject, case, mode_inputs(training=True, cached=False, large=large))
 
     @points(2)
     def test_attention_is_causal_in_evaluation_mode(self, subject, case):
-        for loud in (False, True):
-            self.compare(subject, case, mode_inputs(training=False, cached=False, loud=loud))
+        for large in (False, True):
+            self.compare(subject, case, mode_inputs(training=False, cached=False, large=large))
 
     @points(1)
     def test_new_queries_attend_to_the_cached_keys(self, subject, case):
@@ -980,7 +980,7 @@ def map_inputs(case):
     return case.normal(length, d_model), *matrices, draw_mask(case, length, length)
 
 
-def loud_map_inputs(case):
+def large_map_inputs(case):
     """One layer in which the key of the highest score is hidden; the first token's scores are 0."""
     x, w_query, w_key, w_value, mask = map_inputs(case)
     x[0], w_query = 0.0, 20_000.0 * w_query[:1]
@@ -1012,7 +1012,7 @@ class TestMendedMaps:
             x, w_query, w_key, w_value, mask = map_inputs(case)
             return x, w_query[:1], w_key[:1], w_value[:1], mask
 
-        for draw in (inputs, loud_map_inputs):
+        for draw in (inputs, large_map_inputs):
             self.compare(subject, case, draw)
 
     @points(2)
@@ -1033,9 +1033,9 @@ def device_inputs(case, fade=0.5):
     return *(case.normal(batch, *shape) for shape in shapes), case.integer(2, 3), fade
 
 
-def loud_device_inputs(case):
+def large_device_inputs(case):
     query, key, *more = device_inputs(case)
-    with_a_loud_end(query, key)
+    with_a_large_end(query, key)
     return query, key, *more
 
 
@@ -1128,7 +1128,7 @@ class TestMendedDevice:
         for fade in (0.5, 0.0):
             inputs = functools.partial(device_inputs, fade=fade)
             expect_agrees(subject, case, "mended_device", inputs, device_oracle, returns)
-        inputs = loud_device_inputs
+        inputs = large_device_inputs
         expect_agrees(subject, case, "mended_device", inputs, device_oracle, returns)
 
     @points(2, only_with="test_the_output_values_are_unchanged")

@@ -58,11 +58,11 @@ def with_any_mask(inputs):
     return inputs, with_equal_sizes(inputs, *axes), with_equal_sizes(inputs, *axes, is_shared=False)
 
 
-LOUD = 20_000.0
+LARGE = 20_000.0
 """So large are scores that nothing but minus infinity hides them."""
 
 
-def hide_the_loudest(mask, scores):
+def hide_the_largest(mask, scores):
     """Mask the key of the highest score in each row, and allow that of the lowest one.
 
     In the last row it is the only one.
@@ -89,12 +89,12 @@ def masked_head_inputs(case):
     return settings, weights, x, random_mask(case, *x.shape[:2], x.shape[1])
 
 
-def loud_head_inputs(case):
+def large_head_inputs(case):
     """The scores of the first query are 0, those of the others lie in the tens of thousands."""
     settings, weights, x, mask = masked_head_inputs(case)
-    x[:, 0], weights["query.weight"] = 0.0, LOUD * weights["query.weight"]
+    x[:, 0], weights["query.weight"] = 0.0, LARGE * weights["query.weight"]
     query, key = (F.linear(x, weights[f"{name}.weight"]) for name in ("query", "key"))
-    hide_the_loudest(mask, query @ key.mT)
+    hide_the_largest(mask, query @ key.mT)
     return settings, weights, x, mask
 
 
@@ -124,7 +124,7 @@ class TestSelfAttentionHead:
     @points(2)
     def test_masked_keys_have_no_effect(self, subject, case):
         shared = with_equal_sizes(masked_head_inputs, "batch", "length")
-        for inputs in (masked_head_inputs, shared, loud_head_inputs):
+        for inputs in (masked_head_inputs, shared, large_head_inputs):
             expect_agrees(subject, case, "SelfAttentionHead", inputs, head_oracle, HEAD)
 
     @points(1)
@@ -158,11 +158,11 @@ def masked_loop_inputs(case):
     return x, *maps, random_mask(case, *x.shape[:2], x.shape[1])
 
 
-def loud_loop_inputs(case):
-    """As `loud_head_inputs`; which keys are masked depends on the first head."""
+def large_loop_inputs(case):
+    """As `large_head_inputs`; which keys are masked depends on the first head."""
     x, w_query, w_key, *maps, mask = masked_loop_inputs(case)
-    x[:, 0], w_query = 0.0, LOUD * w_query
-    hide_the_loudest(mask, (x @ w_query[0]) @ (x @ w_key[0]).mT)
+    x[:, 0], w_query = 0.0, LARGE * w_query
+    hide_the_largest(mask, (x @ w_query[0]) @ (x @ w_key[0]).mT)
     return x, w_query, w_key, *maps, mask
 
 
@@ -191,7 +191,7 @@ class TestLoopOfHeads:
 
     @points(2)
     def test_the_mask_applies_to_every_head(self, subject, case):
-        for inputs in (*with_any_mask(masked_loop_inputs), loud_loop_inputs):
+        for inputs in (*with_any_mask(masked_loop_inputs), large_loop_inputs):
             expect_agrees(subject, case, "loop_of_heads", inputs, loop_oracle, MODEL)
 
     @points(1, only_with="test_the_mask_applies_to_every_head")
@@ -233,15 +233,15 @@ def own_mask_inputs(case):
     return settings, weights, x, context, mask
 
 
-def loud_mask_inputs(case):
-    """As `loud_loop_inputs`, with biases; that of the queries is 0."""
+def large_mask_inputs(case):
+    """As `large_loop_inputs`, with biases; that of the queries is 0."""
     settings, weights, x, context, mask = own_mask_inputs(case)
     x[:, 0], weights["query.bias"] = 0.0, torch.zeros_like(weights["query.bias"])
-    weights["query.weight"] = LOUD * weights["query.weight"]
+    weights["query.weight"] = LARGE * weights["query.weight"]
     d_head = settings["d_model"] // settings["num_heads"]
     key = F.linear(context, weights["key.weight"], weights["key.bias"])
     query = F.linear(x, weights["query.weight"])
-    hide_the_loudest(mask, query[..., :d_head] @ key[..., :d_head].mT)
+    hide_the_largest(mask, query[..., :d_head] @ key[..., :d_head].mT)
     return settings, weights, x, context, mask
 
 
@@ -291,7 +291,7 @@ class TestMultiHeadAttention:
     def test_a_mask_per_sequence_applies_to_all_of_its_heads(self, subject, case):
         self.compare(subject, case, own_mask_inputs)
         # Without the mask it shows whether all of the scores, or only masked ones, are too large.
-        self.compare(subject, case, loud_mask_inputs, also=[lambda c: loud_mask_inputs(c)[:-1]])
+        self.compare(subject, case, large_mask_inputs, also=[lambda c: large_mask_inputs(c)[:-1]])
 
     @points(1)
     def test_a_mask_per_sequence_works_when_batch_equals_num_heads(self, subject, case):
@@ -555,12 +555,12 @@ class TestGroupedQueryAttention:
             query, key, value = grouped_inputs(case)
             return query[:, : key.shape[1]], key, value
 
-        def loud(case):
+        def large(case):
             query, key, value = grouped_inputs(case)
-            query[:, :, 1:] *= LOUD
+            query[:, :, 1:] *= LARGE
             return query, key, value
 
-        for inputs in (grouped_inputs, as_many, loud):
+        for inputs in (grouped_inputs, as_many, large):
             expect_agrees(subject, case, "grouped_query_attention", inputs, grouped_oracle, GROUPED)
 
     @points(1)
@@ -726,13 +726,13 @@ def derivation_inputs(case, is_causal=False):
     )
 
 
-def loud_derivation_inputs(case):
+def large_derivation_inputs(case):
     """The last key has scores of about 10 million, the others of minus that, and the first query 0."""
     tokens, w_query, w_key, w_value, _ = derivation_inputs(case)
     case.size("d_model", tokens.shape[1], smallest=3)
-    # The first feature makes a query loud, the second a key, and no value.
+    # The first feature makes a query large, the second a key, and no value.
     tokens[0], tokens[1:, 0] = 0.0, 1.0
-    tokens[:-1, 1], tokens[-1, 1] = -500 * LOUD, 500 * LOUD
+    tokens[:-1, 1], tokens[-1, 1] = -500 * LARGE, 500 * LARGE
     w_query[1], w_query[:, 0], w_query[0, 0] = 0.0, 0.0, math.sqrt(w_query.shape[1])
     w_key[1], w_key[:, 0], w_key[1, 0] = 0.0, 0.0, 1.0
     w_value[1] = 0.0
@@ -761,7 +761,7 @@ class TestMendedDerivation:
     @points(2)
     def test_with_causal_masking_no_token_attends_to_a_later_one(self, subject, case):
         self.compare(subject, case, True, ["output", "weights"])
-        returns, inputs = DERIVED, loud_derivation_inputs
+        returns, inputs = DERIVED, large_derivation_inputs
         expect_agrees(subject, case, "mended_derivation", inputs, derivation_oracle, returns)
 
     @points(2)
@@ -881,11 +881,11 @@ def masked_latent_inputs(case):
     return x, *maps, random_mask(case, *x.shape[:2], x.shape[1])
 
 
-def loud_latent_inputs(case):
-    """As `loud_loop_inputs`."""
+def large_latent_inputs(case):
+    """As `large_loop_inputs`."""
     x, w_query, w_latent, w_key, w_value, mask = masked_latent_inputs(case)
-    x[:, 0], w_query = 0.0, LOUD * w_query
-    hide_the_loudest(mask, (x @ w_query[0]) @ (x @ w_latent @ w_key[0]).mT)
+    x[:, 0], w_query = 0.0, LARGE * w_query
+    hide_the_largest(mask, (x @ w_query[0]) @ (x @ w_latent @ w_key[0]).mT)
     return x, w_query, w_latent, w_key, w_value, mask
 
 
@@ -916,10 +916,10 @@ def absorbed_inputs(case):
     return torch.einsum("bhqd,hcd->bhqc", query, w_key), latent, w_value, query.shape[-1]
 
 
-def loud_absorbed_inputs(case):
+def large_absorbed_inputs(case):
     """Of all queries but the first, exp() of the scores is infinite."""
     absorbed, *more = absorbed_inputs(case)
-    absorbed[:, :, 1:] *= LOUD
+    absorbed[:, :, 1:] *= LARGE
     return absorbed, *more
 
 
@@ -984,7 +984,7 @@ class TestLatentAttention:
 
     @points(1)
     def test_the_mask_applies_to_every_head(self, subject, case):
-        for inputs in (*with_any_mask(masked_latent_inputs), loud_latent_inputs):
+        for inputs in (*with_any_mask(masked_latent_inputs), large_latent_inputs):
             expect_agrees(subject, case, "latent_attention", inputs, latent_oracle, LATENT)
 
     @points(1)
@@ -995,7 +995,7 @@ class TestLatentAttention:
 
     @points(2)
     def test_latents_serve_as_both_keys_and_values(self, subject, case):
-        for inputs in (absorbed_inputs, overflowing_inputs, loud_absorbed_inputs):
+        for inputs in (absorbed_inputs, overflowing_inputs, large_absorbed_inputs):
             expect_agrees(subject, case, "absorbed_attention", inputs, absorbed_oracle, ABSORBED)
 
     @points(1)

@@ -600,7 +600,7 @@ def judge_decoding(answer, source, source_mask, answers, max_len, bos):
     if num_decoded == longest:
         return None
     return (
-        f"`decode` was called {num_decoded} times; the longest result has {longest} tokens "
+        f"The number of calls of `decode` is {num_decoded}; the longest result has {longest} tokens "
         f"(bos {bos}, eos {EOS}, max_len {max_len}), and each needs one call for the whole batch"
     )
 
