@@ -1,13 +1,13 @@
 """Every answer of every assignment, as fixtures."""
 
 import functools
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 import pytest
+from draws import draw
 
 from classroom.author.kill_matrix import RECORD, read
 from classroom.author.notebooks import cell_of
@@ -104,16 +104,6 @@ def all_assignments() -> list[Assignment]:
     return [Assignment(folder) for folder in assignments(ROOT / "solutions")]
 
 
-def draw(what: str, among: int) -> int:
-    """Draw a number for something: another one after each change of the code that runs checks."""
-    return int.from_bytes(hashlib.sha256(_exercise_code() + what.encode()).digest()) % among
-
-
-@functools.cache
-def _exercise_code() -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(ROOT.glob("lib/classroom/exercise/*.py")))
-
-
 def _each(kind: str) -> Iterator:
     rows = read(ROOT / RECORD) if (ROOT / RECORD).exists() else []
     recorded = {(row.assignment, row.exercise) for row in rows}
@@ -121,7 +111,7 @@ def _each(kind: str) -> Iterator:
         for answer in getattr(assignment, kind):
             name = f"{assignment.name}-{answer.exercise}-{answer.name}"
             is_known = kind == "mistakes" and (assignment.name, answer.exercise) in recorded
-            if not is_known or draw(name, among=8) == 0:
+            if not is_known or draw(name, 8, "exercise") == 0:
                 yield pytest.param((assignment, answer), id=name)
 
 
@@ -149,11 +139,6 @@ def every_assignment() -> list[Assignment]:
 @pytest.fixture(scope="session")
 def root() -> Path:
     return ROOT
-
-
-@pytest.fixture(scope="session", name="draw")
-def draw_fixture():
-    return draw
 
 
 @pytest.fixture(scope="session", name="self_check")

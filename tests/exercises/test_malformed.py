@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+from draws import draw
 
 from classroom.calls.wire import Handle
 from classroom.exercise.run import run_checks
@@ -60,10 +61,10 @@ class Stubborn:
 
 
 @pytest.mark.slow
-def test_a_malformed_answer_gets_a_sentence_about_itself(exercise, draw):
+def test_a_malformed_answer_gets_a_sentence_about_itself(exercise):
     """For each exercise a quarter of the answers."""
     assignment, name = exercise
-    turn = draw(name, among=4)
+    turn = draw(name, 4, "exercise")
     for what, value in list(MALFORMED.items())[turn::4]:
         report = run_checks(assignment.handout, name, Stubborn(value))
         for result in report.results:

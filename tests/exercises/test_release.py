@@ -6,6 +6,7 @@ import re
 
 import nbformat
 import pytest
+from draws import draw
 
 from classroom.author.handout import record
 from classroom.author.notebooks import cell_of, is_written
@@ -23,9 +24,9 @@ def test_the_exercises_are_exactly_what_the_solutions_give(root):
 
 
 @pytest.mark.slow
-def test_results_that_a_release_keeps_are_those_of_a_new_run(assignment, draw):
+def test_results_that_a_release_keeps_are_those_of_a_new_run(assignment):
     """Of one exercise."""
-    name = assignment.exercises[draw(assignment.name, among=len(assignment.exercises))]
+    name = assignment.exercises[draw(assignment.name, len(assignment.exercises), "exercise")]
     [(_, recorder)] = record(assignment.folder, [name])
     assert same(unpack(pack(recorder.answers)), recorded(assignment.folder / PREPARED, name)), name
 

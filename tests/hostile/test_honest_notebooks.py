@@ -3,6 +3,7 @@
 import gc
 
 import pytest
+from draws import draw
 from honest_notebooks import CELLS, EDITS, LOSSES
 from parity import measure
 from warm_kernels import WarmKernels
@@ -22,7 +23,11 @@ def warm():
     gc.collect()
 
 
-@pytest.mark.parametrize("style", [*CELLS, *EDITS])
+def drawn(style):
+    return draw(style, 2**64, "calls", "exercise", "grader", "sandbox", "student")
+
+
+@pytest.mark.parametrize("style", sorted([*CELLS, *EDITS], key=drawn)[:125])
 def test_an_honest_style_earns_everything_here_and_there(style, launcher, tmp_path):
     earned = measure(launcher, style, tmp_path)
     assert (earned.in_kernel, earned.in_sandbox) == (earned.points, earned.points), earned.said
