@@ -275,6 +275,7 @@ def test_an_exercise_is_written_released_graded_changed_and_handed_back_as_the_p
     shutil.copytree(ROOT / "tests" / "exercises", course / "tests" / "exercises")
     shutil.copy(ROOT / "tests" / "conftest.py", course / "tests")
     (course / "tests" / "hostile").mkdir()
+    shutil.copy(ROOT / "tests" / "hostile" / "draws.py", course / "tests" / "hostile")
     terminal = Terminal(course)
 
     writing = section("Write an exercise")
