@@ -19,7 +19,7 @@ from classroom import check
 # %% [markdown]
 # {{exercise mean_of_rows}}
 #
-# First see what a check does. Run the check below *without writing anything*: it says what it expects. Then make a mistake on purpose, such as `return x.mean()`, run both cells, and read the message. Then write the correct version. (Nothing is trained here, so gradients do not count yet.)
+# First see what a check does. Run the check below *without writing anything*: it says what it expects. Then make a mistake on purpose, such as `return x.mean()`, run both cells, and read the message. Then write the correct version.
 #
 # *Before you code:* `x` has 3 rows and 5 columns. How many numbers do you return?
 #

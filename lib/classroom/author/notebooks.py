@@ -127,12 +127,14 @@ def cell_of(notebook: NotebookNode, grade_id: str) -> NotebookNode:
 
 
 def header_of(about: Exercise, points: int) -> str:
-    """Return the heading of an exercise and the line under it."""
+    """Return the heading of an exercise and what stands under it."""
     deeper = " · goes deeper" if about.deeper else ""
+    names = " and ".join(f"`{name}`" for name in about.may_cut)
+    cut = f"\n\nGradients need not flow back through {names}." if names else ""
     return (
         f"## Exercise {about.number} · {about.title}\n\n"
         f"Difficulty {_dots(about.difficulty)} · importance {_dots(about.importance)} · "
-        f"about {about.minutes} minutes · {count(points, 'point')}{deeper}"
+        f"about {about.minutes} minutes · {count(points, 'point')}{deeper}{cut}"
     )
 
 

@@ -85,7 +85,7 @@ class Exercise:
         files: Names of files to submit with the notebook, such as `model.safetensors`, which
             checks read by `Subject.file`.
         by_hand: Whether the code may not let torch differentiate or optimize.
-        may_cut: Names of functions that gradients need not flow through; see `Flow`.
+        may_cut: Names of functions that gradients need not flow through, as the notebook says.
 
     """
 

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import nbformat
 import pytest
@@ -48,6 +49,8 @@ def test_a_header_says_what_an_exercise_asks_of_its_reader():
         "",
         "Difficulty ●●○○○ (2 of 5) · importance ●●●●● (5 of 5) · about 20 minutes · 8 points",
     ]
+    cut = header_of(replace(about, may_cut=("f", "g")), 8)
+    assert cut.endswith("· 8 points\n\nGradients need not flow back through `f` and `g`.")
 
 
 def test_a_notebook_is_its_text_with_the_headers_filled_in(assignment):
