@@ -23,7 +23,8 @@ class CheckOrder(Correct, exercise="check_order_blindness"):
 
 NothingAsserted = CheckOrder.but(
     "x = …\nassert …",
-    "x = torch.randn(7, 6)\nassert layer(x[torch.randperm(7)]).shape == layer(x).shape",
+    "torch.manual_seed(4)\nx = torch.randn(7, 6)\n"
+    "assert layer(x[torch.randperm(7)]).shape == layer(x).shape",
 )
 """The test lets every layer pass: its assertion, if there is one, holds whether or not the layer
 sees the order, as a comparison of shapes does. Returning a value asserts nothing."""

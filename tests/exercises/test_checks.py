@@ -230,6 +230,14 @@ def test_the_cell_that_mistakes_are_changes_of_is_correct(assignment, self_check
         assert report.earned == report.points, f"{cell.name}: {report.to_text()}"
 
 
+def test_no_known_answer_is_another_one_each_time(assignment):
+    """Or a grader would say something else of it than its self-check."""
+    draws = re.compile(r"\btorch\.(rand|randn|randint|randperm|normal|bernoulli)\((?!.*generator)")
+    for answer in (*assignment.mistakes, *assignment.variants):
+        if "nn.Parameter(" not in answer.cell:  # weights that a check replaces
+            assert "manual_seed" in answer.cell or not draws.search(answer.cell), answer.name
+
+
 def test_every_exercise_has_mistakes_and_variants_enough(assignment):
     mistakes = Counter(answer.exercise for answer in assignment.mistakes)
     variants = Counter(answer.exercise for answer in assignment.variants)
