@@ -61,6 +61,13 @@ ShiftedByTheOverallMaximum = Softmax.but("amax(dim=dim, keepdim=True)", "max()")
 """All rows are shifted by the largest score of all rows: those far below it underflow to 0/0. Every
 row needs its own shift."""
 
+OverallMaximumAndNoNan = Softmax.but("amax(dim=dim, keepdim=True)", "max()").but(
+    "weights = exponentials / exponentials.sum(dim=dim, keepdim=True)",
+    "weights = (exponentials / exponentials.sum(dim=dim, keepdim=True)).nan_to_num(0.0)",
+)
+"""All rows are shifted by the largest score of all rows: those far below it underflow to 0, and their
+weights do not sum to 1. Every row needs its own shift."""
+
 ShiftByTheMean = Softmax.but("scores.amax", "scores.mean")
 """The mean of the row is subtracted: with scores far apart, the largest still overflows. Only
 subtracting the largest score makes every exponential at most 1."""
@@ -489,6 +496,13 @@ LogarithmForgotten = Bigram.but(
 NotSmoothed = Bigram.but("(documents, vocab_size) + smoothing", "(documents, vocab_size)")
 """The smoothing is not used: a pair that was never seen gets probability 0, and its loss is
 infinite when it occurs."""
+
+SmoothingForUnseenPairsOnly = Bigram.but(
+    "pair_counts(documents, vocab_size) + smoothing",
+    "pair_counts(documents, vocab_size)\n"
+    "counts = counts.masked_fill(counts == 0, smoothing)",
+)
+"""Only the pairs that were never seen get the smoothing: add it to every count."""
 
 VocabularyFromTheText = Bigram.but(
     "counts = torch.zeros(vocab_size, …",

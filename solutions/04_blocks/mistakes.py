@@ -497,6 +497,12 @@ NormOnTheSublayerOutput = Block.but(
 """The norm acts on the output of a sub-layer, `x + norm(f(x))`; pre-norm normalises its input, `x +
 f(norm(x))`."""
 
+NormAfterTheFeedForward = Block.but(
+    "feed_forward(self.feed_forward_norm(x))", "feed_forward_norm(self.feed_forward(x))"
+)
+"""The second norm acts on the output of the feed-forward network, `x + norm(f(x))`; pre-norm
+normalises its input, as in the first sub-layer."""
+
 OnlyAttentionIsNormalised = Block.but("self.feed_forward_norm(x)", "x")
 """The feed-forward network reads the stream without a norm before it."""
 
@@ -510,6 +516,17 @@ OnlyTheQueryIsNormalised = (
     .but("x = x …", "attended = self.attend(self.attention_norm(x), mask, x)\nx = x + attended")
 )
 """Only the query of pre-norm attention goes through the norm; its keys and values must as well."""
+
+QueryNotNormalised = (
+    Block.but("attend(self, x, mask)", "attend(self, x, mask, read=None)")
+    .but(
+        "return self.attention(x, …",
+        "read = x if read is None else read\n"
+        "return self.attention(x, read, read, attn_mask=mask, need_weights=False)[0]",
+    )
+    .but("x = x …", "attended = self.attend(x, mask, self.attention_norm(x))\nx = x + attended")
+)
+"""Only the keys and values of pre-norm attention go through the norm; its query must as well."""
 
 NormAfterTheBlock = Block.but(
     "return x + self.feed_forward(self.feed_forward_norm(x))",

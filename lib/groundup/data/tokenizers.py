@@ -238,7 +238,10 @@ class _ByteLevelTokenizer(ABC):
             ValueError: If an id is outside the vocabulary.
 
         """
-        return b"".join(map(self._to_bytes, ids)).decode("utf-8", errors="replace")
+        ids = list(ids)
+        for index in set(ids):
+            _require_id(index, self.vocab_size)
+        return b"".join(map(self._bytes_of.__getitem__, ids)).decode("utf-8", errors="replace")
 
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         """Decode ids one by one; the yielded strings, joined, equal the result of `decode`.

@@ -4,6 +4,7 @@ import sys
 import pytest
 from matplotlib.colors import to_hex
 
+from groundup import commands
 from groundup.__main__ import main
 from groundup.own_parts import at_work
 from groundup.own_parts.assembled import count_calls, load_library
@@ -75,7 +76,9 @@ def test_every_piece_is_called_in_some_model_and_dates_are_read(somebodys):
 
 
 @pytest.mark.slow
-def test_the_command_trains_with_defaults_and_ends_with_text_and_a_picture(somebodys, capfd):
+def test_the_command_trains_with_defaults_and_ends_with_text_and_a_picture(
+    somebodys, capfd, monkeypatch
+):
     name = somebodys("somebodys_own", OWN, {"apply_rotary": "it is off by 2"})
     arguments = ["train", "--library", name, "--steps", "2", "--device", "cpu"]
     assert main(arguments) == 0
@@ -99,6 +102,7 @@ def test_the_command_trains_with_defaults_and_ends_with_text_and_a_picture(someb
         assert json.load(file)["notes"]["data"] == "python-reference"
     assert main(arguments) == 2
     assert "--resume continues its training" in capfd.readouterr().err
+    monkeypatch.setattr(commands, "_show", lambda *_: None)  # once is enough: it takes long
     assert main([*arguments[:-4], "--steps", "3", "--resume"]) == 0
     assert "made 3 of 3 updates" in capfd.readouterr().out
 
