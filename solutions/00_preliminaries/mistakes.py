@@ -499,8 +499,7 @@ infinite when it occurs."""
 
 SmoothingForUnseenPairsOnly = Bigram.but(
     "pair_counts(documents, vocab_size) + smoothing",
-    "pair_counts(documents, vocab_size)\n"
-    "counts = counts.masked_fill(counts == 0, smoothing)",
+    "pair_counts(documents, vocab_size)\ncounts = counts.masked_fill(counts == 0, smoothing)",
 )
 """Only the pairs that were never seen get the smoothing: add it to every count."""
 
