@@ -105,6 +105,12 @@ LogarithmOfTheSoftmax = Softmax.but(
 """The logarithm is taken after the softmax has rounded small weights to 0, and ln 0 is minus
 infinity: subtract the logarithm of the total from the scores."""
 
+LogarithmOfAWeightAndAnEpsilon = Softmax.but(
+    "return torch.log_softmax(scores, …", "return (stable_softmax(scores, dim) + 1e-12).log()"
+)
+"""The logarithm is taken after the softmax, of weights to which a small number is added, so no result
+is below its logarithm (-27.6 for 1e-12): subtract the logarithm of the total from the scores."""
+
 ShiftNotAddedBack = Softmax.but(
     "logsumexp = …",
     "def logsumexp(scores, dim):\n"
@@ -636,6 +642,10 @@ CubicTermOutsideTheFactor = Activations.but(
 )
 """Inside the tanh, √(2/π) multiplies x only; it should multiply the cubic term as well: check the
 brackets."""
+
+SigmoidInsteadOfTheDistribution = Activations.but("F.gelu(x)", "x * torch.sigmoid(1.702 * x)")
+"""gelu is x·σ(1.702x), an approximation that is wrong in the second decimal place: the normal
+distribution function is (1 + erf(x/√2)) / 2."""
 
 SigmoidApproximation = Activations.but("F.gelu(x, …", "x * torch.sigmoid(1.702 * x)")
 """x·σ(1.702x) is another approximation of GELU; use the tanh approximation."""

@@ -121,6 +121,12 @@ TemperatureClamped = Lookup.but(
 """At temperature 0 a small temperature is used, so keys that match nearly as well still get weight:
 in the limit, the best key takes all of it."""
 
+TemperatureOfAHundredth = Lookup.but(
+    "if temperature == 0:\n    return …", "temperature = temperature or 0.01"
+)
+"""At temperature 0 a small temperature is used, and keys whose scores differ by about that much share
+the weight: in the limit, the best key takes all of it."""
+
 TemperatureHardlyAboveZero = Lookup.but(
     "if temperature == 0:\n    return …", "temperature = max(temperature, 1e-6)"
 )
@@ -182,8 +188,12 @@ AsymmetryOfTheLargestEntries = Scores.but(
 of all squares."""
 
 AsymmetryWithAFloor = Scores.but("scores.norm()", "scores.norm().clamp(min=1)")
-"""The norm that divides is at least 1 (or something is added to it), so small scores seem more symmetric
+"""The norm that divides is at least 1, so small scores seem more symmetric
 than large ones: divide by the norm, however small it is."""
+
+AsymmetryWithAnEpsilon = Scores.but("/ scores.norm()", "/ (scores.norm() + 1e-6)")
+"""A small number is added to the norm that divides, so small scores seem more symmetric than large
+ones: divide by the norm, however small it is."""
 
 AsymmetryNotRelative = Scores.but(" / scores.norm()", "")
 """The difference is not divided by the size of the scores, so doubling them doubles it."""

@@ -104,7 +104,7 @@ except RuntimeError as error:
     print("-1e9, float16 ", error)
 
 # %% [markdown]
-# Write a softmax over the allowed keys that gives a weight of exactly 0 to masked ones, and to every key of a row in which nothing is allowed. No NaN may appear, in the forward or the backward pass: a NaN that is replaced after the softmax can still come back in the gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
+# Write a softmax over the allowed keys that gives a weight of exactly 0 to masked ones, and to every key of a row in which nothing is allowed. Neither the weights nor the gradient of the scores may hold NaN: one that is replaced after the softmax can come back in the gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
 #
 # *Before you code:* a softmax does not change when the same number is added to all scores of a row. So what does adding $-10^6$ to every masked score do to a row in which all keys are masked? What is the most negative finite float16 number?
 #

@@ -1006,6 +1006,13 @@ MaskNotLowEnough = Modes.but("-math.inf", "-1e4")
 the future gets the weight: minus infinity is below every score."""
 
 
+LoweredNotLowEnough = Modes.but(
+    "scores.masked_fill(~allowed, -math.inf)", "(scores - 1e4 * ~allowed)"
+)
+"""Hidden scores are lowered by a finite number, such as 10,000, and a later key whose score is higher
+than the others by more than that still gets the weight: set them to minus infinity."""
+
+
 class Maps(Correct, exercise="mended_maps"):
     def layer_weights(x, w_query, w_key, mask=None):
         scores = (x @ w_query) @ (x @ w_key).T / math.sqrt(x.shape[-1])
