@@ -17,6 +17,10 @@ _BUCKETS = 32
 _FEW = 4
 # Relative to the largest number: what looks like rounding, and is too large for it.
 _NEARLY = 2e-3
+NEARLY_CORRECT = (
+    "; nearly correct: is a small number added that should not be (an epsilon), something "
+    "rounded, computed in float32, or approximated?"
+)
 
 
 @dataclass(frozen=True)
@@ -495,10 +499,7 @@ def _nearly(seen: Tensor, expected: Tensor) -> str:
         return ""
     off = (seen - expected).abs()
     if bool(off.isfinite().all() & (off <= _NEARLY * expected.abs().amax()).all()):
-        return (
-            "; nearly correct: is a small number added that should not be (an epsilon), something "
-            "rounded, computed in float32, or approximated?"
-        )
+        return NEARLY_CORRECT
     return ""
 
 

@@ -999,6 +999,24 @@ def test_a_known_mistake_is_not_hidden_by_what_would_be_right():
     assert failure.mistakes == (mistake,) and "called with" not in failure.problem
 
 
+def test_what_a_nearly_correct_result_may_come_from_is_asked_only_if_it_is_not_known():
+    code = "def f(x, n):\n  return x.sum(1) + 1e-4 * x.sum(1).cos()"
+    mistake = Answer("Added", "f", "A small number is added.", code)
+    told = [
+        failed(
+            expect_agrees,
+            mistake.namespace["f"],
+            inputs,
+            lambda x, n: x.sum(dim=1),
+            {"sum": "rows"},
+            mistakes=known,
+        )
+        for known in ([], [mistake])
+    ]
+    assert ["nearly correct" in failure.problem for failure in told] == [True, False]
+    assert told[1].mistakes == (mistake,) and "furthest off" in told[1].problem
+
+
 @pytest.mark.parametrize("which", [0, -1])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_what_a_call_keeps_is_found_with_the_inputs_of_two_checks_whichever_comes_first(
