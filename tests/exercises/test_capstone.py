@@ -161,6 +161,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(capstone, tokenizer, says):
     assert says in told(capstone, config_json=json.dumps(record).encode())
 
 
+@pytest.mark.slow
 def test_what_was_learned_from_the_held_out_part_does_not_count(capstone):
     """A model that knows how often each token occurs there, with tokens that were made for it."""
     text = python_reference().validation

@@ -58,6 +58,7 @@ def earned_by(assignment, name, namespace, seed):
     return run_checks(assignment.folder, name, LocalSubject(namespace, files=files), seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [None, float("nan"), float("inf")])
 @pytest.mark.parametrize(
     "name",
@@ -219,11 +220,13 @@ def require_told_as_recorded(assignment, answer, row):
         assert [r.earned for r in told.results] == [r.earned for r in whole.results]
 
 
+@pytest.mark.slow
 def test_a_variant_gets_full_marks(variant, self_check):
     report = self_check(*variant)
     assert report.earned == report.points, report.to_text()
 
 
+@pytest.mark.slow
 def test_the_cell_that_mistakes_are_changes_of_is_correct(assignment, self_check):
     for cell in load_correct(assignment.folder / "mistakes.py"):
         report = self_check(assignment, cell)

@@ -169,6 +169,7 @@ def test_each_date_is_answered_on_a_line_of_its_own(run, dates, monkeypatch, tmp
         assert run("generate", dates)[1] == printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["text", "dates"])
 def test_a_run_cut_short_and_resumed_is_the_run_in_one_go(run, tmp_path, text_path, data):
     data = text_path if data == "text" else "dates"
@@ -226,6 +227,7 @@ def test_a_seed_decides_the_model(run, text_path, tmp_path):
     assert a != c
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_saves_what_it_has_done(text_path, tmp_path):
     arguments = ["train", "--data", text_path, *SHORT, "--steps", 100_000, "--out", tmp_path]
     arguments += ["--compile", "off"]  # or it first measures whether that would pay
@@ -306,6 +308,7 @@ def test_byte_pairs_are_learned_from_the_part_to_learn_from(tmp_path):
     assert len(tokenizer.encode("xyxy")) == 4
 
 
+@pytest.mark.slow
 def test_a_text_of_bytes_is_printed_in_whole_characters(run, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("größe €uro " * 40)
@@ -416,6 +419,7 @@ def test_a_compiled_run_leaves_an_ordinary_model(text_path, tmp_path):
 BENCH = ["bench", "--context", 16, "--batch-size", 2, "--seconds", 0.01, "--device", "cpu"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "llama"])
 def test_bench_says_what_was_measured_on_what(run, preset):
     sizes = ["--preset", preset, "--vocab-size", 19]

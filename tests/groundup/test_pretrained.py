@@ -85,6 +85,7 @@ def test_the_loss_of_a_model_of_text_is_found_again(name, capsys):
         assert measured[unit] == pytest.approx(told[unit], **tolerance)
 
 
+@pytest.mark.slow
 def test_the_right_answers_and_the_loss_of_the_model_of_dates_are_found_again(capsys):
     told, measured = told_and_measured("dates", capsys)
     # Another Babel may write a day in another way.

@@ -193,6 +193,7 @@ def contents(root):
     return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_typical_error_of_an_author_is_said_in_a_sentence_before_anything_is_written(
     course, assignment, capsys, error

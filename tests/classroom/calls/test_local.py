@@ -564,6 +564,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ENDLESS.values(), ids=ENDLESS)
 def test_what_does_not_end_is_stopped(body):
     subject = student(f"def f():\n    {body}", seconds=0.1)
@@ -593,6 +594,7 @@ def test_no_alarm_is_left_behind(handler):
         assert signal.getsignal(signal.SIGALRM) is handler
 
 
+@pytest.mark.slow
 def test_an_alarm_that_comes_late_does_nothing(handler):
     """With the default handler it would end this process."""
     for body in ENDLESS.values():

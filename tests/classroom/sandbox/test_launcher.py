@@ -64,6 +64,7 @@ def test_a_machine_that_lacks_a_layer_is_refused(monkeypatch):
         Launcher()
 
 
+@pytest.mark.slow
 def test_without_any_layer_it_still_works_if_it_may(monkeypatch):
     monkeypatch.setattr(sandbox, "probe", lambda: NOTHING)
     monkeypatch.setattr(sandbox, "system_call_filter", lambda: b"")

@@ -26,6 +26,7 @@ def told(found):
     return {report.exercise: (report.earned, report.points) for report in found.reports}
 
 
+@pytest.mark.slow
 def test_a_notebook_is_run_from_top_to_bottom_and_left_as_it_is(assignment, write):
     path = write(build_notebook(assignment))
     before = path.read_bytes()
@@ -51,6 +52,7 @@ def test_a_kernel_needs_no_port_that_another_program_may_take_first(assignment, 
     assert "OSError: ipc" in said
 
 
+@pytest.mark.slow
 def test_cells_that_fail_stop_themselves_and_not_the_rest(assignment, write):
     """A syntax error, a blank, an exception and a report that no check made."""
     notebook = build_notebook(assignment)
@@ -78,6 +80,7 @@ def test_cells_that_fail_stop_themselves_and_not_the_rest(assignment, write):
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_kernel_that_ends_keeps_what_was_earned_before(assignment, write):
     notebook = build_notebook(assignment)
     cell_of(notebook, "twice").source = "import os\nos._exit(3)"

@@ -263,6 +263,7 @@ def test_cached_logits_equal_uncached(
     torch.testing.assert_close(torch.cat(parts, dim=1), model(source, target, mask))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [[11], [1] * 11, [4, 1, 3, 3], [1, 6, 4]])
 @pytest.mark.parametrize(
     "kind", ["growing", "static", "growing window", "sliding window", "static window"]

@@ -248,6 +248,7 @@ def test_their_weights_give_our_model_their_logits(config, prefix, their_model, 
     assert expected.std() > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", THEIRS)
 @pytest.mark.parametrize("max_shard_size", ["50GB", "3KB"])
 def test_their_files_are_read(config, max_shard_size, their_model, tokens, tmp_path):

@@ -105,6 +105,7 @@ def test_no_more_is_written_than_was_asked_for(counting):
 # Laws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("length", [1, 3, 7])
 def test_a_cache_changes_no_token_even_past_the_context(decoder_only, tokens, positions, length):
@@ -207,6 +208,7 @@ def test_strings_are_translated_the_same_in_batches_of_any_size(encoder_decoder)
     assert any(together)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("cache", ["growing", "static", None])
 @pytest.mark.parametrize("positions", [*POSITIONS, "alibi", "none"])
@@ -253,6 +255,7 @@ def every_answer(vocab_size, eos, longest):
                 yield torch.tensor(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize("cache", ["growing", "static", None])
 def test_a_search_wide_enough_is_exhaustive(shaken, tokens, alpha, cache):

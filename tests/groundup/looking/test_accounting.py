@@ -173,6 +173,7 @@ def test_utilisation_is_a_share_of_the_peak_and_unknown_for_an_unknown_device():
 # Against torch
 
 
+@pytest.mark.slow
 @EVERY_KIND
 @pytest.mark.parametrize("number", range(40))
 def test_every_parameter_is_listed_with_its_shape(kind, number):
@@ -184,6 +185,7 @@ def test_every_parameter_is_listed_with_its_shape(kind, number):
     assert weight_bytes(config, torch.bfloat16) == weight_bytes(config) // 2
 
 
+@pytest.mark.slow
 @EVERY_KIND
 @pytest.mark.parametrize("number", range(12))
 def test_operations_are_those_that_torch_counts_forward_and_backward(kind, number, tokens):
@@ -307,6 +309,7 @@ def test_a_forward_pass_keeps_about_the_bytes_that_were_predicted(backend, numbe
     assert predicted == pytest.approx(sum(size for size, _ in kept.values()), rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(8))
 def test_recomputing_leaves_the_inputs_of_blocks_as_predicted(number, tokens):
     config = replace(drawn(DecoderOnlyConfig, number), max_len=31, window=None, num_layers=5)

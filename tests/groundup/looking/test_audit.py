@@ -276,6 +276,7 @@ def test_the_verdict_names_the_first_leak_of_each_mode_in_words(tokens):
 # Every model of the library
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["explicit", "fused"])
 @pytest.mark.parametrize("preset", presets.DECODER_ONLY)
 def test_every_preset_is_causal_and_uses_all_of_its_past(decoder_only, tokens, preset, backend):

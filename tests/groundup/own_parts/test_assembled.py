@@ -67,6 +67,7 @@ def library(tmp_path):
             del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [Parts(), WHOLE], ids=["small parts", "whole layers"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_of_right_parts_gives_the_librarys_numbers(kind, own, tokens):
@@ -181,6 +182,7 @@ def test_a_model_is_computed_by_its_modules_while_hooks_watch_them(tokens):
         other(tokens)
 
 
+@pytest.mark.slow
 def test_each_part_computes_somewhere():
     def broken(name):
         def fails(*_, **__):
@@ -197,6 +199,7 @@ def test_each_part_computes_somewhere():
         assert f"raised ArithmeticError: {name}" in reason
 
 
+@pytest.mark.slow
 def test_wrong_parts_are_refused_and_right_ones_are_not():
     def without_slope(x, gain, bias, eps):
         return layers.layer_norm(x.detach(), gain, bias, eps)

@@ -118,6 +118,7 @@ def test_an_encoder_decoder_is_trained_by_a_library(somebodys, capfd):
     assert "to the last character" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("yours", "more", "sentence"),
     [

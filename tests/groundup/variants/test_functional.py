@@ -180,6 +180,7 @@ def test_an_encoder_equals_its_module_forward_and_backward(encoder, tokens, part
     assert_same_function(model, encoder_only, [tokens(19, 3, 5)], [padding_mask(LENGTHS, 5)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", TRANSLATOR)
 def test_a_translator_equals_its_module_forward_and_backward(translator, tokens, part):
     model = translator(**TRANSLATOR[part])
