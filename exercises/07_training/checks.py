@@ -906,7 +906,7 @@ def big_batch(weight, parts):
 
 
 def accumulation(weight, parts, noted=None):
-    """Ask for the gradient, the loss, and the most sequences that the model saw at once.
+    """Ask for the gradient, the loss, and the most tokens that the model saw at once.
 
     The calls of the model go to `noted`, in order: whether each was for the backward pass.
     """
@@ -916,7 +916,7 @@ def accumulation(weight, parts, noted=None):
 
         @observing
         def model(weight, x):
-            sizes.append(len(x))
+            sizes.append(x[..., 0].numel())
             if noted is not None:
                 noted.append(weight.requires_grad)
             return x @ weight
@@ -928,7 +928,7 @@ def accumulation(weight, parts, noted=None):
 
 
 def expect_accumulates(subject, case, draw, judge, noted=None):
-    """Expect what is found, and the sequences seen at once, to pass `judge`."""
+    """Expect what is found, and the tokens seen at once, to pass `judge`."""
     given = [draw(case), *(draw(case.fresh(i)) for i in range(2))]
 
     def judge_first(answer):
@@ -978,10 +978,10 @@ class TestAccumulatedGradients:
         noted = []
 
         def judge(found, most, weight, parts):
-            largest = max(len(x) for x, _ in parts)
+            largest = max(x[..., 0].numel() for x, _ in parts)
             if 0 < most <= largest:
                 return None
-            return f"the largest part has {largest} sequences, but the model received {most}"
+            return f"the largest part has {largest} tokens, but the model received {most} at once"
 
         expect_accumulates(subject, case, drawn_parts, judge, noted)
         expect(

@@ -385,6 +385,8 @@ def _write_pages(writer, students: Sequence[str], submitted: Path) -> list[Path]
             pages.append(writer.write_feedback(student, submitted))
         except ValueError as error:
             problems.append(f"no page for {student!a}: {error}")
+        except Exception as error:  # any: a stranger wrote what the page shows
+            problems.append(f"no page for {student!a}: {type(error).__name__}: {error}")
     if problems:
         raise ValueError("; ".join(problems))
     return pages

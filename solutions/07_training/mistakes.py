@@ -888,14 +888,17 @@ MeansWeightedByCount = Accumulated.but(
 """The mean of each part is weighted by its count, but the mean of nothing is NaN, and zero times
 NaN is NaN. Divide sums instead."""
 
-AllPartsAtOnce = Accumulated.but(
-    "count = …\nreturn gradient, loss",
-    "x, targets = (torch.cat([part[i] for part in parts]) for i in (0, 1))\n"
-    "loss = F.cross_entropy(model(leaf, x).mT, targets, ignore_index=-100)\n"
-    "return torch.autograd.grad(loss, leaf)[0], loss.detach()",
-)
-"""The parts are concatenated and go through the model at once: the batch was split because it does
-not fit in memory."""
+
+class AllPartsAtOnce(Accumulated):
+    """The parts are concatenated and go through the model at once: the batch was split because it does
+    not fit in memory."""
+
+    def accumulated_gradients(model, weight, parts):
+        leaf = weight.clone().requires_grad_()
+        x = torch.cat([x.flatten(0, 1) for x, _ in parts])[None]
+        targets = torch.cat([targets.flatten() for _, targets in parts])[None]
+        loss = F.cross_entropy(model(leaf, x).mT, targets, ignore_index=-100)
+        return torch.autograd.grad(loss, leaf)[0], loss.detach()
 
 
 # 7.6 ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ The files are those of the capstone's author, one of them replaced. Each is refu
 in little time and memory, and code that was handed in is never run.
 """
 
+import hashlib
 import json
 import struct
 import time
@@ -182,3 +183,33 @@ def test_what_was_learned_from_the_held_out_part_does_not_count(capstone):
     report = run_checks(capstone.folder, EXERCISE, subject)
     assert report.results[0].earned and report.earned == 2
     assert "it cannot have learned from the second" in " ".join(report.messages[2].split())
+
+
+@pytest.mark.slow
+def test_a_model_that_computes_nothing_earns_nothing(capstone):
+    """Nothing is trained: its bits are known, no head costs anything, and no answer is needed."""
+    config = json.loads(config_with(capstone, d_model=2, d_ff=1, num_layers=1, num_heads=1))
+    config["config"] |= {"num_kv_heads": None, "vocab_size": 256, "max_len": 8}
+    config["config"] |= {"positions": "learned", "tie_embeddings": True}
+    config["tokenizers"] = {"text": {"kind": "byte", "special_tokens": []}}
+    model = DecoderOnly(DecoderOnlyConfig(**config["config"]))
+    weights = save({name: torch.zeros_like(w) for name, w in model.named_parameters()})
+    said = {"weights": hashlib.sha256(weights).hexdigest(), "layer": 0, "head": 0}
+    files = {
+        "config.json": json.dumps(config).encode(),
+        "model.safetensors": weights,
+        "prediction.json": json.dumps(said | {"low": -0.1, "high": 0.1}).encode(),
+    }
+    files = {name: File(data) for name, data in files.items()}
+    number = sum(each.numel() for each in model.parameters())
+    answers = {
+        "language_model": lambda config, weights, tokens: torch.zeros(*tokens.shape, 256).double(),
+        "step": lambda config, weights, tokens, cache=None: (torch.zeros(*tokens.shape, 256), None),
+        "capstone": lambda: {"parameters": number, "bits_per_byte": 8.0},
+        "most_missed": lambda bits_without, num_layers, num_heads: (0, 0, 0.0),
+        "ablation": lambda: {"cost": 0.0},
+    }
+    for exercise in ("language_model", "capstone", "ablation"):
+        report = run_checks(capstone.handout, exercise, LocalSubject(answers, files=files))
+        assert report.earned == 0, report.to_text()
+        assert exercise == "language_model" or "train it" in report.to_text()

@@ -32,6 +32,12 @@ HELD_BY = {
         exercises/test_capstone.py what_was_learned_from_the_held_out_part_does_not_count
         exercises/test_capstone.py a_tokenizer_that_does_not_fit_is_refused
     """,
+    "a model of zeros": """
+        exercises/test_capstone.py a_model_that_computes_nothing_earns_nothing
+    """,
+    "all parts of a batch": """
+        exercises/test_checks.py a_mistake_is_caught_and_named_and_no_other_is
+    """,
     "a function that returns nothing": """
         exercises/test_checks.py inputs_are_not_left_alone_for_points_by_what_answers_nothing
     """,
@@ -82,6 +88,19 @@ HELD_BY = {
     """,
     "a file name that is not text": """
         classroom/grader/test_collect.py a_name_that_is_no_utf_8_costs_its_own_file
+    """,
+    "weights that come days": """
+        classroom/grader/test_collect.py a_wanted_file_that_comes_late_makes_its_notebook_late
+        classroom/grader/test_submission.py the_last_of_the_wanted_files_says_when
+    """,
+    "a file called as on": """
+        classroom/grader/test_collect.py a_file_called_as_on_another_platform_is_still_that_of_who
+        classroom/grader/test_collect.py a_folder_called_as_another_one_but_for_what_is_not_seen
+        classroom/grader/test_roster.py a_number_that_two_submissions_claim_is_nobodys
+    """,
+    "HTML that grows": """
+        classroom/nbgrader/test_feedback.py what_is_short_and_costs_much_is_shown_as_text
+        classroom/nbgrader/test_feedback.py a_page_that_cannot_be_made_costs_no_other_one
     """,
     "names with formulas": """
         classroom/grader/test_collect.py a_name_that_a_spreadsheet_computes_is_refused

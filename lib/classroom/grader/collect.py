@@ -70,6 +70,7 @@ PATTERNS = (
     r"(?P<student>[^/]+)/(.*/)?(?P<file>[^/]+)",
     r"(?P<student>[^/]+)\.ipynb",
 )
+_PLAIN = 2  # the last ones fit all kinds of names
 
 
 @dataclass(frozen=True)
@@ -199,9 +200,10 @@ def uploads(submitted: Path, assignment: str = "") -> dict[str, Upload]:
     found = {}
     for line in read(submitted / LEDGER, _parsed, "line of the ledger"):
         if assignment in ("", line["assignment"]) and line["file"].endswith(".ipynb"):
-            path = line["source"].partition(": ")[2]
-            groups = _groups(path, _compiled(None))
-            found[line["student"]] = Upload(path, groups.get("id") or "")
+            path, student = line["source"].partition(": ")[2], line["student"]
+            ways = (_groups(path, [pattern]) for pattern in _compiled(None))
+            ids = (way.get("id") or "" for way in ways if _folder_of(way) == student)
+            found[student] = Upload(path, next(ids, ""))
     return found
 
 
@@ -382,6 +384,8 @@ class _File:
     student: str
     id: str
     name: str
+    as_given: str
+    """The student's name as it is spelled in the path."""
 
 
 @dataclass(frozen=True)
@@ -405,27 +409,47 @@ def _assigned(
     rows: list[Row],
 ) -> Iterator[_File]:
     num_files: Counter[str] = Counter()
+    entries = [entry for entry in entries if not _DEBRIS.search(entry.path[-_MAX_PATH:])]
+    patterns = _fitting([entry.path for entry in entries], patterns)
     for entry in entries:
-        if _DEBRIS.search(entry.path[-_MAX_PATH:]):
-            continue
         groups = _groups(entry.path, patterns)
-        student = unicodedata.normalize("NFC", groups.get("student") or "").strip()
+        student = _folder_of(groups)
         num_files[student] += 1
         if num_files[student] > MAX_FILES:
             if num_files[student] == MAX_FILES + 1:
                 why = f"there are more than {MAX_FILES:,} files: this one and all others after it"
                 rows.append(Row(entry.path, student, "refused", why))
             continue
-        why = _why_refused(entry, student)
         called, id_ = groups.get("file") or name, groups.get("id") or ""
+        why = _why_refused(entry, student, as_given := groups.get("student") or "", id_)
         if why:
             rows.append(Row(entry.path, student, "refused", why))
         elif found := [each for each in wanted if _is_called(called, each)]:
-            yield _File(entry, student, id_, found[0])
+            yield _File(entry, student, id_, found[0], as_given)
         elif not entry.path.lower().endswith(".ipynb"):
             rows.append(Row(entry.path, student, "left out", "it is no notebook"))
         else:
-            yield _File(entry, student, id_, _plain(called))
+            yield _File(entry, student, id_, _plain(called), as_given)
+
+
+def _fitting(
+    paths: Sequence[str], patterns: Sequence[re.Pattern[str]]
+) -> Sequence[re.Pattern[str]]:
+    """Return the patterns, that of the platform first which fits most notebooks of a source.
+
+    A platform names all files alike, and a student chooses the end of a name, which may look like
+    the name that another platform gives.
+    """
+    paths = [path for path in paths if path.lower().endswith(".ipynb") and len(path) <= _MAX_PATH]
+    platforms, plain = patterns[:-_PLAIN], patterns[-_PLAIN:]
+    return [
+        *sorted(platforms, key=lambda each: -sum(map(bool, map(each.fullmatch, paths)))),
+        *plain,
+    ]
+
+
+def _folder_of(groups: Mapping[str, str | None]) -> str:
+    return unicodedata.normalize("NFC", groups.get("student") or "").strip()
 
 
 def _groups(path: str, patterns: Sequence[re.Pattern[str]]) -> dict[str, str | None]:
@@ -436,9 +460,11 @@ def _groups(path: str, patterns: Sequence[re.Pattern[str]]) -> dict[str, str | N
     return {}
 
 
-def _why_refused(entry: _Entry, student: str) -> str:
+def _why_refused(entry: _Entry, student: str, as_given: str, id_: str) -> str:
     if entry.problem:
         return entry.problem
+    if not id_ and as_given != as_given.strip():
+        return "its student's name begins or ends with a space, like that of somebody else"
     if entry.path.startswith(_BAD_NAME):
         return "its name says that it is UTF-8, and it is not"
     if entry.path.startswith("/") or ".." in entry.path.split("/") or "\0" in entry.path:
@@ -477,7 +503,7 @@ def _by_student(files: Sequence[_File], rows: list[Row]) -> dict[str, list[_File
         by_student[file.student].append(file)
     for student, own in list(by_student.items()):
         ids = sorted({file.id for file in own})
-        if len(ids) > 1:
+        if len(ids) > 1 or len({file.as_given for file in own if not file.id}) > 1:
             why = f"several people have this name ({', '.join(ids)}): see --pattern"
             rows += [Row(file.entry.path, student, "refused", why) for file in own]
             del by_student[student]

@@ -91,7 +91,9 @@ class Roster:
             known: Names of other folders.
 
         """
-        by_id = {upload.id: student for student, upload in uploads.items() if upload.id}
+        times = Counter(upload.id for upload in uploads.values())
+        by_id = {each.id: student for student, each in uploads.items() if times[each.id] == 1}
+        by_id.pop("", None)
         by_name = {_letters(student): student for student in (*known, *uploads)}
         names = Counter(_letters(person.name) for person in self.people)
         found = {}

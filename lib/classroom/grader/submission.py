@@ -36,6 +36,8 @@ MAX_NOTEBOOKS = 10
 MAX_CELLS = 20_000
 MAX_OWN_CELLS = 500
 MAX_SOURCE_LENGTH = 2**18
+MAX_CODE_LENGTH = 2**20
+"""Of a notebook: its code is searched for every exercise, before anything limits the time."""
 # A file is bounded before it is parsed, because a list of empty lists then takes twenty times its
 # bytes.
 MAX_BRACKETS = 400_000
@@ -139,7 +141,8 @@ class Answers:
         cells: All cells in the order in which they run; each check is there once.
         notes: Sentences for the author on what was unusual.
         digest: Of the bytes of the notebook, sha256 in hexadecimal.
-        received: When the file arrived on this machine. Its author can set every other date.
+        received: When the notebook arrived on this machine, or the last of the files that are
+            wanted beside it. Its author can set every other date.
         others: Files that are wanted beside the notebook, by name; those that are there.
 
     """
@@ -189,7 +192,7 @@ class Submission:
             folder: `STUDENT/ASSIGNMENT`. A link is not followed, and a file is read only if it is
                 a notebook or wanted beside it.
             master: The notebook as it was handed out.
-            receipts: When a notebook arrived, by its digest, where the ledger of `collect` says so.
+            receipts: When a file arrived, by its digest, where the ledger of `collect` says so.
 
         """
         student, received = folder.parent.name, datetime.now(UTC)
@@ -206,10 +209,11 @@ class Submission:
         except Unreadable as reason:
             return cls(student, received, problem=str(reason))
         notebooks = {name: read_file(folder, name) for name in _notebooks(files, master.name)}
-        for name, file in notebooks.items():
-            if file.digest in receipts:
-                notebooks[name] = replace(file, received=receipts[file.digest])
         others = {name: read_file(folder, name) for name in master.wanted if name in files}
+        for kind in (notebooks, others):
+            for name, file in kind.items():
+                if file.digest in receipts:
+                    kind[name] = replace(file, received=receipts[file.digest])
         return cls(student, max(times, default=received), tuple(files), notebooks, others=others)
 
     @cached_property
@@ -251,8 +255,9 @@ class Submission:
         if len(notes) > MAX_NOTES:
             num_left = len(notes) - MAX_NOTES + 1
             notes[MAX_NOTES - 1 :] = [f"there are {num_left} more remarks like these"]
+        received = max([best.received, *(f.received for f in self.others.values() if f.received)])
         return Answers(
-            shown(best.name), best.cells, tuple(notes), best.digest, best.received, self.others
+            shown(best.name), best.cells, tuple(notes), best.digest, received, self.others
         )
 
 
@@ -389,6 +394,8 @@ def _raw_cells(data: bytes, name: str, notes: list[str]) -> list[_Raw]:
     if len(cells) > MAX_CELLS:
         raise Unreadable(f"{shown(name)} holds more than {MAX_CELLS:,} cells")
     found = [_raw_cell(cell, number, notes) for number, cell in enumerate(cells, 1)]
+    if sum(len(cell.source) for cell in found if cell and cell.type == "code") > MAX_CODE_LENGTH:
+        raise Unreadable(f"{shown(name)} holds more than {MAX_CODE_LENGTH:,} characters of code")
     if any(isinstance(cell, dict) and cell.get("attachments") for cell in cells):
         notes.append("pictures that were put into text are not kept")
     return [cell for cell in found if cell is not None]

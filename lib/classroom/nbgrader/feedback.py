@@ -13,6 +13,7 @@ import binascii
 import functools
 import hashlib
 import html
+import itertools
 import os
 import re
 import tempfile
@@ -57,6 +58,10 @@ MAX_LENGTHS_OF_A_PAGE = {
     "texts": 500_000,
 }
 MAX_OUTPUTS = 50
+# Whoever repairs HTML opens elements such as <b> again in every new paragraph.
+MAX_ELEMENTS = 100_000
+# For each, a lexer looks through all that follow.
+MAX_BLANK_LINES = 500
 
 _LEXER, _FORMATTER = PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)
 _HERE = Path(__file__).parent
@@ -64,6 +69,9 @@ _ESCAPE_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])"
 )
 _SPACES = re.compile(r"\s+")
+_OPENED_AGAIN = re.compile(
+    r"<(a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u)\b", re.IGNORECASE
+)
 _PICTURES = {
     "image/png": b"\x89PNG\r\n\x1a\n",
     "image/jpeg": b"\xff\xd8\xff",
@@ -283,7 +291,8 @@ def _output(output: Any, number: int, left: _Allowance) -> Markup:
         return picture
     if "text/html" in forms:
         source = _text(forms["text/html"])
-        if len(source) <= MAX_HTML_LENGTH and left.take("html", len(source)):
+        is_short = len(source) <= MAX_HTML_LENGTH and _size_when_repaired(source) <= MAX_ELEMENTS
+        if is_short and left.take("html", len(source)):
             return _framed(_harmless(source), number)
         return _preformatted(f"{plain}\n(its HTML is too long to be shown here)".lstrip(), left)
     if "text/markdown" in forms:
@@ -353,11 +362,15 @@ def _code(source: str, left: _Allowance) -> Markup:
 
 @functools.lru_cache(maxsize=512)
 def _highlighted(source: str) -> Markup:
+    lines = itertools.groupby(source.split("\n"), lambda line: not line.strip())
+    if any(is_blank and len(list(run)) > MAX_BLANK_LINES for is_blank, run in lines):
+        return Markup.escape(source)
     return Markup(highlight(source, _LEXER, _FORMATTER))
 
 
 def _markdown(source: str, left: _Allowance) -> Markup:
-    if len(source) <= MAX_MARKDOWN_LENGTH and left.take("markdown", len(source)):
+    is_short = len(source) <= MAX_MARKDOWN_LENGTH and _size_when_repaired(source) <= MAX_ELEMENTS
+    if is_short and left.take("markdown", len(source)):
         return _rendered(source)
     return _preformatted(source, left)
 
@@ -390,6 +403,11 @@ def _parser() -> MarkdownIt:
 
     parser.core.ruler.push("demote_headings", demote)
     return parser
+
+
+def _size_when_repaired(source: str) -> int:
+    """Return the most elements that a text of HTML may have after it is repaired."""
+    return source.count("<") * (1 + sum(1 for _ in _OPENED_AGAIN.finditer(source)))
 
 
 def _harmless(source: str) -> Markup:

@@ -20,6 +20,7 @@ from classroom.grader.collect import (
     collect,
     receipts,
     to_table,
+    uploads,
 )
 from classroom.grader.submission import Master, Submission, students_in
 
@@ -422,3 +423,40 @@ def test_of_two_wanted_files_of_one_name_neither_is_taken_for_the_other(take, ar
     rows = take(archive(files | {"ada/b/model.safetensors": "two"}), wanted=("model.safetensors",))
     assert rows["ada/b/model.safetensors"][1:] == ("refused", "there is another model.safetensors")
     assert kept(submitted, "ada")["model.safetensors"] == "one"
+
+
+def test_a_file_called_as_on_another_platform_is_still_that_of_who_uploaded_it(
+    take, archive, submitted
+):
+    """On Canvas a student chooses the end of a path, which can look like all of one of Moodle's."""
+    names = ("bob_777_11_a.ipynb", "eve_123_13_x_777_assignsubmission_file_y.ipynb")
+    assert {row[:2] for row in take(archive(dict.fromkeys(names, "{}"))).values()} == {
+        ("bob", "taken"),
+        ("eve", "taken"),
+    }
+    found = uploads(submitted, NAME)
+    assert {student: upload.id for student, upload in found.items()} == {"bob": "777", "eve": "123"}
+
+
+def test_a_folder_called_as_another_one_but_for_what_is_not_seen_is_refused(take, archive):
+    found = take(archive({"bob\u00a0/a.ipynb": "1", "bob/a.ipynb": "2"}))
+    assert [outcome for _, outcome, _ in found.values()] == ["refused", "taken"]
+    found = take(archive({"zo\u00eb/a.ipynb": "1", "zoe\u0308/a.ipynb": "2", "cy/a.ipynb": "3"}))
+    assert [outcome for _, outcome, _ in found.values()] == ["refused", "refused", "taken"]
+
+
+def test_a_wanted_file_that_comes_late_makes_its_notebook_late(take, archive, submitted):
+    wanted = ("model.safetensors",)
+    files = {f"ada/{NOTEBOOK}": "cells", "ada/model.safetensors": "planned"}
+    take(archive(files), times_from_archive=True, wanted=wanted)
+    master = Master(NOTEBOOK, nbformat.v4.new_notebook(), wanted)
+
+    def received():
+        folder = submitted / "ada" / NAME
+        found = Submission.read(folder, master, receipts(submitted, NAME)["ada"])
+        return {file.received for file in (*found.notebooks.values(), *found.others.values())}
+
+    on_time = datetime(2026, 3, 5, 12, 30, 10).astimezone(UTC)
+    assert received() == {on_time}
+    take(archive(files | {"ada/model.safetensors": "trained later"}), wanted=wanted)
+    assert min(received()) == on_time < max(received())

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from classroom.grader.collect import collect, uploads
+from classroom.grader.collect import Upload, collect, uploads
 from classroom.grader.roster import feedback_archive, read_roster
 from classroom.grader.verdicts import Grades, Line
 
@@ -177,3 +177,10 @@ def test_each_platform_finds_the_owner_of_each_page(tmp_path, submitted):
         assert feedback_archive(dict.fromkeys(found, page), found, to, made) == ["eve"]
         with zipfile.ZipFile(made) as pages:
             assert {owner(name) for name in pages.namelist()} == expected
+
+
+def test_a_number_that_two_submissions_claim_is_nobodys(write):
+    """Then names count."""
+    roster = write(CANVAS)
+    found = {"lovelaceada": Upload("a", "4321"), "eve": Upload("b", "4321")}
+    assert roster.students(found)[roster.people[0]] == "lovelaceada"

@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from classroom.calls.files import MAX_FILE_BYTES
 from classroom.grader import submission
 from classroom.grader.submission import (
+    MAX_SOURCE_LENGTH,
     Master,
     Submission,
     Unreadable,
@@ -638,3 +639,21 @@ def test_a_wanted_file_that_is_a_link_a_pipe_or_too_large_is_not_read(
         "model.safetensors is not a regular file",
         "model.safetensors is larger than 32 MB",
     ]
+
+
+def test_the_last_of_the_wanted_files_says_when_a_submission_arrived(folder, master, cells, read):
+    read(cells)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    notebook = Submission.read(folder, master).notebooks["numbers.ipynb"]
+    wanted = replace(master, wanted=("model.safetensors",))
+    digest = Submission.read(folder, wanted).others["model.safetensors"].digest
+    late = notebook.received + timedelta(days=1)
+    assert Submission.read(folder, wanted, {digest: late}).answers(wanted).received == late
+    early = {digest: notebook.received - timedelta(days=1)}
+    assert Submission.read(folder, wanted, early).answers(wanted).received == notebook.received
+
+
+def test_more_code_than_anybody_writes_is_refused_before_it_is_searched(read, cells):
+    cells += [own("\n" * (MAX_SOURCE_LENGTH - 9) + f"x = {n}") for n in range(5)]
+    with pytest.raises(Unreadable, match="more than 1,048,576 characters of code"):
+        read(cells)

@@ -1,10 +1,12 @@
 import base64
 import re
+import time
 from html.parser import HTMLParser
 
 import nbformat
 import pytest
 
+from classroom.__main__ import _write_pages
 from classroom.exercise.report import CheckResult, Report
 from classroom.grader.verdicts import Grades, Line
 from classroom.nbgrader.feedback import (
@@ -276,6 +278,44 @@ def test_what_is_long_is_cut_with_a_remark(flood):
     text = shown(flood)
     assert len(text) < 1_500_000
     assert "cut here" in text or "too l" in text or len(flood.source) < 5_000
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        code(
+            display(
+                text_html="<p>"
+                + "".join(f"<b {chr(0x4E00 + n)}>" for n in range(2000))
+                + "<p>x" * 2499
+            )
+        ),
+        new.new_markdown_cell(
+            "<p>" + "".join(f"<i {chr(0x4E00 + n)}>" for n in range(400)) + "<p>x" * 490
+        ),
+        code(source=" \n" * 24_999 + "x = 1"),
+    ],
+    ids=["elements opened again", "the same in text", "blank lines"],
+)
+def test_what_is_short_and_costs_much_is_shown_as_text(bomb):
+    started = time.process_time()
+    text = shown(bomb)
+    assert time.process_time() - started < 2
+    assert len(text) < 1_500_000
+
+
+def test_a_page_that_cannot_be_made_costs_no_other_one(tmp_path):
+    written = []
+
+    class Writer:
+        def write_feedback(self, student, submitted):
+            if student == "bo":
+                raise MemoryError("too much")
+            written.append(student)
+
+    with pytest.raises(ValueError, match="no page for 'bo': MemoryError: too much"):
+        _write_pages(Writer(), ["ada", "bo", "cy"], tmp_path)
+    assert written == ["ada", "cy"]
 
 
 def test_many_long_things_are_cut_as_one_is():
