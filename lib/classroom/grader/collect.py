@@ -502,9 +502,9 @@ def _by_student(files: Sequence[_File], rows: list[Row]) -> dict[str, list[_File
     for file in files:
         by_student[file.student].append(file)
     for student, own in list(by_student.items()):
-        ids = sorted({file.id for file in own})
-        if len(ids) > 1 or len({file.as_given for file in own if not file.id}) > 1:
-            why = f"several people have this name ({', '.join(ids)}): see --pattern"
+        people = sorted({file.id or ascii(file.as_given) for file in own})
+        if len(people) > 1:
+            why = f"several people have this name ({', '.join(people)}): see --pattern"
             rows += [Row(file.entry.path, student, "refused", why) for file in own]
             del by_student[student]
     return dict(by_student)

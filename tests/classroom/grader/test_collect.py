@@ -443,6 +443,7 @@ def test_a_folder_called_as_another_one_but_for_what_is_not_seen_is_refused(take
     assert [outcome for _, outcome, _ in found.values()] == ["refused", "taken"]
     found = take(archive({"zo\u00eb/a.ipynb": "1", "zoe\u0308/a.ipynb": "2", "cy/a.ipynb": "3"}))
     assert [outcome for _, outcome, _ in found.values()] == ["refused", "refused", "taken"]
+    assert r"several people have this name ('zo\xeb', 'zoe\u0308')" in next(iter(found.values()))[2]
 
 
 def test_a_wanted_file_that_comes_late_makes_its_notebook_late(take, archive, submitted):
