@@ -1,6 +1,5 @@
 """The command for a GPU, run to its end without one, so that it cannot fail for silly reasons."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ import time
 from itertools import islice
 from pathlib import Path
 
+import gpu
 import pytest
 import torch
 
@@ -17,21 +17,18 @@ from groundup import pretrained
 from groundup.generation.loop import generate
 
 SCRIPT = Path(__file__).parent / "gpu.py"
-PARTS = ["training", "attention", "decoding", "shipped"]
-
-
-@pytest.fixture(scope="module")
-def gpu():
-    spec = importlib.util.spec_from_file_location("benchmarks_gpu", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+ROWS = {
+    "training": 8,
+    "attention": 6,
+    "decoding": 4,
+    "passes": 6,
+    "learning": 4,
+    "shipped": 1,
+}
 
 
 @pytest.fixture
-def run(gpu, tmp_path):
+def run(tmp_path):
     return gpu.Run(torch.device("cpu"), True, tmp_path)
 
 
@@ -57,17 +54,21 @@ def test_everything_runs_to_its_end_on_a_processor(whole):
     out, said = whole
     record = read(out)
     assert record["failed"] == {} and record["tiny"] and record["peak"] is None
-    assert [len(record[part]) for part in PARTS] == [1, 4, 4, 1]
-    for part in PARTS:
+    assert {part: len(record[part]) for part in ROWS} == ROWS
+    for part in ROWS:
         assert said.count(f"{part}: ") >= len(record[part]) + 1  # progress
-    (speed,) = record["training"]
-    assert speed["tokens_per_second"] > 0 and speed["mfu"] is None and speed["dtype"] == "bfloat16"
+    assert len({row["model"] for row in record["training"]}) == 4
+    assert all(row["tokens_per_second"] > 0 and row["mfu"] is None for row in record["training"])
+    backends = ("fused", "explicit", "explicit, compiled")
     assert {(row["length"], row["backend"]) for row in record["attention"]} == {
-        (length, backend) for length in (24, 48) for backend in ("fused", "explicit")
+        (length, backend) for length in (24, 48) for backend in backends
     }
     assert all(row["milliseconds"] > 0 for row in record["attention"])
     assert [row["batch_size"] for row in record["decoding"]] == [1, 1, 5, 5]
     assert all(row["tokens_per_second"] > 0 for row in record["decoding"])
+    assert all(row["milliseconds"] > 0 < row["num_bytes"] for row in record["passes"])
+    for row in record["learning"]:  # a little was learned
+        assert row["best_nats"] == min(row["nats"]) < row["nats"][0] and len(row["step"]) == 4
 
 
 @pytest.mark.slow
@@ -86,7 +87,7 @@ def test_the_model_that_it_trains_can_come_with_the_course(whole, monkeypatch):
 
 
 @pytest.fixture
-def measure(gpu, run, monkeypatch):
+def measure(run, monkeypatch):
     def use(before=None, **parts):
         monkeypatch.setattr(gpu, "PARTS", parts)
         gpu.measure(run, list(parts), {"failed": {}} | (before or {}))
@@ -152,7 +153,7 @@ def test_a_part_measured_again_replaces_its_rows_and_its_failure_alone(measure):
 
 
 @pytest.fixture
-def refusal(gpu, capsys, monkeypatch):
+def refusal(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     def of(*arguments):
@@ -182,7 +183,7 @@ def test_numbers_of_another_machine_are_not_mixed_in(refusal, tmp_path):
 
 
 @torch.compiler.set_stance("force_eager")  # shapes are checked here, which cannot be compiled
-def test_a_step_that_is_replayed_writes_what_the_model_does(gpu, run):
+def test_a_step_that_is_replayed_writes_what_the_model_does(run):
     model = run.gpt2_small().requires_grad_(False)
     step, how = gpu.GraphedStep(model), {"cache": "static", "max_len": 24}
     for seed in (0, 1):  # the second text has another cache
@@ -192,7 +193,7 @@ def test_a_step_that_is_replayed_writes_what_the_model_does(gpu, run):
         gpu.require_best_tokens(model, texts, 21)
 
 
-def test_a_text_that_the_model_would_not_write_is_noticed(gpu, run):
+def test_a_text_that_the_model_would_not_write_is_noticed(run):
     model = run.gpt2_small().requires_grad_(False)
     texts = generate(model, torch.tensor([[7, 11, 13]]), 21)
     texts[0, -1] = model(texts[:, :-1])[0, -1].argmin()
@@ -203,7 +204,7 @@ def test_a_text_that_the_model_would_not_write_is_noticed(gpu, run):
 # --- attention -----------------------------------------------------------------------------
 
 
-def test_attention_that_does_not_fit_is_a_row_and_not_a_failure(gpu, run, monkeypatch):
+def test_attention_that_does_not_fit_is_a_row_and_not_a_failure(run, monkeypatch):
     cost = gpu.attention_cost
 
     def scarce(run, backend, *drawn):
