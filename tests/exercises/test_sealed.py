@@ -5,6 +5,7 @@ chapter's files hold, so a chapter that changes is tried with others. That it ho
 them, tests/benchmarks/test_parity.py finds out.
 """
 
+import contextlib
 import hashlib
 import re
 
@@ -12,6 +13,8 @@ import nbformat
 import pytest
 import torch
 
+from classroom.exercise.cases import Case
+from classroom.exercise.expect import CheckFailed, expect_test_judges
 from classroom.grader.run import Assignment, execute
 from classroom.grader.submission import Submission
 from classroom.limits import Limits
@@ -67,3 +70,33 @@ def test_a_lent_function_is_differentiated_across_processes(launcher):
             lent = subject.lend(lambda x: matrix @ x.square())
             jacobian = subject.call("use", lent, torch.ones(2))
     assert jacobian.tolist() == (2 * matrix).tolist()
+
+
+VOTING = """
+import json, pathlib
+path = pathlib.Path("votes.json")
+def check(mean):
+    votes = json.loads(path.read_text()) if path.exists() else []
+    votes.append([mean(x) for x in (2.0, 3.0, 5.0)])
+    try:
+        path.write_text(json.dumps(votes))
+    except OSError:
+        pass
+    assert votes.count(votes[-1]) >= max(map(votes.count, votes))
+"""
+
+
+def test_a_test_that_rejects_what_differs_from_most_earns_nothing(launcher):
+    right = {"a half": lambda x: x / 2, "the same": lambda x: 0.5 * x}
+    wrong = {f"plus {n}": lambda x, n=n: x / 2 + n for n in range(1, 6)}
+    earned = []
+    for seed in ("one", "two", "three"):
+        case = Case(seed)
+        with launcher.start_job() as job:
+            job.run(VOTING)
+            with job.serving("check") as subject:
+                for bug in wrong:
+                    with contextlib.suppress(CheckFailed):
+                        expect_test_judges(subject, case, "check", right, wrong, bug)
+                        earned.append(bug)
+    assert earned == []

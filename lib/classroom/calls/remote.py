@@ -101,6 +101,10 @@ class RemoteSubject(Subject):
         """
         return self._ask("call", name, args, kwargs)
 
+    def call_without_trace(self, name: str, *args: Any) -> Any:
+        """Call a function in a process that can leave nothing for a later one."""
+        return self._ask("call_without_trace", name, args, {})
+
     def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a function that may not let torch differentiate or optimize."""
         return self._ask("call_by_hand", name, args, kwargs)

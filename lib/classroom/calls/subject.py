@@ -87,6 +87,19 @@ class Subject(Protocol):
         """
         ...
 
+    def call_without_trace(self, name: str, *args: Any) -> Any:
+        """Call the function `name` where nothing that it does can be seen by a later call.
+
+        For functions of ours on which many calls must tell no more than one. In the sandbox such a
+        call cannot change files, start threads or processes, or send signals; see
+        `linux.leave_no_trace`.
+
+        Raises:
+            StudentError: As `call`.
+
+        """
+        return self.call(name, *args)
+
     def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call the function `name`, which may not let torch differentiate or optimize.
 

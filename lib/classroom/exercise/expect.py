@@ -58,6 +58,7 @@ from classroom.exercise.usage import CALLS, QUICK, Wrong
 
 Implementations = Mapping[str, Callable[..., Any]]
 # How often a test whose verdicts ignore what it is given may earn anything.
+_REFUSED = ("Operation not permitted", "start new thread")  # what `call_without_trace` does
 _LUCK = 1e-3
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
@@ -638,7 +639,7 @@ def expect_test_judges(
         )
     elif verdicts[description] is None:
         with contextlib.suppress(StudentError):
-            seen = subject.call(name, subject.lend(lent[description]))
+            seen = subject.call_without_trace(name, subject.lend(lent[description]))
             if seen is not None:
                 raise CheckFailed(
                     f"{problem}. It returned {describe(seen)}, which is ignored: `assert` what "
@@ -924,7 +925,7 @@ def _labelled(
 
 def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) -> str | None:
     try:
-        subject.call(name, subject.lend(implementation))
+        subject.call_without_trace(name, subject.lend(implementation))
         return None
     except Crashed as error:
         if error.kind == "AssertionError":
@@ -932,9 +933,11 @@ def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) ->
                 return f"Its message: {error.text}"
             # The line is more informative than an assertion without a message.
             return f"It stopped{error.where or ' at an assertion without a message'}"
-        raise CheckFailed(
-            f"{error}. A test reports a bug by a failed `assert`; any other error is one of the "
-            "test itself"
-        ) from error
+        said = (
+            "A test reports a bug by a failed `assert`; any other error is one of the test itself"
+        )
+        if any(sign in error.text for sign in _REFUSED):
+            said = "While it is judged, a test cannot change files, or start threads or processes"
+        raise CheckFailed(f"{error}. {said}") from error
     except StudentError as error:
         raise CheckFailed(str(error)) from error

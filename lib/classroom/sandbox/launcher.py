@@ -70,6 +70,7 @@ class Launcher:
         self.layers: tuple[Layer, ...] = sandbox.probe()
         sandbox.require(self.layers, allow_weaker)
         self._filter = sandbox.system_call_filter().hex()
+        self._traceless = sandbox.traceless_filter().hex()
         self._process: subprocess.Popen | None = None
         self._owner = 0
         self._requests: socket.socket | None = None
@@ -215,6 +216,7 @@ class Launcher:
             "namespaces": self._has("namespaces"),
             "landlock": self._has("Landlock"),
             "filter": self._filter,
+            "traceless": self._traceless,
             "readable": sandbox.readable(),
         }
         with contextlib.ExitStack() as theirs:

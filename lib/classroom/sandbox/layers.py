@@ -84,6 +84,19 @@ _DENIED = """
     seccomp landlock_create_ruleset
 """.split()
 
+# What changes a file or another process, or makes a new one, whose number the next one would tell.
+_LEAVING_TRACES = """
+    creat mknod mknodat mkdir mkdirat rmdir unlink unlinkat link linkat symlink symlinkat
+    rename renameat renameat2 truncate ftruncate fallocate flock
+    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat
+    utime utimes utimensat futimesat
+    setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat
+    fork vfork clone
+    kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal
+    setpriority ioprio_set sched_setaffinity sched_setscheduler sched_setparam sched_setattr
+    socket socketpair
+""".split()
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -258,6 +271,29 @@ def system_call_filter() -> bytes:
     _add_rule(rules, pyseccomp.ERRNO(_EPERM), "madvise", to_disk)
     # Its flags lie in memory, where a filter cannot look: libraries then fall back on clone.
     _add_rule(rules, pyseccomp.ERRNO(_ENOSYS), "clone3")
+    return _exported(rules)
+
+
+def traceless_filter() -> bytes:
+    """Return a further filter, for a call after which all must be as before; empty if none."""
+    if _why_no_filter():
+        return b""
+    import pyseccomp
+
+    rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    for name in _LEAVING_TRACES:
+        _add_rule(rules, pyseccomp.ERRNO(_EPERM), name)
+    for name, flags in (("open", 1), ("openat", 2)):
+        for flag in (os.O_WRONLY, os.O_RDWR, os.O_CREAT, os.O_TRUNC):
+            has_flag = pyseccomp.Arg(flags, pyseccomp.MASKED_EQ, flag, flag)
+            _add_rule(rules, pyseccomp.ERRNO(_EPERM), name, has_flag)
+    of_another = pyseccomp.Arg(0, pyseccomp.NE, 0)
+    _add_rule(rules, pyseccomp.ERRNO(_EPERM), "prlimit64", of_another)
+    _add_rule(rules, pyseccomp.ERRNO(_ENOSYS), "openat2")
+    return _exported(rules)
+
+
+def _exported(rules) -> bytes:
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
         file.seek(0)

@@ -786,6 +786,22 @@ def test_a_way_to_judge_badly_is_named():
     assert raised.value.mistakes == (NOTHING, ALSO_NOTHING)
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(1, "Operation not permitted"), "a test cannot change files"),
+        (RuntimeError("can't start new thread"), "a test cannot change files"),
+        (RuntimeError("no"), "reports a bug by a failed `assert`"),
+    ],
+)
+def test_a_test_that_may_not_do_something_while_it_is_judged_is_told_so(error, said):
+    def stopped(mean):
+        raise error
+
+    with pytest.raises(CheckFailed, match=said):
+        judged(stopped, "the sum")
+
+
 def test_a_slow_test_is_asked_no_more_by_the_checks_after_the_first():
     calls = []
 

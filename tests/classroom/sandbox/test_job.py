@@ -242,6 +242,137 @@ def test_no_call_finds_what_another_left(job):
     assert not job.run("assert calls == []").error
 
 
+# Each makes a channel between calls. `seen` says what is in it, and puts something in.
+_BETWEEN_CALLS = {
+    "a file": """
+path = "/tmp/between"
+def find(): return os.path.exists(path)
+def leave(): open(path, "w").close()
+""",
+    "the name of a file": """
+open("/tmp/a", "w").close()
+def find(): return os.path.exists("/tmp/b")
+def leave(): os.link("/tmp/a", "/tmp/b")
+""",
+    "a file that is open": """
+file = open("/tmp/between", "wb", buffering=0)
+def find(): return os.stat("/tmp/between").st_size > 0
+def leave(): os.write(file.fileno(), b"1")
+""",
+    "what was printed, in memory": """
+def printed():
+    links = {int(n): f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd")}
+    return [n for n, link in links.items() if os.path.islink(link) and "prin" in os.readlink(link)]
+def find(): return any(os.fstat(number).st_size for number in printed())
+def leave():
+    for number in printed(): os.write(number, b"1")
+""",
+    "shared memory": """
+with open("/dev/shm/between", "w+b") as file:
+    file.truncate(4096)
+    shared = mmap.mmap(file.fileno(), 4096)
+def find(): return shared[0] == 7
+def leave(): shared[0] = 7
+""",
+    "shared memory that is read-only until it is used": """
+with open("/dev/shm/between", "w+b") as file:
+    file.truncate(4096)
+    shared = mmap.mmap(file.fileno(), 4096)
+place = ctypes.addressof(ctypes.c_char.from_buffer(shared))
+libc = ctypes.CDLL(None)
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.mprotect(place, 4096, 1)
+def find(): return shared[0] == 7
+def leave():
+    libc.mprotect(place, 4096, 3)
+    shared[0] = 7
+""",
+    "a pipe": """
+reading, writing = os.pipe()
+os.set_blocking(reading, False)
+def find():
+    try: return bool(os.read(reading, 1))
+    except OSError: return False
+def leave(): os.write(writing, b"1")
+""",
+    "a signal": """
+heard = []
+signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+def find(): return bool(heard)
+def leave(): os.kill(os.getppid(), signal.SIGUSR1)
+""",
+    "a limit of the parent": """
+def find():
+    try: return resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE)[0] == 63
+    except OSError: return False
+def leave(): resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (63, 64))
+""",
+    "the number of the next process": """
+first = os.getpid()
+def find(): return os.getpid() > first + 25
+def leave():
+    for _ in range(30):
+        if os.fork() == 0: os._exit(0)
+        os.wait()
+""",
+    "the number of the next thread": """
+first = os.getpid()
+def find(): return os.getpid() > first + 25
+def leave():
+    for _ in range(30):
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+""",
+}
+
+
+@pytest.mark.parametrize("cell", _BETWEEN_CALLS.values(), ids=_BETWEEN_CALLS)
+def test_a_call_without_trace_tells_the_next_one_nothing(job, cell):
+    job.run("import ctypes, mmap, os, resource, signal, threading")
+    assert not job.run(cell).error
+    job.run("""
+def seen():
+    found = find()
+    try: leave()
+    except Exception: pass
+    return found
+""")
+    with job.serving("seen") as subject:
+        assert [subject.call_without_trace("seen") for _ in range(3)] == [False] * 3
+        assert [subject.call("seen") for _ in range(3)] == [False, True, True]  # it is a channel
+
+
+def test_when_a_file_was_read_tells_nothing(job):
+    job.run("import os\nopen('/tmp/a', 'w').write('x')\nos.utime('/tmp/a', (1, 2))")
+    job.run(
+        "def seen():\n  found = os.stat('/tmp/a').st_atime\n  open('/tmp/a').read()\n  return found"
+    )
+    with job.serving("seen") as subject:
+        assert [subject.call("seen") for _ in range(2)] == [1.0, 1.0]
+
+
+def test_a_call_without_trace_can_do_what_a_test_needs(job):
+    job.run("""
+import pathlib, torch
+pathlib.Path("numbers.txt").write_text("5")
+large = torch.arange(1e5).share_memory_()
+def check(function):
+    import colorsys  # the first time
+    print("printed", flush=True)
+    five = float(pathlib.Path("numbers.txt").read_text())
+    x = torch.rand(3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    function(x).sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), five)) and large[7] == 7
+    torch.testing.assert_close(function(x), five * x)
+    return True
+""")
+    with job.serving("check") as subject:
+        assert subject.call_without_trace("check", subject.lend(lambda x: 5 * x)) is True
+        with pytest.raises(Crashed, match="AssertionError"):
+            subject.call_without_trace("check", subject.lend(lambda x: 6 * x))
+
+
 def test_calls_that_explain_a_failure_share_a_process_and_no_other_call_does(job):
     job.run("calls = []\ndef count():\n  calls.append(1)\n  return len(calls)")
     with job.serving("count") as subject:

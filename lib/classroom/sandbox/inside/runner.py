@@ -227,7 +227,8 @@ class Runner:
         calls.close()
         processes.renew(pools)
         _reseed()
-        serve(Channel(socket.socket(fileno=connection)), self._shell.user_ns, seconds)
+        no_trace = partial(linux.leave_no_trace, bytes.fromhex(self._limits["traceless"]))
+        serve(Channel(socket.socket(fileno=connection)), self._shell.user_ns, seconds, no_trace)
 
     def _stop_server(self) -> None:
         """End the server and all processes that it has started."""

@@ -12,19 +12,28 @@ from classroom.calls.subject import Crashed, StudentError
 from classroom.calls.wire import CannotCross, Handle
 
 
-def serve(channel: Channel, namespace: Mapping[str, Any], seconds: float) -> None:
+def serve(
+    channel: Channel,
+    namespace: Mapping[str, Any],
+    seconds: float,
+    leave_no_trace: Callable[[int], None] = lambda keep: None,
+) -> None:
     """Answer the requests of a `RemoteSubject`: one, or several that it keeps together.
 
     Args:
         channel: The other end of its channel.
         namespace: The functions, by name.
         seconds: Time for all calls of the exercise, for messages; a request brings what is left.
+        leave_no_trace: Restricts this process to that, but for the descriptor that it is given.
 
     """
     subject = _BorrowingSubject(channel, namespace, seconds)
     with contextlib.suppress(HungUp):
         while True:
             kind, seconds_left, one_module, *request = channel.receive(resolve=subject._resolve)
+            if kind == "call_without_trace":
+                leave_no_trace(channel.connection.fileno())
+                kind = "call"
             answer = subject.answer(kind, seconds_left, one_module, request)
             try:
                 channel.send(answer)
