@@ -289,7 +289,7 @@ class Forked(LocalSubject):
         return found if self._is_together else copy.deepcopy(found)
 
     @contextlib.contextmanager
-    def together(self, one_module=False):
+    def together(self, one_module=False, explains=False):
         kept, self._namespace = self._namespace, copy.deepcopy(self._namespace)
         self._is_together = True
         try:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from classroom.exercise.cases import Case
-from classroom.exercise.expect import CheckFailed, expect_test_judges
+from classroom.exercise.expect import CheckFailed, expect_agrees, expect_test_judges
 from classroom.grader.run import Assignment, execute
 from classroom.grader.submission import Submission
 from classroom.limits import Limits
@@ -100,3 +100,28 @@ def test_a_test_that_rejects_what_differs_from_most_earns_nothing(launcher):
                         expect_test_judges(subject, case, "check", right, wrong, bug)
                         earned.append(bug)
     assert earned == []
+
+
+ASKED_TWICE = """
+import os, pathlib
+told, asked = pathlib.Path("told"), pathlib.Path("asked")
+def double(x):
+    if asked.exists() and asked.read_text() == repr(x):
+        told.touch()  # only an answer that was wrong is asked for again
+    asked.write_text(repr(x))
+    return 2 * x if told.exists() else 3 * x
+"""
+
+
+def test_an_answer_is_not_told_that_an_earlier_one_was_wrong(launcher):
+    def draw(case):
+        return (case.normal(3, 5),)
+
+    with launcher.start_job() as job:
+        job.run(ASKED_TWICE)
+        with job.serving("double") as subject:
+            for seed in ("one", "two", "three"):
+                with pytest.raises(CheckFailed):
+                    expect_agrees(
+                        subject, Case(seed), "double", draw, lambda x: 2 * x, {"y": "b d"}
+                    )

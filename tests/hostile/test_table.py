@@ -32,6 +32,10 @@ HELD_BY = {
         exercises/test_capstone.py what_was_learned_from_the_held_out_part_does_not_count
         exercises/test_capstone.py a_tokenizer_that_does_not_fit_is_refused
     """,
+    "an answer that notices": """
+        classroom/sandbox/test_job.py calls_that_explain_a_failure_tell_later_ones_nothing
+        exercises/test_sealed.py an_answer_is_not_told_that_an_earlier_one_was_wrong
+    """,
     "a test that rejects what": """
         classroom/sandbox/test_job.py a_call_without_trace_tells_the_next_one_nothing
         exercises/test_sealed.py a_test_that_rejects_what_differs_from_most_earns_nothing

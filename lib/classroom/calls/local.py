@@ -320,7 +320,7 @@ class LocalSubject(Subject):
         return self._returned(name, self._run(name, differentiate))
 
     @contextlib.contextmanager
-    def together(self, one_module: bool = False) -> Iterator[None]:
+    def together(self, one_module: bool = False, explains: bool = False) -> Iterator[None]:
         """Let the calls of a block share modules; the process, they share in any case."""
         self._modules = {} if one_module else None
         try:

@@ -78,7 +78,7 @@ class RemoteSubject(Subject):
         self._lent_seconds = 0.0
         self._computed_before = computed()
         self._broken = ""
-        self._is_together = self._one_module = False
+        self._is_together = self._one_module = self._without_trace = False
         self._kept: Channel | None = None
         self._lent: dict[int, Callable[..., Any]] = {}
 
@@ -103,7 +103,11 @@ class RemoteSubject(Subject):
 
     def call_without_trace(self, name: str, *args: Any) -> Any:
         """Call a function in a process that can leave nothing for a later one."""
-        return self._ask("call_without_trace", name, args, {})
+        before, self._without_trace = self._without_trace, True
+        try:
+            return self._ask("call", name, args, {})
+        finally:
+            self._without_trace = before
 
     def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a function that may not let torch differentiate or optimize."""
@@ -136,13 +140,13 @@ class RemoteSubject(Subject):
         return found
 
     @contextlib.contextmanager
-    def together(self, one_module: bool = False) -> Iterator[None]:
+    def together(self, one_module: bool = False, explains: bool = False) -> Iterator[None]:
         """Keep the process of a call for the next ones, as long as it answers."""
-        self._is_together, self._one_module = True, one_module
+        self._is_together, self._one_module, self._without_trace = True, one_module, explains
         try:
             yield
         finally:
-            self._is_together = self._one_module = False
+            self._is_together = self._one_module = self._without_trace = False
             if self._kept is not None:
                 self._kept.close()
                 self._kept = None
@@ -177,7 +181,8 @@ class RemoteSubject(Subject):
         deadline = started + self._wall_left + _GRACE_SECONDS
         try:
             with self._channel() as channel:
-                asked = [kind, self._seconds_left, self._one_module, name, *rest]
+                how = [self._seconds_left, self._one_module, self._without_trace]
+                asked = [kind, *how, name, *rest]
                 channel.send(asked, deadline)
                 return self._listen(channel, deadline)
         except TooSlow:

@@ -145,7 +145,7 @@ class Subject(Protocol):
         ...
 
     @contextlib.contextmanager
-    def together(self, one_module: bool = False) -> Iterator[None]:
+    def together(self, one_module: bool = False, explains: bool = False) -> Iterator[None]:
         """Let the calls of a block share one process, which saves a fork for each.
 
         For calls that explain a failure, for what is asked of a function after another call, and
@@ -154,6 +154,8 @@ class Subject(Protocol):
 
         Args:
             one_module: Whether they also share the modules, by class and settings.
+            explains: Whether they are made because the code is wrong, which later calls must not
+                find out: they are made without trace.
 
         """
         yield

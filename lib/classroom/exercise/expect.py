@@ -312,7 +312,9 @@ def expect_answer(
     except StudentError as error:
         raise CheckFailed(str(error)) from error
     if problem is not None:
-        raise CheckFailed(problem, answering_alike(requests, subject, case.mistakes, tolerance))
+        with subject.together(explains=True):
+            alike = answering_alike(requests, subject, case.mistakes, tolerance)
+        raise CheckFailed(problem, alike)
 
 
 def expect_gradients(
@@ -689,7 +691,7 @@ def _expect(
         return
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
         raise CheckFailed(problem) from error
-    with subject.together():
+    with subject.together(explains=True):
         alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared, also)
         if alike:  # who knows what it is need not guess
             problem = problem.replace(NEARLY_CORRECT, "")
@@ -730,7 +732,7 @@ def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) 
             )
     if problem is None:
         return
-    with subject.together():
+    with subject.together(explains=True):
         if not others or replace(call, args=inputs(case.fresh(0))).problem(subject):
             said = "some numbers, but not for others of the same sizes: is a case forgotten, or "
             said += f"does it keep state between calls? For others: {problem}"

@@ -317,7 +317,7 @@ class RecordedSubject:
         return self.answer(asked, lambda code: code.gradients(name, args, wrt, cotangents))
 
     @contextlib.contextmanager
-    def together(self, one_module: bool = False) -> Iterator[None]:
+    def together(self, one_module: bool = False, explains: bool = False) -> Iterator[None]:
         """Let calls share a process, as they do here in any case."""
         yield
 

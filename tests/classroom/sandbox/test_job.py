@@ -381,6 +381,18 @@ def test_calls_that_explain_a_failure_share_a_process_and_no_other_call_does(job
         assert [subject.call("count") for _ in range(2)] == [1, 1]
 
 
+def test_calls_that_explain_a_failure_tell_later_ones_nothing(job):
+    job.run("import os\ndef was_there():\n  return os.path.exists('/tmp/told')")
+    job.run("def tell():\n  try: open('/tmp/told', 'w').close()\n  except OSError: pass")
+    with job.serving("tell") as subject:
+        with subject.together(explains=True):
+            subject.call("tell")
+            assert not subject.call("was_there")
+        assert not subject.call("was_there")
+        subject.call("tell")
+        assert subject.call("was_there")
+
+
 def test_a_module_is_one_for_the_calls_of_a_block_where_that_is_asked_for(job):
     job.run("import torch\nclass Counts(torch.nn.Module):\n  calls = 0")
     job.run("def forward(self):\n  self.calls += 1\n  return self.calls\nCounts.forward = forward")

@@ -27,13 +27,15 @@ def serve(
         leave_no_trace: Restricts this process to that, but for the descriptor that it is given.
 
     """
-    subject = _BorrowingSubject(channel, namespace, seconds)
+    subject, is_traceless = _BorrowingSubject(channel, namespace, seconds), False
     with contextlib.suppress(HungUp):
         while True:
-            kind, seconds_left, one_module, *request = channel.receive(resolve=subject._resolve)
-            if kind == "call_without_trace":
+            kind, seconds_left, one_module, without_trace, *request = channel.receive(
+                resolve=subject._resolve
+            )
+            if without_trace and not is_traceless:
                 leave_no_trace(channel.connection.fileno())
-                kind = "call"
+                is_traceless = True
             answer = subject.answer(kind, seconds_left, one_module, request)
             try:
                 channel.send(answer)
