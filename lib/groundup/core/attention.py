@@ -142,15 +142,15 @@ def _fused_attention(
     q_len, k_len = query.shape[-2], key.shape[-2]
     if is_causal and (q_len != k_len or mask is not None or score_bias is not None):
         is_causal, mask = False, combine_masks(causal_mask(q_len, k_len, query.device), mask)
-    attn_mask, sees_nothing = mask, None
-    if score_bias is not None:
-        attn_mask = score_bias.to(query.dtype)
-        if mask is not None:
-            # torch gives zeros for an empty row of a boolean mask, but some kernels give NaN for a
-            # row of nothing but minus infinity. So a query that may attend to nothing attends to
-            # everything here, and its output is set to zero.
-            sees_nothing = ~mask.any(dim=-1, keepdim=True)
-            attn_mask = attn_mask.masked_fill(~(mask | sees_nothing), -math.inf)
+    attn_mask = None if score_bias is None else score_bias.to(query.dtype)
+    sees_nothing = None
+    if mask is not None:
+        # Of a row of nothing but minus infinity some kernels make NaN, and of a row of nothing but
+        # False those for 16 bits on a GPU make an average. So a query that may attend to nothing
+        # attends to everything here, and its output is set to zero.
+        sees_nothing = ~mask.any(dim=-1, keepdim=True)
+        mask = mask | sees_nothing
+        attn_mask = mask if attn_mask is None else attn_mask.masked_fill(~mask, -math.inf)
     is_grouped = key.shape[:-2] != query.shape[:-2]  # fewer key heads: grouped-query attention
     mixed = F.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout, is_causal, scale=scale, enable_gqa=is_grouped
