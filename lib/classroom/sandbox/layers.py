@@ -81,12 +81,13 @@ _DENIED = """
     mbind migrate_pages move_pages set_mempolicy set_mempolicy_home_node
     memfd_create memfd_secret vmsplice shmget shmat msgget semget mq_open
     vhangup lookup_dcookie nfsservctl
-    seccomp landlock_create_ruleset
+    seccomp landlock_create_ruleset landlock_add_rule
+    mknod mknodat
 """.split()
 
 # What changes a file or another process, or makes a new one, whose number the next one would tell.
 _LEAVING_TRACES = """
-    creat mknod mknodat mkdir mkdirat rmdir unlink unlinkat link linkat symlink symlinkat
+    creat mkdir mkdirat rmdir unlink unlinkat link linkat symlink symlinkat
     rename renameat renameat2 truncate ftruncate fallocate flock
     chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat
     utime utimes utimensat futimesat

@@ -295,6 +295,19 @@ def find():
     except OSError: return False
 def leave(): os.write(writing, b"1")
 """,
+    "what is left to read in a pipe of the parent": """
+reading, writing = os.pipe()
+os.write(writing, b"x" * 9)
+def opened(): return open(f"/proc/{os.getppid()}/fd/{reading}", "rb", buffering=0)
+def find():
+    left = bytearray(4)
+    try:
+        with opened() as file: fcntl.ioctl(file, termios.FIONREAD, left)
+    except OSError: return False
+    return left[0] < 9
+def leave():
+    with opened() as file: file.read(1)
+""",
     "a signal": """
 heard = []
 signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
@@ -329,7 +342,7 @@ def leave():
 
 @pytest.mark.parametrize("cell", _BETWEEN_CALLS.values(), ids=_BETWEEN_CALLS)
 def test_a_call_without_trace_tells_the_next_one_nothing(job, cell):
-    job.run("import ctypes, mmap, os, resource, signal, threading")
+    job.run("import ctypes, fcntl, mmap, os, resource, signal, termios, threading")
     assert not job.run(cell).error
     job.run("""
 def seen():
@@ -341,6 +354,26 @@ def seen():
     with job.serving("seen") as subject:
         assert [subject.call_without_trace("seen") for _ in range(3)] == [False] * 3
         assert [subject.call("seen") for _ in range(3)] == [False, True, True]  # it is a channel
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "for number in range(3, 64):\n  try: os.close(number) if 'landlock' in os.readlink("
+        "f'/proc/self/fd/{number}') else None\n  except OSError: pass",
+        "resource.setrlimit(resource.RLIMIT_DATA, (2**20, 2**20))",
+    ],
+    ids=["closed rules", "no room for private memory"],
+)
+def test_a_call_that_cannot_be_made_without_trace_is_not_made(job, cell):
+    job.run("import mmap, os, resource\nfile = open('/dev/shm/x', 'w+b')\nfile.truncate(2**22)")
+    job.run("shared = mmap.mmap(file.fileno(), 2**22)\ndef tell(): shared[0] = 7")
+    job.run("def was_told(): return shared[0] == 7")
+    job.run(cell)
+    with job.serving("tell") as subject:
+        with pytest.raises(StudentError):
+            subject.call_without_trace("tell")
+        assert not subject.call("was_told")
 
 
 def test_when_a_file_was_read_tells_nothing(job):

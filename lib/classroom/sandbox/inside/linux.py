@@ -163,18 +163,7 @@ def restrict_files(readable: Iterable[str], writable: Iterable[str]) -> None:
         OSError: If the kernel refuses.
 
     """
-    abi = landlock_abi()
-    rights = _ABI_1
-    rights |= _REFER if abi >= 2 else 0
-    rights |= _TRUNCATE if abi >= 3 else 0
-    rights |= _IOCTL_DEV if abi >= 5 else 0
-    network = _BIND_AND_CONNECT_TCP if abi >= 4 else 0
-    scope = _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= 6 else 0
-    attributes = struct.pack("QQQ", rights, network, scope)
-    size = 8 if abi < 4 else 16 if abi < 6 else 24
-    rules = _checked(
-        _libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), 0), "Landlock"
-    )
+    rules, rights = _new_rules()
     try:
         for paths, allowed in ((readable, _READ), (writable, rights & ~_IOCTL_DEV)):
             for path in paths:
@@ -182,6 +171,25 @@ def restrict_files(readable: Iterable[str], writable: Iterable[str]) -> None:
         _checked(_libc.syscall(_LANDLOCK_RESTRICT, rules, 0), "Landlock")
     finally:
         os.close(rules)
+
+
+def rules_against_writing() -> int:
+    """Make rules for `leave_no_trace` while that is still allowed; return their descriptor."""
+    return _new_rules(but=_READ)[0]
+
+
+def _new_rules(but: int = 0) -> tuple[int, int]:
+    """Return the descriptor of rules that allow nothing yet, and the rights that they govern."""
+    abi = landlock_abi()
+    rights = _ABI_1 & ~but
+    rights |= _REFER if abi >= 2 else 0
+    rights |= _TRUNCATE if abi >= 3 else 0
+    rights |= _IOCTL_DEV if abi >= 5 else 0
+    network = _BIND_AND_CONNECT_TCP if abi >= 4 else 0
+    scope = _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= 6 else 0
+    attributes = struct.pack("QQQ", rights, network, scope)
+    size = ctypes.c_size_t(8 if abi < 4 else 16 if abi < 6 else 24)
+    return _checked(_libc.syscall(_LANDLOCK_CREATE, attributes, size, 0), "Landlock"), rights
 
 
 def _allow(rules: int, path: str, allowed: int) -> None:
@@ -214,16 +222,23 @@ def filter_system_calls(program: bytes) -> None:
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter_)
 
 
-def leave_no_trace(program: bytes, keep: int) -> None:
+def leave_no_trace(program: bytes, rules: int, keep: int) -> None:
     """Keep this process from changing anything that a later fork of its parent would find.
 
-    Files that are open already are closed, and memory that it shares becomes its own.
+    Files that are open already are closed, and memory that it shares becomes its own. Under
+    Landlock's rules of its own it cannot reach the open pipes of other processes either.
 
     Args:
         program: As in `filter_system_calls`; empty for none.
+        rules: The descriptor of `rules_against_writing`; -1 for none.
         keep: The descriptor that stays open, besides the standard ones.
 
+    Raises:
+        OSError: If the kernel refuses, or if code from outside has closed a descriptor.
+
     """
+    if rules >= 0:
+        _checked(_libc.syscall(_LANDLOCK_RESTRICT, rules, 0), "Landlock")
     last = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     os.closerange(3, keep)
     os.closerange(keep + 1, last)
@@ -234,7 +249,8 @@ def leave_no_trace(program: bytes, keep: int) -> None:
             content = ctypes.string_at(start, end - start) if rights.startswith("r") else b""
             where, size = ctypes.c_void_p(start), ctypes.c_size_t(end - start)
             offset = ctypes.c_long(0)
-            _libc.mmap(where, size, _READ_AND_WRITE, _ANONYMOUS_FIXED, -1, offset)
+            if _libc.mmap(where, size, _READ_AND_WRITE, _ANONYMOUS_FIXED, -1, offset) == -1:
+                raise OSError(ctypes.get_errno(), "shared memory cannot be made private")
             ctypes.memmove(start, content, len(content))
     if program:
         filter_system_calls(program)

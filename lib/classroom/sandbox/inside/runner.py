@@ -59,12 +59,14 @@ def be_runner(settings: dict[str, Any], control: int, grader: socket.socket, she
     os.chdir(tempfile.mkdtemp(prefix="work-", dir=WORKPLACE))
     sys.path.insert(0, "")  # as in a Jupyter kernel, modules beside the notebook are found
     linux.give_up_privileges()
+    rules = -1
     if settings["landlock"]:
+        rules = linux.rules_against_writing()
         linux.restrict_files([*settings["readable"], "/proc", *_DEVICES], _WRITABLE)
     if settings["filter"]:
         linux.filter_system_calls(bytes.fromhex(settings["filter"]))
     _reseed()
-    Runner(channel, shell, printed, settings).run()
+    Runner(channel, shell, printed, settings, rules).run()
 
 
 def _redirect_standard_streams(keep: int, num_bytes: int) -> int:
@@ -106,11 +108,14 @@ def _reseed() -> None:
 class Runner:
     """Executes the cells of one notebook as Jupyter would, and collects their outputs."""
 
-    def __init__(self, control: Channel, shell: Shell, printed: int, settings: dict[str, Any]):
+    def __init__(
+        self, control: Channel, shell: Shell, printed: int, settings: dict[str, Any], rules: int
+    ):
         self._control = control
         self._shell = shell
         self._printed = printed
         self._limits = settings
+        self._rules = rules
         self._max_left: int = settings["processes"] // 2
         self._is_alone: bool = settings["namespaces"]
         self._server = 0
@@ -227,7 +232,8 @@ class Runner:
         calls.close()
         processes.renew(pools)
         _reseed()
-        no_trace = partial(linux.leave_no_trace, bytes.fromhex(self._limits["traceless"]))
+        program = bytes.fromhex(self._limits["traceless"])
+        no_trace = partial(linux.leave_no_trace, program, self._rules)
         serve(Channel(socket.socket(fileno=connection)), self._shell.user_ns, seconds, no_trace)
 
     def _stop_server(self) -> None:
