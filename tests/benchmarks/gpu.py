@@ -317,7 +317,7 @@ LEARNED = {"vocab_size": 65, "max_len": 256, "d_model": 384, "num_layers": 6, "n
 def learning(run: Run) -> Iterator[Row]:
     """Train nanoGPT's model of Tiny Shakespeare by its recipe, and ours with modern parts.
 
-    Attention weights are not dropped, as they are there, so the model overfits a little sooner.
+    Unlike there, attention weights are not dropped, which may be why the model overfits sooner.
     `nats` is the loss on all of the validation set, at the `step` in the same place. The recipe's
     published loss, 1.4697, is the lowest of its run, estimated on batches drawn from that set.
     """
