@@ -38,6 +38,7 @@ HELD_BY = {
     """,
     "a test that rejects what": """
         classroom/sandbox/test_job.py a_call_without_trace_tells_the_next_one_nothing
+        classroom/sandbox/test_job.py a_call_reaches_no_function_that_was_lent_to_another
         exercises/test_sealed.py a_test_that_rejects_what_differs_from_most_earns_nothing
     """,
     "a model of zeros": """

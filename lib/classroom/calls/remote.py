@@ -81,6 +81,7 @@ class RemoteSubject(Subject):
         self._is_together = self._one_module = self._without_trace = False
         self._kept: Channel | None = None
         self._lent: dict[int, Callable[..., Any]] = {}
+        self._given: set[int] = set()
 
     @property
     def broken(self) -> str:
@@ -179,8 +180,10 @@ class RemoteSubject(Subject):
             raise self._too_slow(name, self._seconds_left)
         started = time.monotonic()
         deadline = started + self._wall_left + _GRACE_SECONDS
+        given = {x.id for x in (name, *_flat(rest)) if isinstance(x, Handle)}
         try:
             with self._channel() as channel:
+                self._given = given | (self._given if self._is_together else set())
                 how = [self._seconds_left, self._one_module, self._without_trace]
                 asked = [kind, *how, name, *rest]
                 channel.send(asked, deadline)
@@ -238,6 +241,8 @@ class RemoteSubject(Subject):
         started = time.process_time()
         try:
             lending.require_small(request, channel.last_length)
+            if identity not in self._given:
+                raise CannotCross("a function that this call was not given")
             function = self._lent[identity]
             with _stopped_after(self._seconds_left - self._used()):
                 if kind == "lent":
@@ -255,6 +260,15 @@ class RemoteSubject(Subject):
         self._broken = how
         self.close()
         return StudentError(f"the code under test wrote to the grader, which ends the check: {how}")
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    """Yield what lists, tuples and dictionaries hold, at any depth."""
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, (list, tuple, dict)):
+            yield from _flat(value)
+        else:
+            yield value
 
 
 class _Overtime(BaseException):

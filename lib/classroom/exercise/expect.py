@@ -58,7 +58,8 @@ from classroom.exercise.usage import CALLS, QUICK, Wrong
 
 Implementations = Mapping[str, Callable[..., Any]]
 # How often a test whose verdicts ignore what it is given may earn anything.
-_REFUSED = ("Operation not permitted", "start new thread")  # what `call_without_trace` does
+# What Linux says where a call is made without trace.
+_REFUSED = ("Operation not permitted", "start new thread", "Bad file descriptor")
 _LUCK = 1e-3
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
@@ -939,7 +940,10 @@ def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) ->
             "A test reports a bug by a failed `assert`; any other error is one of the test itself"
         )
         if any(sign in error.text for sign in _REFUSED):
-            said = "While it is judged, a test cannot change files, or start threads or processes"
+            said = (
+                "While it is judged, a test cannot change files, use one that was opened before, "
+            )
+            said += "or start threads or processes"
         raise CheckFailed(f"{error}. {said}") from error
     except StudentError as error:
         raise CheckFailed(str(error)) from error

@@ -308,6 +308,24 @@ def find():
 def leave():
     with opened() as file: file.read(1)
 """,
+    "standard input": """
+os.dup2(os.open("/tmp/between", os.O_RDWR | os.O_CREAT), 0)
+def find(): return bool(os.pread(0, 9, 0))
+def leave(): os.pwrite(0, b"1", 0)
+""",
+    "the mode of a file, by a new system call": """
+open("/tmp/a", "w").close()
+libc = ctypes.CDLL(None)
+def find(): return os.stat("/tmp/a").st_mode & 0o777 == 0o711
+def leave():
+    if libc.syscall(452, -100, b"/tmp/a", 0o711, 0) and find.__name__: raise OSError
+""",
+    "a thread of a pool": """
+import multiprocessing.pool
+pool = multiprocessing.pool.ThreadPool(1)
+def find(): return os.path.exists("/tmp/between")
+def leave(): pool.apply_async(lambda: open("/tmp/between", "w").close()).get(0.3)
+""",
     "a signal": """
 heard = []
 signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
@@ -374,6 +392,25 @@ def test_a_call_that_cannot_be_made_without_trace_is_not_made(job, cell):
         with pytest.raises(StudentError):
             subject.call_without_trace("tell")
         assert not subject.call("was_told")
+
+
+def test_a_call_reaches_no_function_that_was_lent_to_another(job):
+    job.run("""
+from classroom.calls.wire import Handle
+def cell(g): return dict(zip(g.__code__.co_freevars, (c.cell_contents for c in g.__closure__)))
+def check(function):
+    inner = cell(cell(function)["call"])
+    found = []
+    for number in range(3):
+        try: found.append(inner["self"]._resolve(Handle(number, "checks"))(3))
+        except Exception as error: found.append(type(error).__name__)
+    return found
+""")
+    with job.serving("check") as subject:
+        lent = [subject.lend(lambda x, n=n: n * x) for n in (2, 3, 5)]
+        seen = [subject.call_without_trace("check", one) for one in lent]
+    for place, found in enumerate(seen):
+        assert [type(x) for x in found].count(int) == 1 and found[place] == 3 * (2, 3, 5)[place]
 
 
 def test_when_a_file_was_read_tells_nothing(job):

@@ -225,28 +225,35 @@ def filter_system_calls(program: bytes) -> None:
 def leave_no_trace(program: bytes, rules: int, keep: int) -> None:
     """Keep this process from changing anything that a later fork of its parent would find.
 
-    Files that are open already are closed, and memory that it shares becomes its own. Under
-    Landlock's rules of its own it cannot reach the open pipes of other processes either.
+    Files that are open already are closed, the standard ones too, and memory that it shares becomes
+    its own. Under Landlock's rules of its own it cannot reach open pipes of other processes either.
 
     Args:
         program: As in `filter_system_calls`; empty for none.
         rules: The descriptor of `rules_against_writing`; -1 for none.
-        keep: The descriptor that stays open, besides the standard ones.
+        keep: The descriptor that stays open.
 
     Raises:
-        OSError: If the kernel refuses, or if code from outside has closed a descriptor.
+        OSError: If the kernel refuses, if code from outside has closed a descriptor, or if there is
+            a second thread, which all of this would not bind.
 
     """
+    if len(os.listdir("/proc/self/task")) != 1:
+        raise OSError("a call without trace must have one thread")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    os.close(nowhere)
     if rules >= 0:
         _checked(_libc.syscall(_LANDLOCK_RESTRICT, rules, 0), "Landlock")
     last = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     os.closerange(3, keep)
     os.closerange(keep + 1, last)
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path("/proc/self/maps").read_bytes().splitlines():
         addresses, rights, *_ = line.split()
-        if rights.endswith("s"):
-            start, end = (int(address, 16) for address in addresses.split("-"))
-            content = ctypes.string_at(start, end - start) if rights.startswith("r") else b""
+        if rights.endswith(b"s"):
+            start, end = (int(address, 16) for address in addresses.split(b"-"))
+            content = ctypes.string_at(start, end - start) if rights.startswith(b"r") else b""
             where, size = ctypes.c_void_p(start), ctypes.c_size_t(end - start)
             offset = ctypes.c_long(0)
             if _libc.mmap(where, size, _READ_AND_WRITE, _ANONYMOUS_FIXED, -1, offset) == -1:

@@ -230,11 +230,15 @@ class Runner:
         self, calls: socket.socket, connection: int, pools: list[Any], seconds: float
     ) -> None:
         calls.close()
-        processes.renew(pools)
         _reseed()
-        program = bytes.fromhex(self._limits["traceless"])
-        no_trace = partial(linux.leave_no_trace, program, self._rules)
-        serve(Channel(socket.socket(fileno=connection)), self._shell.user_ns, seconds, no_trace)
+
+        def prepare(without_trace: bool, keep: int) -> None:
+            if without_trace:
+                linux.leave_no_trace(bytes.fromhex(self._limits["traceless"]), self._rules, keep)
+            else:
+                processes.renew(pools)
+
+        serve(Channel(socket.socket(fileno=connection)), self._shell.user_ns, seconds, prepare)
 
     def _stop_server(self) -> None:
         """End the server and all processes that it has started."""

@@ -16,7 +16,7 @@ def serve(
     channel: Channel,
     namespace: Mapping[str, Any],
     seconds: float,
-    leave_no_trace: Callable[[int], None] = lambda keep: None,
+    prepare: Callable[[bool, int], None] = lambda without_trace, keep: None,
 ) -> None:
     """Answer the requests of a `RemoteSubject`: one, or several that it keeps together.
 
@@ -24,18 +24,19 @@ def serve(
         channel: The other end of its channel.
         namespace: The functions, by name.
         seconds: Time for all calls of the exercise, for messages; a request brings what is left.
-        leave_no_trace: Restricts this process to that, but for the descriptor that it is given.
+        prepare: Makes this process ready for its first request, which may have to leave no trace;
+            is given the descriptor to keep.
 
     """
-    subject, is_traceless = _BorrowingSubject(channel, namespace, seconds), False
+    subject, is_prepared = _BorrowingSubject(channel, namespace, seconds), False
     with contextlib.suppress(HungUp):
         while True:
             kind, seconds_left, one_module, without_trace, *request = channel.receive(
                 resolve=subject._resolve
             )
-            if without_trace and not is_traceless:
-                leave_no_trace(channel.connection.fileno())
-                is_traceless = True
+            if not is_prepared:
+                prepare(without_trace, channel.connection.fileno())
+                is_prepared = True
             answer = subject.answer(kind, seconds_left, one_module, request)
             try:
                 channel.send(answer)
