@@ -60,6 +60,11 @@ Implementations = Mapping[str, Callable[..., Any]]
 # How often a test whose verdicts ignore what it is given may earn anything.
 # What Linux says where a call is made without trace.
 _REFUSED = ("Operation not permitted", "start new thread", "Bad file descriptor")
+_WHILE_JUDGED = (
+    "While it is judged, a test cannot change files, start threads or processes, or use a file "
+    "that was opened before"
+)
+_BY_ASSERT = "A test reports a bug by a failed `assert`; any other error is one of the test itself"
 _LUCK = 1e-3
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
@@ -936,14 +941,9 @@ def _verdict(subject: Subject, name: str, implementation: Callable[..., Any]) ->
                 return f"Its message: {error.text}"
             # The line is more informative than an assertion without a message.
             return f"It stopped{error.where or ' at an assertion without a message'}"
-        said = (
-            "A test reports a bug by a failed `assert`; any other error is one of the test itself"
-        )
+        said = _BY_ASSERT
         if any(sign in error.text for sign in _REFUSED):
-            said = (
-                "While it is judged, a test cannot change files, use one that was opened before, "
-            )
-            said += "or start threads or processes"
+            said = _WHILE_JUDGED
         raise CheckFailed(f"{error}. {said}") from error
     except StudentError as error:
         raise CheckFailed(str(error)) from error
