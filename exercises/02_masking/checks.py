@@ -279,8 +279,6 @@ class TestCombineMasks:
         try:
             expect_agrees(subject, case, "combine_masks", mask_inputs, all_oracle, BATCH_MASK)
         except CheckFailed as failed:
-            if not failed.mistakes:
-                raise
             # What is wrong with one mask shows in all of them: only the mask itself tells which.
             lengths, prefix_lengths, documents, window = mask_inputs(case.fresh(3))
             length = documents.shape[1]
@@ -289,8 +287,12 @@ class TestCombineMasks:
                 asks_for("document_mask", interrupted_documents(case.fresh(4))),
                 asks_for("prefix_mask", (prefix_lengths, length)),
             ]
-            alike = answering_alike(parts, subject, failed.mistakes)
-            raise CheckFailed(failed.problem, alike, failed.example) from None
+
+            def explain(problem, mistakes, example):
+                with subject.together(explains=True):
+                    return problem, answering_alike(parts, subject, mistakes), example
+
+            raise failed.further(explain) from None
 
 
 # 2.3 ------------------------------------------------------------------------------------------
@@ -518,14 +520,19 @@ def expect_audit(subject, case, *descriptions):
             break
     else:
         return
-    seen, everywhere = answer_to(request, subject), all_audits(subject, case, "")
-    alike = []
-    for mistake in case.mistakes:
-        code = known(mistake)
-        here = same(answer_to(request, code), seen)
-        if here and same(all_audits(code, case, mistake.name), everywhere):
-            alike.append(mistake)
-    raise CheckFailed(problem, alike)
+
+    def explain():
+        with subject.together(explains=True):
+            seen, everywhere = answer_to(request, subject), all_audits(subject, case, "")
+        alike = []
+        for mistake in case.mistakes:
+            code = known(mistake)
+            here = same(answer_to(request, code), seen)
+            if here and same(all_audits(code, case, mistake.name), everywhere):
+                alike.append(mistake)
+        return problem, alike, ""
+
+    raise CheckFailed(problem, explain=explain)
 
 
 def all_audits(subject, case, who):

@@ -303,11 +303,13 @@ class TestMultiHeadAttention:
         try:
             self.compare(subject, case, inputs)
         except CheckFailed as failed:
-            if not failed.mistakes:
-                raise
             request = asks_for("MultiHeadAttention", unequal(case.fresh(3)))
-            alike = answering_alike([request], subject, failed.mistakes)
-            raise CheckFailed(failed.problem, alike, failed.example) from None
+
+            def explain(problem, mistakes, example):
+                with subject.together(explains=True):
+                    return problem, answering_alike([request], subject, mistakes), example
+
+            raise failed.further(explain) from None
 
     def compare(self, subject, case, inputs, also=()):
         name, right = "MultiHeadAttention", layer_oracle

@@ -65,17 +65,22 @@ def expect_answer(subject, case, draw, request, judge):
         except StudentError:
             return None
 
-    trials = [(given, answer(subject, *given)) for given in map(draw, map(case.fresh, range(3)))]
-    if any(seen is None for _, seen in trials):
-        raise CheckFailed(problem)
-    if all(judge(seen, *given) is None for given, seen in trials):
-        raise CheckFailed(problem)  # what is right here is like many that are wrong elsewhere
-    alike = []
-    for mistake in case.mistakes:
-        code = known(mistake)
-        if all(same(answer(code, *given), seen) for given, seen in trials):
-            alike.append(mistake)
-    raise CheckFailed(problem, alike)
+    def explain():
+        fresh = [draw(case.fresh(number)) for number in range(3)]
+        with subject.together(explains=True):
+            trials = [(given, answer(subject, *given)) for given in fresh]
+        if any(seen is None for _, seen in trials):
+            return problem, (), ""
+        if all(judge(seen, *given) is None for given, seen in trials):
+            return problem, (), ""  # what is right here is like many that are wrong elsewhere
+        alike = []
+        for mistake in case.mistakes:
+            code = known(mistake)
+            if all(same(answer(code, *given), seen) for given, seen in trials):
+                alike.append(mistake)
+        return problem, alike, ""
+
+    raise CheckFailed(problem, explain=explain)
 
 
 def block_weights(case, d_model, d_ff):

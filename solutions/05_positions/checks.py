@@ -56,18 +56,24 @@ def expect_answer(subject, case, inputs, ask, judge, alike=NEAR, crashes_tell=Fa
     problem, crashed = verdict(subject, args, ask, judge, crashes_tell)
     if problem is None:
         return
-    can_tell = crashes_tell or not crashed
-    trials = [args, *(inputs(case.fresh(i)) for i in range(2))] if can_tell else []
-    seen = [answer_of(subject, trial, ask) for trial in trials]
-    named = []
-    for mistake in case.mistakes if can_tell else ():
-        code = known(mistake)
-        pairs = zip(seen, trials, strict=True)
-        if not all(same(s, answer_of(code, trial, ask), alike) for s, trial in pairs):
-            continue  # most are told apart by the first trial
-        if verdict(code, args, ask, judge, crashes_tell)[0] is not None:
-            named.append(mistake)
-    raise CheckFailed(problem, named)
+    if crashed and not crashes_tell:
+        raise CheckFailed(problem)
+
+    def explain():
+        trials = [args, *(inputs(case.fresh(i)) for i in range(2))]
+        with subject.together(explains=True):
+            seen = [answer_of(subject, trial, ask) for trial in trials]
+        named = []
+        for mistake in case.mistakes:
+            code = known(mistake)
+            pairs = zip(seen, trials, strict=True)
+            if not all(same(s, answer_of(code, trial, ask), alike) for s, trial in pairs):
+                continue  # most are told apart by the first trial
+            if verdict(code, args, ask, judge, crashes_tell)[0] is not None:
+                named.append(mistake)
+        return problem, named, ""
+
+    raise CheckFailed(problem, explain=explain)
 
 
 def verdict(subject, args, ask, judge, crashes_tell):
@@ -1354,11 +1360,17 @@ class TestSwappedRotary:
         try:
             expect_answer(subject, case, inputs, ask_for_logits, judge)
         except CheckFailed as failed:
-            if failed.mistakes:
-                raise
             # Thousands of logits do not say what a few queries and keys do.
             form = {label: "batch heads length d_head" for label in ("query", "key")}
-            expect_agrees(
-                subject, case, "swapped_rotary", pair_inputs, pair_oracle, form, tolerance=NEAR
-            )
-            raise
+            asked = subject, case, "swapped_rotary", pair_inputs, pair_oracle, form
+
+            def explain(problem, mistakes, example):
+                if mistakes:
+                    return problem, mistakes, example
+                try:
+                    expect_agrees(*asked, tolerance=NEAR)
+                except CheckFailed as closer:
+                    return closer.explained()
+                return problem, (), example
+
+            raise failed.further(explain) from None

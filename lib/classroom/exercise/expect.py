@@ -57,6 +57,7 @@ from classroom.exercise.prepared import (
 from classroom.exercise.usage import CALLS, QUICK, Wrong
 
 Implementations = Mapping[str, Callable[..., Any]]
+Explanation = tuple[str, Sequence[Answer], str]
 # How often a test whose verdicts ignore what it is given may earn anything.
 # What Linux says where a call is made without trace.
 _REFUSED = ("Operation not permitted", "start new thread", "Bad file descriptor")
@@ -142,19 +143,59 @@ def points(number: int, only_with: str | Sequence[str] = ()) -> Callable[[Callab
 class CheckFailed(AssertionError):
     """An expectation was not met.
 
-    Attributes:
+    Why is found out when somebody wants to know, by further calls of the code under test. If they
+    were made before another check is decided, then code that notices them would know of a failure.
+
+    Args:
         problem: What was seen and expected, in a sentence or a few lines.
         mistakes: The known mistakes that behave exactly like this; several if the inputs do not
             distinguish them.
         example: The smallest case found, as lines of text.
+        explain: Returns all three when they are first asked for.
 
     """
 
-    def __init__(self, problem: str, mistakes: Sequence[Answer] = (), example: str = ""):
-        self.problem = problem
-        self.mistakes = tuple(mistakes)
-        self.example = example
-        super().__init__(str(self))
+    def __init__(
+        self,
+        problem: str = "",
+        mistakes: Sequence[Answer] = (),
+        example: str = "",
+        explain: Callable[[], Explanation] | None = None,
+    ):
+        super().__init__(problem)
+        self._found = problem, mistakes, example
+        self._explain = explain
+
+    def explained(self) -> Explanation:
+        """Return the problem, the mistakes and the example, which the first time takes calls."""
+        if self._explain:
+            explain, self._explain = self._explain, None
+            with contextlib.suppress(StudentError):  # no time is left
+                self._found = explain()
+        return self._found
+
+    @property
+    def problem(self) -> str:
+        """What was seen and expected."""
+        return self.explained()[0]
+
+    @property
+    def mistakes(self) -> tuple[Answer, ...]:
+        """The known mistakes that behave exactly like this."""
+        return tuple(self.explained()[1])
+
+    @property
+    def example(self) -> str:
+        """The smallest case found, as lines of text."""
+        return self.explained()[2]
+
+    @example.setter
+    def example(self, text: str) -> None:
+        self._found = (*self._found[:2], text)
+
+    def further(self, explain: Callable[..., Explanation]) -> "CheckFailed":
+        """Return the same failure with another explanation, which is made from this one."""
+        return CheckFailed(self._found[0], explain=lambda: explain(*self.explained()))
 
     @property
     def diagnosis(self) -> str:
@@ -317,10 +358,15 @@ def expect_answer(
         problem = judge(Crash(error.kind, error.text)) if may_crash else str(error)
     except StudentError as error:
         raise CheckFailed(str(error)) from error
-    if problem is not None:
+    if problem is None:
+        return
+    said = problem
+
+    def explain() -> Explanation:
         with subject.together(explains=True):
-            alike = answering_alike(requests, subject, case.mistakes, tolerance)
-        raise CheckFailed(problem, alike)
+            return said, answering_alike(requests, subject, case.mistakes, tolerance), ""
+
+    raise CheckFailed(problem, explain=explain)
 
 
 def expect_gradients(
@@ -560,14 +606,19 @@ def expect_inputs_unchanged(
         raise CheckFailed(str(error)) from error
     if changed is None:
         return
-    alike = []
-    for mistake in case.mistakes:
-        with contextlib.suppress(StudentError):
-            if _changed(known(mistake), name, args, lent) == changed:
-                alike.append(mistake)
-    names = dict(enumerate(subject.parameters(name)[len(lent) :]))
-    which = f"`{names[changed]}`" if changed in names else f"number {changed + 1}"
-    raise CheckFailed(_IN_PLACE.format(name, which), alike)
+
+    def explain() -> Explanation:
+        alike = []
+        for mistake in case.mistakes:
+            with contextlib.suppress(StudentError):
+                if _changed(known(mistake), name, args, lent) == changed:
+                    alike.append(mistake)
+        with subject.together(explains=True):
+            names = dict(enumerate(subject.parameters(name)[len(lent) :]))
+        which = f"`{names[changed]}`" if changed in names else f"number {changed + 1}"
+        return _IN_PLACE.format(name, which), alike, ""
+
+    raise CheckFailed(_IN_PLACE.format(name, f"number {changed + 1}"), explain=explain)
 
 
 def _changed(
@@ -623,36 +674,46 @@ def expect_test_judges(
     if key not in case.memory:
         case.memory[key] = _until_not_luck(subject, case, name, lent, list(right), list(wrong))
     verdicts, changing = case.memory[key]
-    problem = None
+    judged = must_catch
     for description in right:
         if (verdict := verdicts[description]) is not None:
+            judged = description
             problem = f"`{name}` rejects a correct implementation ({description}). {verdict}"
             break
     else:
-        description = must_catch
-        if verdicts[must_catch] is None:
-            problem = f"`{name}` lets a wrong implementation pass: {must_catch}"
-    if problem is None:
-        return
-    if description not in changing:
-        with contextlib.suppress(Exception):  # what is found out beside the verdict
-            accepted = [d for d in right if verdicts[d] is None]
-            given = lent, description, list(right), accepted
-            problem += _on_its_inputs(subject, name, *given, why)
-    if description in changing:
-        problem += (
-            ". Your test is not deterministic: called again on the same function, it gives the "
-            "opposite result. Draw its numbers from a torch.Generator with a seed, and leave "
-            "room for rounding"
-        )
-    elif verdicts[description] is None:
-        with contextlib.suppress(StudentError):
-            seen = subject.call_without_trace(name, subject.lend(lent[description]))
-            if seen is not None:
-                raise CheckFailed(
-                    f"{problem}. It returned {describe(seen)}, which is ignored: `assert` what "
-                    "must hold, so that your test raises AssertionError"
-                )
+        if verdicts[must_catch] is not None:
+            return
+        problem = f"`{name}` lets a wrong implementation pass: {must_catch}"
+
+    def explain() -> Explanation:
+        said = problem
+        if judged in changing:
+            said += (
+                ". Your test is not deterministic: called again on the same function, it gives the "
+                "opposite result. Draw its numbers from a torch.Generator with a seed, and leave "
+                "room for rounding"
+            )
+        else:
+            with contextlib.suppress(Exception):  # what is found out beside the verdict
+                accepted = [d for d in right if verdicts[d] is None]
+                given = lent, judged, list(right), accepted
+                said += _on_its_inputs(subject, name, *given, why)
+            if verdicts[judged] is None:
+                with contextlib.suppress(StudentError):
+                    seen = subject.call_without_trace(name, subject.lend(lent[judged]))
+                    if seen is not None:
+                        said += f". It returned {describe(seen)}, which is ignored: `assert` what "
+                        said += "must hold, so that your test raises AssertionError"
+                        return said, (), ""
+        return said, _tests_alike(case, name, lent, verdicts), ""
+
+    raise CheckFailed(problem, explain=explain)
+
+
+def _tests_alike(
+    case: Case, name: str, lent: Implementations, verdicts: Mapping[str, str | None]
+) -> list[Answer]:
+    """Return the known faulty tests that reject the same implementations."""
     alike = []
     for mistake in case.mistakes:
         key = (mistake.name, name, *lent)
@@ -665,7 +726,7 @@ def expect_test_judges(
         theirs = case.memory[key]
         if all((theirs[d] is None) == (verdicts[d] is None) for d in verdicts):
             alike.append(mistake)
-    raise CheckFailed(problem, alike)
+    return alike
 
 
 def expect(condition: bool, otherwise: str) -> None:
@@ -697,21 +758,25 @@ def _expect(
         return
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
         raise CheckFailed(problem) from error
-    with subject.together(explains=True):
-        alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared, also)
-        if alike:  # who knows what it is need not guess
-            problem = problem.replace(NEARLY_CORRECT, "")
-        if error is None:
+
+    def explain() -> Explanation:
+        said = problem
+        with subject.together(explains=True):
+            alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared, also)
+            if alike:  # who knows what it is need not guess
+                said = said.replace(NEARLY_CORRECT, "")
+            if error is not None:
+                return said, alike, shown_shapes(args, judge, oracle)
             if isinstance(oracle, Oracle) and not alike and not is_recording():
-                problem += Wrong(
+                said += Wrong(
                     subject, case, name, args, inputs, judge, oracle, tolerance, compared
                 ).said()
             shown = oracle or correct
             is_one = correct is not None
             example = smallest_example(subject, case, name, args, inputs, judge, shown, is_one)
-        else:
-            example = shown_shapes(args, judge, oracle)
-    raise CheckFailed(problem, alike, example)
+            return said, alike, example
+
+    raise CheckFailed(problem, explain=explain)
 
 
 def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) -> None:
@@ -738,18 +803,24 @@ def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) 
             )
     if problem is None:
         return
-    with subject.together(explains=True):
-        if not others or replace(call, args=inputs(case.fresh(0))).problem(subject):
-            said = "some numbers, but not for others of the same sizes: is a case forgotten, or "
-            said += f"does it keep state between calls? For others: {problem}"
-        else:
-            sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
-            said = f"some sizes, but not for {sizes}. Does it rely on one of them, or keep state"
-            said += f" from an earlier call? With these sizes: {problem}"
-        name, judge, oracle = call.name, call.judge, call.oracle
-        alike = mistakes_alike(subject, case, name, inputs, judge, call.tolerance)
-        example = smallest_example(subject, case, name, earlier, inputs, judge, oracle)
-    raise CheckFailed(f"`{name}` is correct for {said}", alike, example)
+
+    def explain() -> Explanation:
+        with subject.together(explains=True):
+            if not others or replace(call, args=inputs(case.fresh(0))).problem(subject):
+                said = (
+                    "some numbers, but not for others of the same sizes: is a case forgotten, or "
+                )
+                said += f"does it keep state between calls? For others: {problem}"
+            else:
+                sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
+                said = f"some sizes, but not for {sizes}. Does it rely on one of them, or keep "
+                said += f"state from an earlier call? With these sizes: {problem}"
+            name, judge, oracle = call.name, call.judge, call.oracle
+            alike = mistakes_alike(subject, case, name, inputs, judge, call.tolerance)
+            example = smallest_example(subject, case, name, earlier, inputs, judge, oracle)
+            return f"`{name}` is correct for {said}", alike, example
+
+    raise CheckFailed(f"`{call.name}` is correct for some inputs only: {problem}", explain=explain)
 
 
 def _until_not_luck(

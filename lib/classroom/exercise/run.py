@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -69,20 +69,24 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
         raise ValueError(f"no exercise is called {name!r}; there are: {', '.join(collected)}")
     found = collected[name]
     memory: dict[Any, Any] = {}
-    problems = {}
+    problems: dict[str, BaseException | None] = {}
+    asking: dict[str, _Asked] = {}
     with Settings().in_force(), prepared.checking(folder, name) as mistakes:
         for test in Case(f"{seed}/{name}").shuffled(found.checks):
             case = Case(f"{seed}/{name}/{test}", mistakes, memory=memory)
-            asked = _Asked(subject, found.exercise.by_hand, mistakes)
-            problem = _run(found, test, asked, case)
-            if isinstance(problem, (*WRONG_FORM, MemoryError)) and asked.has_answered:
-                problem = _of_no_form(problem, found.exercise)
-            problems[test] = asked.with_its_call(problem)
+            asking[test] = _Asked(subject, found.exercise.by_hand, mistakes)
+            check = functools.partial(getattr(found.test_class(), test), asking[test], case)
+            problems[test] = _run(check, asking[test], found.exercise)
         with _silenced():
             try:
                 _fail_what_passed(found, subject, memory, problems, f"{seed}/{name}/")
             except BrokenCheck as error:
                 problems[test] = problems[test] or error
+        # Only now: nothing that explains a failure may help a check that is not decided yet.
+        for test, asked in asking.items():
+            if isinstance(problem := problems[test], CheckFailed):
+                explain = functools.partial(asked.explain, problem)
+                problems[test] = _run(explain, asked, found.exercise) or problem
     results = []
     for test, value in found.checks.items():
         first = next((p for t in (test, *found.only_with[test]) if (p := problems[t])), None)
@@ -140,20 +144,20 @@ class _Asked:
         self.has_answered = False
         self._crash: tuple[Crashed, str, tuple[Any, ...], dict[str, Any]] | None = None
 
-    def with_its_call(self, problem: BaseException | None) -> BaseException | None:
-        """Add to a problem that is the last crash what was called, unless it is long."""
-        if not isinstance(problem, CheckFailed) or problem.example or not self._crash:
-            return problem
-        error, name, args, named = self._crash
-        if str(error) not in problem.problem or all(isinstance(arg, Handle) for arg in args):
-            return problem
-        with contextlib.suppress(StudentError):
+    def explain(self, problem: CheckFailed) -> None:
+        """Find out more about a problem; if it is the last crash, what was called, if short."""
+        crash = self._crash  # explaining makes others
+        said, alike, example = problem.explained()
+        if example or not crash:
+            return
+        error, name, args, named = crash
+        if str(error) not in said or all(isinstance(arg, Handle) for arg in args):
+            return
+        with contextlib.suppress(StudentError), self._subject.together(explains=True):
             labels = self._subject.parameters(name)[: len(args)]
             if len(labels) == len(args):
-                given = [*zip(labels, args, strict=True), *named.items()]
-                called = shown_call(given)
+                called = shown_call([*zip(labels, args, strict=True), *named.items()])
                 problem.example = called if len(called) <= _LONGEST_CALL else ""
-        return problem
 
     def __getattr__(self, name: str) -> Any:
         how = "call_by_hand" if self._by_hand and name == "call" else name
@@ -194,15 +198,17 @@ def _of_no_form(error: BaseException, exercise: Exercise) -> CheckFailed:
     )
 
 
-def _run(found: _Found, test: str, subject: Any, case: Case) -> BaseException | None:
-    """Run one check; return the exception that it raised, if any."""
+def _run(check: Callable[[], Any], asked: _Asked, exercise: Exercise) -> BaseException | None:
+    """Run one check, or the explanation of its failure; return what it raised, if anything."""
     try:
         with _silenced():
-            getattr(found.test_class(), test)(subject=subject, case=case)
+            check()
     except BaseException as error:
         # Any other exception, SystemExit too, fails the check.
         if type(error) is KeyboardInterrupt:
             raise
+        if isinstance(error, (*WRONG_FORM, MemoryError)) and asked.has_answered:
+            return _of_no_form(error, exercise)
         return error
     return None
 

@@ -1054,7 +1054,7 @@ def test_what_a_call_keeps_is_found_with_the_inputs_of_two_checks_whichever_come
         case = Case(f"seed {place}", memory=memory)
         given = lambda case, n=number: (inputs(case)[0], n)  # noqa: E731
         expect_agrees(subject, case, "f", given, lambda x, n: x.sum(dim=1), {"total": "rows"})
-    calls = memory[CALLS]["f"]
+    calls = [replace(call, is_quick=True) for call in memory[CALLS]["f"]]  # on a busy machine, too
     seed, problem = wrong_after_another(subject, calls)
     assert seed == "seed 2"  # not the last one
     assert problem.startswith("`f` is correct in its first call, but wrong after another one with ")

@@ -364,6 +364,37 @@ def test_two_known_mistakes_at_once_are_named_as_two(write_checks, student):
     assert "“wrong sign”" in report.to_text() and "“doubled”" in report.to_text()
 
 
+def test_no_failure_is_explained_before_all_checks_are_decided(write_checks):
+    body = """
+    @points(1)
+    def test_one(self, subject, case): self.compare(subject, case)
+
+    @points(1)
+    def test_two(self, subject, case): self.compare(subject, case)
+
+    @points(1)
+    def test_three(self, subject, case): self.compare(subject, case)
+
+    def compare(self, subject, case):
+        inputs = lambda case: (case.normal(case.size("length", 4)),)
+        expect_agrees(subject, case, "f", inputs, lambda x: 2 * x, {"y": "length"})
+    """
+
+    class Noting(LocalSubject):
+        def call(self, name, *args, **kwargs):
+            asked.append("call")
+            return super().call(name, *args, **kwargs)
+
+        def together(self, one_module=False, explains=False):
+            asked.append("explains" if explains else "decides")
+            return super().together(one_module, explains)
+
+    folder, asked = write_checks(body), []
+    report = run_checks(folder, "f", Noting({"f": lambda x: 3 * x}))
+    assert report.earned == 0 and "you return" in report.messages[0]
+    assert asked[:4] == ["call"] * 3 + ["explains"]
+
+
 def test_a_mistake_of_another_exercise_is_not_named(write_checks, student):
     body = """
     @points(1)
