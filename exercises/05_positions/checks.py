@@ -1196,7 +1196,8 @@ class TestSwappedRotary:
                 if mistakes:
                     return problem, mistakes, example
                 try:
-                    expect_agrees(*asked, tolerance=NEAR)
+                    with subject.together(explains=True):
+                        expect_agrees(*asked, tolerance=NEAR)
                 except CheckFailed as closer:
                     return closer.explained()
                 return problem, (), example

@@ -143,11 +143,13 @@ class RemoteSubject(Subject):
     @contextlib.contextmanager
     def together(self, one_module: bool = False, explains: bool = False) -> Iterator[None]:
         """Keep the process of a call for the next ones, as long as it answers."""
-        self._is_together, self._one_module, self._without_trace = True, one_module, explains
+        before = self._is_together, self._one_module, self._without_trace
+        self._is_together, self._one_module = True, one_module
+        self._without_trace = explains or self._without_trace
         try:
             yield
         finally:
-            self._is_together = self._one_module = self._without_trace = False
+            self._is_together, self._one_module, self._without_trace = before
             if self._kept is not None:
                 self._kept.close()
                 self._kept = None
