@@ -33,6 +33,8 @@ HELD_BY = {
         exercises/test_capstone.py a_tokenizer_that_does_not_fit_is_refused
     """,
     "an answer that notices": """
+        classroom/exercise/test_run.py no_failure_is_explained_before_all_checks_are_decided
+        exercises/test_malformed.py a_malformed_answer_gets_a_sentence_about_itself
         classroom/sandbox/test_job.py calls_that_explain_a_failure_tell_later_ones_nothing
         exercises/test_sealed.py an_answer_is_not_told_that_an_earlier_one_was_wrong
     """,

@@ -186,7 +186,9 @@ class RemoteSubject(Subject):
         try:
             with self._channel() as channel:
                 self._given = given | (self._given if self._is_together else set())
-                how = [self._seconds_left, self._one_module, self._without_trace]
+                # What earlier calls took would tell something of them; it is measured here, too.
+                seconds = self._seconds if self._without_trace else self._seconds_left
+                how = [seconds, self._one_module, self._without_trace]
                 asked = [kind, *how, name, *rest]
                 channel.send(asked, deadline)
                 return self._listen(channel, deadline)

@@ -355,6 +355,18 @@ def leave():
         thread.start()
         thread.join()
 """,
+    "the time that is left": """
+import sys, time
+def find():
+    frame = sys._getframe()
+    while "seconds_left" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["self"]._seconds - frame.f_locals["seconds_left"] > 0.1
+def leave():
+    started = time.process_time()
+    while time.process_time() < started + 0.2:
+        pass
+""",
 }
 
 
@@ -371,6 +383,7 @@ def seen():
 """)
     with job.serving("seen") as subject:
         assert [subject.call_without_trace("seen") for _ in range(3)] == [False] * 3
+    with job.serving("seen") as subject:
         assert [subject.call("seen") for _ in range(3)] == [False, True, True]  # it is a channel
 
 
