@@ -111,7 +111,7 @@ def _each(kind: str) -> Iterator:
         for answer in getattr(assignment, kind):
             name = f"{assignment.name}-{answer.exercise}-{answer.name}"
             is_known = kind == "mistakes" and (assignment.name, answer.exercise) in recorded
-            if not is_known or draw(name, 8, "exercise") == 0:
+            if not is_known or draw(name, 16, "exercise") == 0:
                 yield pytest.param((assignment, answer), id=name)
 
 

@@ -189,7 +189,7 @@ def kills(root):
 
 @pytest.mark.slow
 def test_a_mistake_is_caught_and_named_and_no_other_is(mistake, self_check):
-    """One in eight, drawn by the code that runs checks; the kill matrix has named all of them."""
+    """One in sixteen, drawn by the code that runs checks; the kill matrix has named all of them."""
     assignment, answer = mistake
     report = self_check(assignment, answer)
     assert report.earned < report.points, f"{answer.name} passes"

@@ -1,6 +1,6 @@
 """In a sandbox an answer earns what its self-check shows, check by check, and is told the same.
 
-A sample: of each exercise one answer, half of them mistakes. Which one is drawn by what the
+A sample: of every other exercise an answer, half of them mistakes. Which ones is drawn by what the
 chapter's files hold, so a chapter that changes is tried with others. That it holds for all of
 them, tests/benchmarks/test_parity.py finds out.
 """
@@ -23,16 +23,18 @@ _LINE = re.compile(r"in line \d+")
 
 
 def drawn(assignment):
-    """Return an answer to each exercise: in turns a mistake, and one that is none."""
+    """Return answers: in turns a mistake, a blank, one that is no mistake, and a blank."""
     contents = b"".join(file.read_bytes() for file in sorted(assignment.folder.glob("*.py")))
     number = int.from_bytes(hashlib.sha256(contents).digest()[:8], "big")
     answers = {}
     for at, name in enumerate(assignment.exercises, number):
-        found = [a for a in assignment.mistakes if a.exercise == name]
-        if at % 2:
+        found = [assignment.blank(name)]
+        if at % 4 == 0:
+            found = [a for a in assignment.mistakes if a.exercise == name]
+        elif at % 4 == 2:
             found = [a for a in assignment.variants if a.exercise == name]
-            found += [assignment.solution(name), assignment.blank(name)]
-        answers[name] = found[at // 2 % len(found)]
+            found.append(assignment.solution(name))
+        answers[name] = found[at // 4 % len(found)]
     return answers
 
 
