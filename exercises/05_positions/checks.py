@@ -62,8 +62,7 @@ def expect_answer(subject, case, inputs, ask, judge, alike=NEAR, crashes_tell=Fa
 
     def explain():
         trials = [args, *(inputs(case.fresh(i)) for i in range(2))]
-        with subject.together(explains=True):
-            seen = [answer_of(subject, trial, ask) for trial in trials]
+        seen = [answer_of(subject, trial, ask) for trial in trials]
         named = []
         for mistake in case.mistakes:
             code = known(mistake)
@@ -1196,10 +1195,10 @@ class TestSwappedRotary:
                 if mistakes:
                     return problem, mistakes, example
                 try:
-                    with subject.together(explains=True):
-                        expect_agrees(*asked, tolerance=NEAR)
+                    expect_agrees(*asked, tolerance=NEAR)
                 except CheckFailed as closer:
                     return closer.explained()
                 return problem, (), example
 
-            raise failed.further(explain) from None
+            failed.further(explain)
+            raise

@@ -18,6 +18,7 @@ from classroom.calls.subject import Crashed
 from classroom.exercise.comparing import describe, differs
 from classroom.exercise.diagnosis import Crash, asking, asks_for
 from classroom.exercise.expect import (
+    CheckFailed,
     exercise,
     expect,
     expect_agrees,
@@ -804,24 +805,28 @@ class TestClipGradients:
         given = draw(case)
 
         def judge(seen):
-            if seen != CRASHED:
-                return judge_frozen(seen, *given)
+            raised = "with the gradient None of a frozen parameter, it raised an error"
+            return raised if seen == CRASHED else judge_frozen(seen, *given)
+
+        def explain(problem, mistakes, example):
             try:
                 subject.call("clip_gradients", *given)
             except Crashed as error:
-                if "None" not in error.text:
-                    return str(error)
-                return (
-                    "parameter 1 is frozen, so its gradient is None, and `clip_gradients` raised "
-                    f"{error.kind}: {error.text}{error.where}"
-                )
-            return "with the gradient None of a frozen parameter, it raised an error once"
+                problem = str(error)
+                if "None" in error.text:
+                    problem = "parameter 1 is frozen, so its gradient is None, and `clip_gradients`"
+                    problem += f" raised {error.kind}: {error.text}{error.where}"
+            return problem, mistakes, example
 
         # Code that crashes on None is recognised if it is right without one.
         others = [draw(case.fresh(0)), other(case.fresh(1))]
         others += [to_be_clipped(case.fresh(i)) for i in range(2)]
         requests = [asking(clipped_or_crashed, *one) for one in (given, *others)]
-        expect_answer(subject, case, requests, judge)
+        try:
+            expect_answer(subject, case, requests, judge)
+        except CheckFailed as failed:
+            failed.further(explain)
+            raise
 
     @points(1, only_with="test_large_gradients_keep_their_direction_and_get_max_norm")
     def test_zero_gradients_stay_zero(self, subject, case):

@@ -37,7 +37,7 @@ def test_the_blank_gets_nothing_and_says_what_to_write(exercise, self_check):
     assignment, name = exercise
     report = self_check(assignment, assignment.blank(name))
     asks = load_checks(assignment.handout)[name][0].asks
-    assert report.earned == 0
+    assert report.earned == 0 and report.is_blank
     assert "is not written yet" in report.messages[0]
     assert asks in report.messages[0]
 

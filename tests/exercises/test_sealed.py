@@ -123,7 +123,9 @@ def test_an_answer_is_not_told_that_an_earlier_one_was_wrong(launcher):
         job.run(ASKED_TWICE)
         with job.serving("double") as subject:
             for seed in ("one", "two", "three"):
-                with pytest.raises(CheckFailed):
+                with pytest.raises(CheckFailed) as failed:
                     expect_agrees(
                         subject, Case(seed), "double", draw, lambda x: 2 * x, {"y": "b d"}
                     )
+                with subject.together(explains=True):
+                    failed.value.explained()

@@ -186,10 +186,8 @@ class RemoteSubject(Subject):
         try:
             with self._channel() as channel:
                 self._given = given | (self._given if self._is_together else set())
-                # What earlier calls took would tell something of them; it is measured here, too.
-                seconds = self._seconds if self._without_trace else self._seconds_left
-                how = [seconds, self._one_module, self._without_trace]
-                asked = [kind, *how, name, *rest]
+                # Not the seconds left: they would tell what earlier calls took. `_listen` measures.
+                asked = [kind, self._one_module, self._without_trace, name, *rest]
                 channel.send(asked, deadline)
                 return self._listen(channel, deadline)
         except TooSlow:

@@ -6,6 +6,7 @@ strings, and gets values of the same kinds back, so the same check serves code i
 """
 
 import contextlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -167,7 +168,8 @@ class Subject(Protocol):
             A handle, to be passed as an argument of `call`. See `lending`.
 
         """
-        handle = Handle(len(self._lent), "checks")
+        # Drawn: a count would tell a call how many functions earlier ones were lent.
+        handle = Handle(secrets.randbits(53), "checks")
         self._lent[handle.id] = function
         return handle
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from classroom.calls.subject import Crashed, StudentError, Subject, WrongKind
+from classroom.calls.subject import Crashed, Died, StudentError, Subject, TooSlow, WrongKind
 from classroom.calls.wire import pack
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
@@ -70,7 +70,7 @@ _LUCK = 1e-3
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
 _MOST_TOGETHER = 8
-# Calls that a student's test makes, and of which more is said.
+# Calls that a student's test may make and be told more about them.
 _MOST_NOTED = 100
 # Relative to the largest number: correct implementations differ by less, because of rounding.
 _ROUNDING = 1e-3
@@ -159,7 +159,7 @@ class CheckFailed(AssertionError):
 
     def __init__(
         self,
-        problem: str = "",
+        problem: str,
         mistakes: Sequence[Answer] = (),
         example: str = "",
         explain: Callable[[], Explanation] | None = None,
@@ -172,7 +172,7 @@ class CheckFailed(AssertionError):
         """Return the problem, the mistakes and the example, which the first time takes calls."""
         if self._explain:
             explain, self._explain = self._explain, None
-            with contextlib.suppress(StudentError):  # no time is left
+            with contextlib.suppress(Died, TooSlow):
                 self._found = explain()
         return self._found
 
@@ -195,9 +195,10 @@ class CheckFailed(AssertionError):
     def example(self, text: str) -> None:
         self._found = (*self._found[:2], text)
 
-    def further(self, explain: Callable[..., Explanation]) -> "CheckFailed":
-        """Return the same failure with another explanation, which is made from this one."""
-        return CheckFailed(self._found[0], explain=lambda: explain(*self.explained()))
+    def further(self, explain: Callable[..., Explanation]) -> None:
+        """Let the explanation be made from the one so far, by a function of its three parts."""
+        before, found = self._explain, self._found
+        self._explain = lambda: explain(*(before() if before else found))
 
     @property
     def diagnosis(self) -> str:
@@ -292,9 +293,7 @@ def expect_agrees(
         _expect(subject, case, name, inputs, judge, oracle, alike, places, also=also)
     is_quick = time.monotonic() - started < QUICK
     calls = case.memory.setdefault(CALLS, {}).setdefault(name, [])
-    calls.append(Call(name, args, judge, oracle, tolerance, case.seed, is_quick))
-    if len(calls) == 1:
-        _expect_any_sizes(subject, case, calls[0], inputs)
+    calls.append(Call(name, args, judge, oracle, tolerance, case, inputs, is_quick))
     require_words(returns, shapes, case.asked)
 
 
@@ -365,8 +364,7 @@ def expect_answer(
     said = problem
 
     def explain() -> Explanation:
-        with subject.together(explains=True):
-            return said, answering_alike(requests, subject, case.mistakes, tolerance), ""
+        return said, answering_alike(requests, subject, case.mistakes, tolerance), ""
 
     raise CheckFailed(problem, explain=explain)
 
@@ -446,7 +444,8 @@ class Call:
         judge: Decides on the result, as in `expect_law`.
         oracle: Computes the correct result.
         tolerance: As in `expect_agrees`.
-        seed: Of the check that called the function.
+        case: Of the check that called the function.
+        inputs: Draws its arguments.
         is_quick: Whether there is time for more calls.
 
     """
@@ -456,8 +455,14 @@ class Call:
     judge: Judge
     oracle: Oracle
     tolerance: float | None
-    seed: str
+    case: Case
+    inputs: Inputs
     is_quick: bool
+
+    @property
+    def seed(self) -> str:
+        """That of the check that called the function."""
+        return self.case.seed
 
     @property
     def wrt(self) -> list[int]:
@@ -471,9 +476,11 @@ class Call:
         return tuple(names_of(self.judge, self.oracle, len(self.args)))
 
     def problem(self, subject: Subject) -> str | None:
-        """Say what is wrong with the answer of code under test, if anything."""
+        """Say what is wrong with the answer of code under test, if anything and if in time."""
         try:
             return self.judge(subject.call(self.name, *self.args), *self.args)
+        except TooSlow:
+            return None
         except StudentError as error:
             return str(error)
         except (*WRONG_FORM, MemoryError) as error:
@@ -615,8 +622,7 @@ def expect_inputs_unchanged(
             with contextlib.suppress(StudentError):
                 if _changed(known(mistake), name, args, lent) == changed:
                     alike.append(mistake)
-        with subject.together(explains=True):
-            names = dict(enumerate(subject.parameters(name)[len(lent) :]))
+        names = dict(enumerate(subject.parameters(name)[len(lent) :]))
         which = f"`{names[changed]}`" if changed in names else f"number {changed + 1}"
         return _IN_PLACE.format(name, which), alike, ""
 
@@ -763,30 +769,34 @@ def _expect(
 
     def explain() -> Explanation:
         said = problem
-        with subject.together(explains=True):
-            alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared, also)
-            if alike:  # who knows what it is need not guess
-                said = said.replace(NEARLY_CORRECT, "")
-            if error is not None:
-                return said, alike, shown_shapes(args, judge, oracle)
-            if isinstance(oracle, Oracle) and not alike and not is_recording():
-                said += Wrong(
-                    subject, case, name, args, inputs, judge, oracle, tolerance, compared
-                ).said()
-            shown = oracle or correct
-            is_one = correct is not None
-            example = smallest_example(subject, case, name, args, inputs, judge, shown, is_one)
-            return said, alike, example
+        alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared, also)
+        if alike:  # who knows what it is need not guess
+            said = said.replace(NEARLY_CORRECT, "")
+        if error is not None:
+            return said, alike, shown_shapes(args, judge, oracle)
+        if isinstance(oracle, Oracle) and not alike and not is_recording():
+            said += Wrong(
+                subject, case, name, args, inputs, judge, oracle, tolerance, compared
+            ).said()
+        shown = oracle or correct
+        is_one = correct is not None
+        example = smallest_example(subject, case, name, args, inputs, judge, shown, is_one)
+        return said, alike, example
 
     raise CheckFailed(problem, explain=explain)
 
 
-def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) -> None:
+def expect_any_sizes(subject: Subject, call: Call) -> None:
     """Expect a function that is right for some inputs to be right for other sizes, and after them.
 
     Once for each function, because it is the same code in all checks, and if it is quick. Of slow
     code, too, the oracle is asked: what is recorded for a handout must not depend on time.
+
+    Raises:
+        CheckFailed: If it is not.
+
     """
+    case, inputs = call.case, call.inputs
     others = {axis: sizes[-1] for axis, sizes in case.shrinkable().items() if sizes}
     try:
         earlier = inputs(case.smaller({**case.asked, **others}, rounded=False))
@@ -807,20 +817,17 @@ def _expect_any_sizes(subject: Subject, case: Case, call: Call, inputs: Inputs) 
         return
 
     def explain() -> Explanation:
-        with subject.together(explains=True):
-            if not others or replace(call, args=inputs(case.fresh(0))).problem(subject):
-                said = (
-                    "some numbers, but not for others of the same sizes: is a case forgotten, or "
-                )
-                said += f"does it keep state between calls? For others: {problem}"
-            else:
-                sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
-                said = f"some sizes, but not for {sizes}. Does it rely on one of them, or keep "
-                said += f"state from an earlier call? With these sizes: {problem}"
-            name, judge, oracle = call.name, call.judge, call.oracle
-            alike = mistakes_alike(subject, case, name, inputs, judge, call.tolerance)
-            example = smallest_example(subject, case, name, earlier, inputs, judge, oracle)
-            return f"`{name}` is correct for {said}", alike, example
+        if not others or replace(call, args=inputs(case.fresh(0))).problem(subject):
+            said = "some numbers, but not for others of the same sizes: is a case forgotten, or "
+            said += f"does it keep state between calls? For others: {problem}"
+        else:
+            sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
+            said = f"some sizes, but not for {sizes}. Does it rely on one of them, or keep state"
+            said += f" from an earlier call? With these sizes: {problem}"
+        name, judge, oracle = call.name, call.judge, call.oracle
+        alike = mistakes_alike(subject, case, name, inputs, judge, call.tolerance)
+        example = smallest_example(subject, case, name, earlier, inputs, judge, oracle)
+        return f"`{name}` is correct for {said}", alike, example
 
     raise CheckFailed(f"`{call.name}` is correct for some inputs only: {problem}", explain=explain)
 
@@ -881,16 +888,18 @@ def _on_its_inputs(
     seen: list[Tensor] = []
 
     def noting(*args: Any, **kwargs: Any) -> Any:
-        given = copy.deepcopy((args, kwargs))
+        if len(calls) > _MOST_NOTED:
+            return lent[judged](*args, **kwargs)
+        calls.append(copy.deepcopy((args, kwargs)))
         result = lent[judged](*args, **kwargs)
-        if len(calls) < _MOST_NOTED:
-            calls.append(given)
-            seen.append(_numbers(result))
+        seen.append(_numbers(result))
         return result
 
     stopped = _verdict(subject, name, noting) or ""
     if not calls:
         return ". Your test never calls the function that it is given"
+    if len(calls) > _MOST_NOTED:
+        return ""
     every = judged in right and not accepted
     said = ". It rejects every other correct one, too" if every and len(right) > 1 else ""
     theirs = {d: [_numbers(lent[d](*args, **kwargs)) for args, kwargs in calls] for d in right}

@@ -324,18 +324,18 @@ class RecordedSubject:
     def lend(self, function: Callable[..., Any]) -> Handle:
         """Pass a function to the code; if answers are read, only an `observing` one is called."""
         number = len(self._lent)
-        self._lent[number] = function
-        if self._inner is None:
-            return Handle(number, "checks")
-        if not getattr(function, "observes", False):
-            return self._inner.lend(function)
 
         def observed(*args: Any, **kwargs: Any) -> Any:
             # Counted from the last one, so that equal calls have equal answers.
             self._heard.append([number - len(self._lent), args, kwargs])
             return function(*args, **kwargs)
 
-        return self._inner.lend(observed)
+        handle = Handle(number, "checks")
+        if self._inner is not None:
+            is_heard = getattr(function, "observes", False)
+            handle = self._inner.lend(observed if is_heard else function)
+        self._lent[handle.id] = function
+        return handle
 
     def file(self, name: str) -> bytes:
         """Refuse: the files of known mistakes are not recorded.
@@ -377,7 +377,7 @@ class RecordedSubject:
         if self._inner is None:
             for number, args, kwargs in found["heard"]:
                 with contextlib.suppress(Exception):  # the mistake's call was wrong
-                    self._lent[len(self._lent) + number](*args, **kwargs)
+                    list(self._lent.values())[number](*args, **kwargs)
         if "raised" in found:
             kind, *said = found["raised"]
             raise getattr(subject, kind)(*said)

@@ -25,7 +25,13 @@ from classroom.exercise import prepared
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import shown_call
-from classroom.exercise.expect import Call, CheckFailed, Exercise, wrong_after_another
+from classroom.exercise.expect import (
+    Call,
+    CheckFailed,
+    Exercise,
+    expect_any_sizes,
+    wrong_after_another,
+)
 from classroom.exercise.prepared import WRONG_FORM, BrokenCheck
 from classroom.exercise.report import CheckResult, Report
 from classroom.exercise.usage import CALLS
@@ -75,7 +81,8 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
         for test in Case(f"{seed}/{name}").shuffled(found.checks):
             case = Case(f"{seed}/{name}/{test}", mistakes, memory=memory)
             asking[test] = _Asked(subject, found.exercise.by_hand, mistakes)
-            check = functools.partial(getattr(found.test_class(), test), asking[test], case)
+            check = getattr(found.test_class(), test)
+            check = functools.partial(check, subject=asking[test], case=case)
             problems[test] = _run(check, asking[test], found.exercise)
         with _silenced():
             try:
@@ -110,6 +117,11 @@ def _fail_what_passed(
     """
     called = memory.get(CALLS, {})
     for calls in called.values():
+        try:
+            expect_any_sizes(subject, calls[0])
+        except CheckFailed as failed:
+            test = calls[0].seed.removeprefix(seeds)
+            problems[test] = problems[test] or failed
         if kept := wrong_after_another(subject, calls):
             test = kept[0].removeprefix(seeds)
             problems[test] = problems[test] or CheckFailed(kept[1])
@@ -147,7 +159,8 @@ class _Asked:
     def explain(self, problem: CheckFailed) -> None:
         """Find out more about a problem; if it is the last crash, what was called, if short."""
         crash = self._crash  # explaining makes others
-        said, alike, example = problem.explained()
+        with self._subject.together(explains=True):
+            said, _, example = problem.explained()
         if example or not crash:
             return
         error, name, args, named = crash

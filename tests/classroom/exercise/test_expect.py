@@ -18,6 +18,7 @@ from classroom.exercise.expect import (
     expect,
     expect_agrees,
     expect_answer,
+    expect_any_sizes,
     expect_gradients,
     expect_inputs_unchanged,
     expect_law,
@@ -141,6 +142,11 @@ def test_of_a_result_that_depends_on_what_it_should_nothing_is_said_about_inputs
     assert "`" not in failure.problem
 
 
+def expect_sizes(subject, case, name, *asked):
+    expect_agrees(subject, case, name, *asked)
+    expect_any_sizes(subject, case.memory[CALLS][name][0])
+
+
 class Keeping:
     """Adds up rows with the ones that its first call has made, which fit one width."""
 
@@ -155,17 +161,17 @@ class Keeping:
 
 def test_what_is_kept_from_call_to_call_is_found_though_no_check_changes_the_sizes(forked):
     """Where calls share a process, and where each has one of its own."""
-    said = str(failed(expect_agrees, Keeping(), inputs, oracle, PAIR))
+    said = str(failed(expect_sizes, Keeping(), inputs, oracle, PAIR))
     assert said.startswith("`f` is correct for some sizes, but not for rows 4, width 2. Does it")
     with pytest.raises(CheckFailed, match="correct in its first call, but wrong after a call"):
-        expect_agrees(forked(Keeping()), Case("seed"), "f", inputs, oracle, PAIR)
+        expect_sizes(forked(Keeping()), Case("seed"), "f", inputs, oracle, PAIR)
 
 
 def test_what_is_kept_is_found_where_the_sizes_are_fixed():
     def fixed(case):
         return case.normal(5, 3), case.integer(1, 99)
 
-    said = str(failed(expect_agrees, KeepingAll(), fixed, oracle, PAIR))
+    said = str(failed(expect_sizes, KeepingAll(), fixed, oracle, PAIR))
     assert said.startswith("`f` is correct for some numbers, but not for others of the same sizes")
     assert "keep state between calls" in said
 
@@ -176,7 +182,7 @@ def test_what_is_correct_for_some_numbers_only_is_shown_on_a_small_case():
 
     (first,) = given(Case("seed"))
     by_chance = lambda x: x if torch.equal(x, first) else x + 1  # noqa: E731
-    failure = failed(expect_agrees, by_chance, given, lambda x: x, {"x": "rows width"})
+    failure = failed(expect_sizes, by_chance, given, lambda x: x, {"x": "rows width"})
     assert "is a case forgotten" in failure.problem
     assert "you return" in failure.example
 
@@ -192,12 +198,17 @@ def test_an_input_may_be_kept_from_a_right_call_that_was_to_do_the_same(uses_n, 
     def problem(changes_sign):
         keeping = KeepingAll()
         f = lambda x, n, sign: keeping(x, n)[0] * n**uses_n  # noqa: E731
-        subject, case = LocalSubject({"f": f}), Case("seed")
-        for sign in (False, changes_sign):
-            given = lambda case, sign=sign: (case.normal(5, 3), case.integer(2, 99), sign)  # noqa: E731
+        subject, memory = LocalSubject({"f": f}), {}
+
+        def ask(seed, sign):
+            given = lambda case: (case.normal(5, 3), case.integer(2, 99), sign)  # noqa: E731
             right = lambda x, n, sign: (-1) ** sign * x.sum(1) * n**uses_n  # noqa: E731
-            with pytest.raises(CheckFailed) as raised:
-                expect_agrees(subject, case, "f", given, right, {"total": "rows"})
+            case = Case(seed, memory=memory)
+            expect_agrees(subject, case, "f", given, right, {"total": "rows"})
+
+        ask("seed", sign=False)
+        with pytest.raises(CheckFailed) as raised:
+            ask("another seed", changes_sign)
         return raised.value.problem
 
     assert problem(changes_sign=False).endswith(said)
@@ -220,7 +231,7 @@ def test_a_function_that_counts_on_a_size_is_found():
     def f(x, n):
         return sum(x[:, i] for i in range(3)), n / 2
 
-    said = str(failed(expect_agrees, f, inputs, oracle, PAIR))
+    said = str(failed(expect_sizes, f, inputs, oracle, PAIR))
     assert "not for rows 4, width 2" in said and "raised IndexError" in said
 
 

@@ -23,7 +23,7 @@ def serve(
     Args:
         channel: The other end of its channel.
         namespace: The functions, by name.
-        seconds: Time for all calls of the exercise, for messages; a request brings what is left.
+        seconds: Time for all calls of the exercise; the other end measures what is left.
         prepare: Makes this process ready for its first request, which may have to leave no trace;
             is given the descriptor to keep.
 
@@ -31,13 +31,11 @@ def serve(
     subject, is_prepared = _BorrowingSubject(channel, namespace, seconds), False
     with contextlib.suppress(HungUp):
         while True:
-            kind, seconds_left, one_module, without_trace, *request = channel.receive(
-                resolve=subject._resolve
-            )
+            kind, one_module, without_trace, *request = channel.receive(resolve=subject._resolve)
             if not is_prepared:
                 prepare(without_trace, channel.connection.fileno())
                 is_prepared = True
-            answer = subject.answer(kind, seconds_left, one_module, request)
+            answer = subject.answer(kind, one_module, request)
             try:
                 channel.send(answer)
             except CannotCross as reason:
@@ -52,10 +50,7 @@ class _BorrowingSubject(LocalSubject):
         super().__init__(namespace, seconds)
         self._other_side = channel
 
-    def answer(
-        self, kind: str, seconds_left: float, one_module: bool, request: list[Any]
-    ) -> list[Any]:
-        self._seconds_left = seconds_left
+    def answer(self, kind: str, one_module: bool, request: list[Any]) -> list[Any]:
         self._modules = (self._modules or {}) if one_module else None
         try:
             if kind in ("call", "call_by_hand"):
