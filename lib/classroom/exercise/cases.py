@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -64,6 +64,12 @@ class Case:
         """Draw an order."""
         items = list(items)
         return [items[i] for i in torch.randperm(len(items), generator=self.generator).tolist()]
+
+    def so_far(self) -> "Case":
+        """Return a copy that remembers the sizes asked for so far and none that are later."""
+        copy = replace(self)
+        copy.asked, copy._smallest = dict(self.asked), dict(self._smallest)
+        return copy
 
     def fresh(self, number: int) -> "Case":
         """Return a case with the same sizes and other numbers."""

@@ -12,7 +12,7 @@ import inspect
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -289,11 +289,10 @@ def expect_agrees(
         oracle.influences(inputs(case.fresh(0)), inputs(case.fresh(1)))
         for given in (inputs(case.fresh(0)), args):  # whether it is called does not depend on time
             judge(None, *given)
-    for _ in range(draws):
-        _expect(subject, case, name, inputs, judge, oracle, alike, places, also=also)
+    _expect(subject, case, name, inputs, judge, oracle, alike, places, also=also, draws=draws)
     is_quick = time.monotonic() - started < QUICK
     calls = case.memory.setdefault(CALLS, {}).setdefault(name, [])
-    calls.append(Call(name, args, judge, oracle, tolerance, case, inputs, is_quick))
+    calls.append(Call(name, args, judge, oracle, tolerance, case.so_far(), inputs, is_quick))
     require_words(returns, shapes, case.asked)
 
 
@@ -323,8 +322,7 @@ def expect_law(
         CheckFailed: If the law is broken.
 
     """
-    for _ in range(draws):
-        _expect(subject, case, name, inputs, judge, None, correct=correct)
+    _expect(subject, case, name, inputs, judge, None, correct=correct, draws=draws)
 
 
 def expect_answer(
@@ -476,11 +474,15 @@ class Call:
         return tuple(names_of(self.judge, self.oracle, len(self.args)))
 
     def problem(self, subject: Subject) -> str | None:
-        """Say what is wrong with the answer of code under test, if anything and if in time."""
+        """Say what is wrong with the answer of code under test, if anything.
+
+        It may take too long, but not because earlier calls have left it no time.
+        """
+        started = time.monotonic()
         try:
             return self.judge(subject.call(self.name, *self.args), *self.args)
-        except TooSlow:
-            return None
+        except TooSlow as error:
+            return str(error) if time.monotonic() - started > 10 * QUICK else None
         except StudentError as error:
             return str(error)
         except (*WRONG_FORM, MemoryError) as error:
@@ -695,7 +697,8 @@ def expect_test_judges(
 
     def explain() -> Explanation:
         said = problem
-        if judged in changing:
+        is_rejected = verdicts[judged] is not None
+        if judged in changing or (is_rejected and _passes_again(subject, name, lent[judged])):
             said += (
                 ". Your test is not deterministic: called again on the same function, it gives the "
                 "opposite result. Draw its numbers from a torch.Generator with a seed, and leave "
@@ -716,6 +719,12 @@ def expect_test_judges(
         return said, _tests_alike(case, name, lent, verdicts), ""
 
     raise CheckFailed(problem, explain=explain)
+
+
+def _passes_again(subject: Subject, name: str, implementation: Callable[..., Any]) -> bool:
+    with contextlib.suppress(CheckFailed):  # no time is left
+        return None in (_verdict(subject, name, implementation) for _ in range(_AGAIN))
+    return False
 
 
 def _tests_alike(
@@ -759,9 +768,11 @@ def _expect(
     compared: Sequence[int] = (),
     correct: Callable[..., Any] | None = None,
     also: Sequence[Inputs] = (),
+    draws: int = 1,
 ) -> None:
-    args = inputs(case)
-    problem, error = attempt(subject, name, args, judge)
+    # All calls are made whatever the first one returns: fewer would tell the next check.
+    asked = [(args, *attempt(subject, name, args, judge)) for args in _drawn(inputs, case, draws)]
+    args, problem, error = next((one for one in asked if one[1] is not None), asked[0])
     if problem is None:
         return
     if isinstance(error, StudentError) and not isinstance(error, Crashed):
@@ -784,6 +795,10 @@ def _expect(
         return said, alike, example
 
     raise CheckFailed(problem, explain=explain)
+
+
+def _drawn(inputs: Inputs, case: Case, draws: int) -> Iterator[tuple[Any, ...]]:
+    return (inputs(case) for _ in range(draws))
 
 
 def expect_any_sizes(subject: Subject, call: Call) -> None:
@@ -817,7 +832,11 @@ def expect_any_sizes(subject: Subject, call: Call) -> None:
         return
 
     def explain() -> Explanation:
-        if not others or replace(call, args=inputs(case.fresh(0))).problem(subject):
+        fresh = inputs(case.fresh(0))
+        wrong, error = attempt(subject, call.name, fresh, call.judge)
+        if isinstance(error, (Died, TooSlow)):
+            raise error
+        if not others or wrong:
             said = "some numbers, but not for others of the same sizes: is a case forgotten, or "
             said += f"does it keep state between calls? For others: {problem}"
         else:
@@ -849,12 +868,17 @@ def _until_not_luck(
     times in a round of `N`, whatever it is given, then the failures are all among the `W` wrong
     ones and include a given `s` of them with probability C(W - s, f - s) / C(N, f). There are
     C(W, s) such sets. A wrong implementation is caught if it is caught in every round.
+
+    A test that is right needs `fewest` rounds; no other gets less, which would tell the next check.
     """
     draw = case.fresh(0)
     rights = list(itertools.islice(itertools.cycle(right), max(len(right), len(wrong))))
     found: dict[str, str | None] = dict.fromkeys(lent)
-    caught, rounds, passed = set(wrong), [], set()
-    while caught and not any(found[description] for description in right):
+    caught, rounds, passed, ways = set(wrong), [], set(), 1.0
+    fewest = math.ceil(-math.log(_LUCK) / math.log(math.comb(len(rights) + len(wrong), len(wrong))))
+    while len(rounds) < fewest or (
+        ways > _LUCK and caught and not any(found[description] for description in right)
+    ):
         said = [(d, _verdict(subject, name, lent[d])) for d in draw.shuffled([*rights, *wrong])]
         found.update((d, words) for d, words in said if words is not None)
         passed |= {d for d, words in said if words is None}
@@ -864,12 +888,6 @@ def _until_not_luck(
         for failed in rounds:
             ways *= math.comb(max(len(wrong) - num_caught, 0), max(failed - num_caught, 0))
             ways /= math.comb(len(said), failed)
-        if ways <= _LUCK:
-            break
-    for description in {d for d in right if found[d]} - passed:
-        with contextlib.suppress(CheckFailed):  # no time is left
-            again = (_verdict(subject, name, lent[description]) for _ in range(_AGAIN))
-            passed |= {description} if None in again else set()
     verdicts = {d: None if d in wrong and d not in caught else found[d] for d in lent}
     return verdicts, {d for d in passed if found[d]}
 
@@ -890,8 +908,9 @@ def _on_its_inputs(
     def noting(*args: Any, **kwargs: Any) -> Any:
         if len(calls) > _MOST_NOTED:
             return lent[judged](*args, **kwargs)
-        calls.append(copy.deepcopy((args, kwargs)))
+        given = copy.deepcopy((args, kwargs))
         result = lent[judged](*args, **kwargs)
+        calls.append(given)
         seen.append(_numbers(result))
         return result
 

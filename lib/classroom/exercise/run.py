@@ -86,14 +86,15 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
             problems[test] = _run(check, asking[test], found.exercise)
         with _silenced():
             try:
-                _fail_what_passed(found, subject, memory, problems, f"{seed}/{name}/")
+                _fail_what_passed(found, subject, asking, memory, problems, f"{seed}/{name}/")
             except BrokenCheck as error:
                 problems[test] = problems[test] or error
         # Only now: nothing that explains a failure may help a check that is not decided yet.
         for test, asked in asking.items():
             if isinstance(problem := problems[test], CheckFailed):
                 explain = functools.partial(asked.explain, problem)
-                problems[test] = _run(explain, asked, found.exercise) or problem
+                other = _run(explain, asked, found.exercise)
+                problems[test] = problem if isinstance(other, StudentError) else other or problem
     results = []
     for test, value in found.checks.items():
         first = next((p for t in (test, *found.only_with[test]) if (p := problems[t])), None)
@@ -106,6 +107,7 @@ def run_checks(folder: Path, name: str, subject: Subject, seed: str | None = Non
 def _fail_what_passed(
     found: _Found,
     subject: Subject,
+    asking: Mapping[str, Any],
     memory: Mapping[Any, Any],
     problems: dict[str, BaseException | None],
     seeds: str,
@@ -117,10 +119,10 @@ def _fail_what_passed(
     """
     called = memory.get(CALLS, {})
     for calls in called.values():
+        test = calls[0].seed.removeprefix(seeds)
         try:
-            expect_any_sizes(subject, calls[0])
+            expect_any_sizes(asking[test], calls[0])
         except CheckFailed as failed:
-            test = calls[0].seed.removeprefix(seeds)
             problems[test] = problems[test] or failed
         if kept := wrong_after_another(subject, calls):
             test = kept[0].removeprefix(seeds)
