@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from classroom.calls.local import LocalSubject
 from classroom.calls.subject import NotWritten
+from classroom.exercise import expect as expect_module
 from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import Crash, asks_for
@@ -233,6 +234,41 @@ def test_a_function_that_counts_on_a_size_is_found():
 
     said = str(failed(expect_sizes, f, inputs, oracle, PAIR))
     assert "not for rows 4, width 2" in said and "raised IndexError" in said
+
+
+def test_a_function_that_never_ends_for_other_sizes_is_found(monkeypatch):
+    def f(x, n):
+        while x.shape[1] != 3:
+            pass
+        return x.sum(1), n / 2
+
+    monkeypatch.setattr(expect_module, "QUICK", 0.1)
+    subject, case = LocalSubject({"f": f}, seconds=1.5), Case("seed")
+    with pytest.raises(CheckFailed, match="correct for some inputs only: `f` was stopped"):
+        expect_sizes(subject, case, "f", inputs, oracle, PAIR)
+
+
+def test_who_has_no_time_left_is_not_said_to_be_wrong_for_other_sizes():
+    subject, case = LocalSubject({"f": oracle}), Case("seed")
+    expect_agrees(subject, case, "f", inputs, oracle, PAIR)
+    (call,) = case.memory[CALLS]["f"]
+    expect_any_sizes(LocalSubject({"f": oracle}, seconds=0.0), call)
+
+
+def test_other_sizes_are_those_of_the_call_and_not_of_a_later_one():
+    subject, case = LocalSubject({"f": oracle}), Case("seed")
+    expect_agrees(subject, case, "f", inputs, oracle, PAIR)
+    before = case.memory[CALLS]["f"][0].case.shrinkable()
+    case.size("rows", 50)
+    assert case.memory[CALLS]["f"][0].case.shrinkable() == before != case.shrinkable()
+
+
+def test_all_draws_are_asked_for_though_the_first_is_wrong():
+    asked = []
+    with pytest.raises(CheckFailed):
+        wrong = lambda x, n: asked.append(n)  # noqa: E731
+        expect_agrees(LocalSubject({"f": wrong}), Case("seed"), "f", inputs, oracle, PAIR, draws=3)
+    assert len(asked) == 3
 
 
 def test_a_result_that_is_the_same_for_all_inputs_or_another_for_the_same_says_so():
@@ -612,6 +648,19 @@ def judged(test, bug, mistakes=(), case=None, right=RIGHT, wrong=WRONG, **more):
 def test_a_test_that_catches_the_bug_and_lets_right_ones_pass_is_good():
     for bug in WRONG:
         judged(good, bug)
+
+
+def test_a_test_that_rejects_everything_is_called_as_often_as_a_good_one():
+    def counted(test):
+        calls = []
+        with contextlib.suppress(CheckFailed):
+            judged(lambda mean: (calls.append(mean), test(mean)), "the sum")
+        return len(calls)
+
+    def rejecting(mean):
+        raise AssertionError
+
+    assert counted(good) == counted(rejecting) > 4
 
 
 def test_a_bug_that_gets_past_is_named():
