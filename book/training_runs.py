@@ -1,6 +1,7 @@
-"""Small runs for chapter 7: a healthy one, and eight with one mistake in each.
+"""Small runs for chapter 7: a healthy one, and eight with a mistake.
 
-Everything but the mistake is the same in all of them: text, sizes, seeds, number of updates. The
+Everything but the mistake is the same in all of them: text, sizes, seeds, number of updates. Only
+the one that was split after shuffling also has little text, or its leak would not show. The
 held-out part is measured with the same mistake, as its author would measure it. From the root of
 the project,
 
