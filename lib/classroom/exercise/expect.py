@@ -12,7 +12,7 @@ import inspect
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,7 +58,6 @@ from classroom.exercise.usage import CALLS, QUICK, Wrong
 
 Implementations = Mapping[str, Callable[..., Any]]
 Explanation = tuple[str, Sequence[Answer], str]
-# How often a test whose verdicts ignore what it is given may earn anything.
 # What Linux says where a call is made without trace.
 _REFUSED = ("Operation not permitted", "start new thread", "Bad file descriptor")
 _WHILE_JUDGED = (
@@ -66,6 +65,7 @@ _WHILE_JUDGED = (
     "that was opened before"
 )
 _BY_ASSERT = "A test reports a bug by a failed `assert`; any other error is one of the test itself"
+# How often a test whose verdicts ignore what it is given may earn anything.
 _LUCK = 1e-3
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
@@ -771,7 +771,8 @@ def _expect(
     draws: int = 1,
 ) -> None:
     # All calls are made whatever the first one returns: fewer would tell the next check.
-    asked = [(args, *attempt(subject, name, args, judge)) for args in _drawn(inputs, case, draws)]
+    drawn = [inputs(case) for _ in range(draws)]
+    asked = [(args, *attempt(subject, name, args, judge)) for args in drawn]
     args, problem, error = next((one for one in asked if one[1] is not None), asked[0])
     if problem is None:
         return
@@ -795,10 +796,6 @@ def _expect(
         return said, alike, example
 
     raise CheckFailed(problem, explain=explain)
-
-
-def _drawn(inputs: Inputs, case: Case, draws: int) -> Iterator[tuple[Any, ...]]:
-    return (inputs(case) for _ in range(draws))
 
 
 def expect_any_sizes(subject: Subject, call: Call) -> None:
