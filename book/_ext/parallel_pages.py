@@ -72,7 +72,8 @@ class Pages:
         self._cache = page_cache(env)
         self._kernels = ExitStack()
         self._kernels.enter_context(kernels)
-        self._pool = ThreadPoolExecutor(max_workers=os.cpu_count())
+        # One more than there are cores: while a kernel starts or ends, nobody computes there.
+        self._pool = ThreadPoolExecutor(max_workers=1 + (os.cpu_count() or 1))
         self._results = {
             docname: self._pool.submit(self._execute, docname, waiting[docname])
             for docname in sorted(waiting, key=lambda name: -amount_of_code(waiting[name]))

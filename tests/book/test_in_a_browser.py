@@ -54,6 +54,12 @@ LOOK_AT_THE_PAGE = """() => {
   };
 }"""
 
+# Colours that fade into others take a third of a second for each look.
+AT_ONCE = """addEventListener("DOMContentLoaded", () => {
+  document.head.append(document.createElement("style"));
+  document.head.lastChild.textContent = "*, ::before, ::after { transition: none !important }";
+})"""
+
 # A page has thousands of pieces of code and of formulas, in a few colours: axe looks at the first
 # of each kind, and at the others as plain text, which takes half of the time.
 LEAVE_ONE_OF_A_KIND = """() => {
@@ -159,9 +165,13 @@ def settle(page: Page) -> None:
     page.wait_for_function("document.getAnimations().every((one) => one.playState != 'running')")
 
 
-def turn_to(page: Page, look: str) -> None:
+def look_like(page: Page, look: str) -> None:
     page.emulate_media(color_scheme=LOOKS[look]["color_scheme"])
     page.set_viewport_size(LOOKS[look]["viewport"])
+
+
+def turn_to(page: Page, look: str) -> None:
+    look_like(page, look)
     settle(page)
 
 
@@ -199,12 +209,13 @@ def answers(page: Page, quiz: Locator) -> Iterator[tuple[bool, str, str]]:
 @pytest.fixture(scope="module")
 def visits(browser: Browser, address: str, site: Path) -> Callable[[str], Visit]:
     page = browser.new_page()  # one for all: each would start a process, and fetch scripts again
+    page.add_init_script(AT_ONCE)
 
     @functools.cache
     def visit(name: str) -> Visit:
         with watched(page, address) as result:
             looks = looks_at(name)
-            turn_to(page, looks[0])
+            look_like(page, looks[0])
             page.goto(f"{address}{name}.html")
             for look in looks:
                 turn_to(page, look)

@@ -53,3 +53,21 @@ def test_a_build_searches_seldom_for_garbage_and_not_at_its_end():
     quicker_sphinx.leave_the_rest(None, None)
     assert gc.get_freeze_count() > len(kept)
     assert all(kept is not each for each in gc.get_objects())
+
+
+def test_the_list_of_pages_beside_each_is_the_one_that_sphinx_makes(small_book):
+    book = small_book(html_theme="sphinx_book_theme")
+    book.write(
+        "chapter.md", "# A chapter\n\n## Section\n\n### Part\n\n```{toctree}\nbelow/deeper\n```\n"
+    )
+    book.write("other.md", "# Another\n\n## Its section\n")
+    (book.folder / "pages" / "below").mkdir()
+    book.write("below/deeper.md", "# A deeper page\n\n## Its end\n\n```{toctree}\nlast\n```\n")
+    book.write("below/last.md", "# The last\n")
+    names = ("index", "chapter", "other", "below/deeper", "below/last")
+    assert book.build().returncode == 0
+    usual = [book.html(name).partition("<body")[2] for name in names]
+    assert ">The last<" in usual[2], "the list goes down to the last page"
+    book.settings["extensions"] += ["quicker_sphinx"]
+    assert book.build().returncode == 0
+    assert [book.html(name).partition("<body")[2] for name in names] == usual
