@@ -133,10 +133,10 @@ def test_a_course_from_blank_to_solved_to_mistaken_is_what_the_library_says(
     said = capsys.readouterr().out
     assert said.count("has changed since: run `classroom mine`") == len(changed)
     assert all(f"{name} has changed since" in said for name in changed)
-    built = build(tmp_path, seconds_per_exercise=20)
+    built = build(tmp_path, seconds_per_exercise=10)
     borrowed = {o.exercise: o.why for o in built.outcomes if not o.is_yours}
     assert borrowed.keys() == {"causal_mask", "MultiHeadAttention", "layer_norm", "apply_rotary"}
-    assert borrowed["causal_mask"] == "its code or its checks did not end within 20 s"
+    assert borrowed["causal_mask"] == "its code or its checks did not end within 10 s"
     assert (
         borrowed["MultiHeadAttention"] == "its cell is not valid Python in line 1: invalid syntax"
     )
@@ -256,7 +256,7 @@ def twice(tmp_path):
 def test_what_a_piece_depends_on_comes_along_or_is_named(twice, imported, capsys):
     root, pieces = twice
     seen = []
-    built = build(root, lambda *done: seen.append(done), 10, pieces)
+    built = build(root, lambda *done: seen.append(done), 5, pieces)
     assert seen == [(1, 2), (2, 2)]
     yours = {o.exercise for o in built.outcomes if o.is_yours}
     assert yours == {"plain", "helped", "times", "from_star", "printing", "later"}
@@ -272,7 +272,7 @@ def test_what_a_piece_depends_on_comes_along_or_is_named(twice, imported, capsys
     assert why["on_wrong"].startswith("0 of 2 points: ")
     assert why["at_once"] == "it raised ZeroDivisionError: division by zero"
     assert why["ending"] == "it ended the process that checked it"
-    assert why["endless"] == "its code or its checks did not end within 10 s"
+    assert why["endless"] == "its code or its checks did not end within 5 s"
     text = (root / "mine" / "twice.py").read_text()
     assert "# A constant,\n# and why it is what it is.\nTWO = 1\n" in text
     assert "    # A reason.\n" in text
