@@ -142,10 +142,10 @@ def cpu_seconds_below(process: int) -> float:
     """Return the CPU time of a process, of all that descend from it, and of those that ended."""
     ticks = 0
     for each in _descendants(process):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), open(f"/proc/{each}/stat") as file:
             # From the third field on; the 14th to 17th are its own times and those of children
             # that it has waited for.
-            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            fields = file.read().rpartition(")")[2].split()
             ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -183,11 +183,14 @@ def _members(group: Path) -> list[int]:
 
 
 def _descendants(process: int) -> Iterator[int]:
+    # Not by `pathlib` and `glob`, which take three times as long: the grader asks after each call.
     yield process
-    # Not `Path.glob`, which fails where a process ends while it is read.
-    for children in glob(f"/proc/{process}/task/*/children"):
-        with contextlib.suppress(OSError):
-            for child in Path(children).read_text().split():
+    threads: list[str] = []
+    with contextlib.suppress(OSError):  # it has ended
+        threads = os.listdir(f"/proc/{process}/task")
+    for thread in threads:
+        with contextlib.suppress(OSError), open(f"/proc/{process}/task/{thread}/children") as file:
+            for child in file.read().split():
                 yield from _descendants(int(child))
 
 
