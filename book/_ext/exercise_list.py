@@ -173,10 +173,10 @@ class Exercises(SphinxDirective):
         text += f", {assignment['points']} points, about {duration(assignment['minutes'])} in all. "
         if deeper:
             time, number = duration(core["minutes"]), len(exercises) - deeper
-            text += f"The core, {number} of them, is worth {core['points']} points and takes about "
+            text += f"The {number} core exercises are worth {core['points']} points and take about "
             text += f"{time}; the others go deeper and can be left for later. "
-        text += f"The checks know {mistakes} mistakes by name, and say so when they meet one. "
-        text += "Open the notebook, from the folder of the course:"
+        text += f"The checks know {mistakes} mistakes by name and name each that they meet. "
+        text += "Open the notebook from the folder of the course:"
         return nodes.paragraph(text, text)
 
     def _download(self, notebook: Path) -> nodes.paragraph:
@@ -185,7 +185,7 @@ class Exercises(SphinxDirective):
             "", "", nodes.literal(notebook.name, notebook.name), reftarget=target
         )
         line = nodes.paragraph("", "Download the notebook alone: ", reference)
-        line += nodes.Text(". Its checks come with the course, not with it.")
+        line += nodes.Text(". The checks come only with the course.")
         return line
 
     def _elsewhere(self, assignment: dict[str, Any]) -> list[nodes.Node]:

@@ -127,7 +127,7 @@ def cross_entropy(
             enough to sum over a large vocabulary.
         targets: The correct token at each position. `IGNORED` is excluded from sum and count.
         label_smoothing: Probability mass of each target spread evenly over the vocabulary, so
-            that the model is not pushed to certainty. Raises the loss, even of a perfect model.
+            that the model is not pushed to certainty. Even a perfect model then has a loss above 0.
         num_targets: Divisor of the sum; by default the number of targets that are not `IGNORED`.
             For a part of a batch, pass the number in the whole batch: parts differ in their
             numbers of targets, so the mean of their means is not the mean of the batch.
