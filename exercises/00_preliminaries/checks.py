@@ -160,7 +160,7 @@ ROW_TOTALS = {"totals": "rows"}
     number="0.1",
     title="A softmax that survives 1000",
     asks="`stable_softmax`, `log_softmax` and `logsumexp` work along the dimension they are given, "
-    "for scores of any size, including a row in which every score is minus infinity.",
+    "for scores of any size, even where a whole row is minus infinity.",
     difficulty=3,
     importance=5,
     minutes=25,
@@ -561,7 +561,7 @@ FEATURES = {"y": "rows columns"}
     "activations",
     number="0.5",
     title="Activation functions and their lookalikes",
-    asks="`tanh_by_sigmoid`, `silu`, `softplus`, `gelu` and `gelu_tanh` each return a function of "
+    asks="`tanh_by_sigmoid`, `silu`, `softplus`, `gelu` and `gelu_tanh` each apply a function to "
     "x, element by element.",
     difficulty=2,
     importance=3,
@@ -903,8 +903,7 @@ def of_one_axis_more(case):
     number="0.8",
     title="Write the test: one that can fail",
     asks="`agree` says whether two tensors hold the same numbers; `check_softmax` calls the "
-    "softmax that it is given on scores of your choice and `assert`s that the results are "
-    "correct.",
+    "given softmax on scores of your choice and `assert`s that the results are correct.",
     difficulty=4,
     importance=5,
     minutes=30,
