@@ -34,10 +34,10 @@ def temperature(
 ) -> Float[Tensor, "*batch vocab"]:
     """Sharpen (below 1) or flatten (above 1) a distribution, without changing the ranking.
 
-    At 0 the most probable token alone is kept; towards infinity, the distribution gets uniform.
+    At 0 the most probable token alone is kept; towards infinity, the distribution becomes uniform.
 
     Raises:
-        ValueError: If the temperature is negative or not a number.
+        ValueError: If the temperature is negative or NaN.
 
     """
     if not temperature >= 0:
@@ -46,7 +46,7 @@ def temperature(
 
 
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
-    """Keep the `k` most probable tokens. If tokens tie for the last one, lower ids win.
+    """Keep the `k` most probable tokens. If tokens tie for the last place, lower ids win.
 
     Args:
         logits: Any real numbers.
