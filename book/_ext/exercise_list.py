@@ -175,8 +175,8 @@ class Exercises(SphinxDirective):
             time, number = duration(core["minutes"]), len(exercises) - deeper
             text += f"The {number} core exercises are worth {core['points']} points and take about "
             text += f"{time}; the others go deeper and can be left for later. "
-        text += f"The checks know {mistakes} mistakes by name and name each that they meet. "
-        text += "Open the notebook from the folder of the course:"
+        text += f"The checks recognise {mistakes} mistakes and name each one they find. "
+        text += "Open the notebook from the course folder:"
         return nodes.paragraph(text, text)
 
     def _download(self, notebook: Path) -> nodes.paragraph:
