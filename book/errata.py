@@ -148,7 +148,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
         "swapped": Exhibit(
             "Queries and memory swapped",
             "perturb",
-            "sec-06-swaps",
+            "sec-06-leak",
             "groundup/looking/test_audit.py::"
             "test_every_part_lets_an_encoder_and_a_decoder_see_the_whole_source "
             "groundup/core/test_blocks.py::test_decoder_block_equals_torch_s_decoder_layer",
@@ -190,7 +190,7 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
         "six-times": Exhibit(
             "One layer six times",
             "count",
-            "sec-06-decoder",
+            "ch-blocks",
             "groundup/looking/test_accounting.py::test_every_parameter_is_listed_with_its_shape",
             "decoder_only_logits.FirstBlockRepeated",
         ),

@@ -100,7 +100,7 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "Pretrained word vectors, kept fixed",
             "--s-s",
-            "ch-architectures",
+            "sec-06-vectors",
             "data.word_vectors.read_word_vectors data.word_vectors.embedding_from",
         ),
     ],
@@ -170,7 +170,7 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "Tokens compared with tokens, not features with features",
             "wrrrr",
-            "ch-architectures",
+            "sec-06-square",
             "core.attention.dot_scores",
             "6.5",
             notes={
@@ -280,7 +280,7 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "The causal mask",
             "wrw-r",
-            "sec-02-masks",
+            "sec-02-why",
             "core.masks.causal_mask looking.audit.causality_audit",
             "2.1 2.5 2.9",
             notes={
@@ -575,7 +575,7 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "An encoder reads once, a decoder generates",
             "w-r--",
-            "ch-architectures",
+            "sec-06-pair",
             "core.models.EncoderDecoder",
             "6.4",
             notes={
@@ -593,7 +593,7 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "Cross-attention",
             "s-w--",
-            "ch-architectures",
+            "sec-06-cross",
             "core.blocks.DecoderBlock",
             "6.3",
             notes={
@@ -616,7 +616,7 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "The decoder gets target and source, in this order",
             "r-w--",
-            "ch-architectures",
+            "sec-06-leak",
             "core.models.EncoderDecoder",
             "6.5",
             notes={
@@ -635,7 +635,7 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "Cross-attention gets the source's padding mask",
             "--w--",
-            "ch-architectures",
+            "sec-06-batch",
             "core.blocks.DecoderBlock",
             "6.3 6.5",
             notes={"draft": "Cross-attention gets no mask."},
@@ -653,21 +653,21 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "Whether a prediction depends on where the prompt ends",
             "r----",
-            "ch-architectures",
+            "sec-06-split",
             "core.models.DecoderOnly",
             "6.8",
         ),
         Part(
             "Decoder-only models",
             "-r--r",
-            "ch-architectures",
+            "sec-06-masks",
             "core.models.DecoderOnly",
             "6.1 6.6",
         ),
         Part(
             "Encoder-only models, for a label of the whole sequence",
             "----s",
-            "ch-architectures",
+            "sec-06-encoder",
             "core.models.EncoderOnly",
             "6.9",
         ),
@@ -757,14 +757,14 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "Teacher forcing",
             "r-r--",
-            "ch-architectures",
+            "sec-06-live",
             "data.batches.pair_batches",
             "6.2",
         ),
         Part(
             "Targets shifted by one, and a start token",
             "wws-r",
-            "ch-architectures",
+            "sec-06-decoder",
             "data.batches.pair_batches data.batches.language_model_batches",
             "6.2",
             notes={
@@ -779,27 +779,27 @@ GROUPS: dict[str, list[Part]] = {
         Part(
             "Optimizer and schedule",
             "--s-s",
-            "ch-architectures",
+            "sec-07-adamw",
             "training.loop.adamw training.loop.warmup_inverse_root",
-            "6.10",
+            "6.10 7.2 7.3",
         ),
     ],
     "Generation": [
         Part(
             "Predict, choose, append, repeat",
             "rss-s",
-            "ch-architectures",
+            "sec-08-generate",
             "generation.loop.generate generation.loop.translate",
             "6.4",
         ),
         Part(
             "The source is encoded once for all steps",
             "r----",
-            "ch-architectures",
+            "sec-06-writing",
             "generation.loop.translate",
             "6.4",
         ),
-        Part("An end token", "r----", "ch-architectures", "generation.loop.translate", "6.4"),
+        Part("An end token", "r----", "sec-06-writing", "generation.loop.translate", "6.4"),
     ],
 }
 
