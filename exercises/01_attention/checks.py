@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from classroom.exercise.comparing import differs
 from classroom.exercise.diagnosis import asks_for
 from classroom.exercise.expect import (
+    drawn_once,
     exercise,
     expect_agrees,
     expect_answer,
@@ -570,10 +571,12 @@ class TestCheckConvexHull:
         self.judge_map(subject, case, "the features of the output are in reverse order")
 
     def judge_hull(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_convex_hull", RIGHT, NO_AVERAGES, bug)
+        right, wrong, _ = drawn_once(case, averages)
+        expect_test_judges(subject, case, "check_convex_hull", right, wrong, bug)
 
     def judge_map(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_value_map_commutes", RIGHT, NOT_LINEAR, bug)
+        right, _, wrong = drawn_once(case, averages)
+        expect_test_judges(subject, case, "check_value_map_commutes", right, wrong, bug)
 
 
 # 1.10 -----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from classroom.calls.subject import Crashed, Died, StudentError, TooSlow
 from classroom.exercise.comparing import differs, same, wrong_form
 from classroom.exercise.expect import (
     CheckFailed,
+    drawn_once,
     exercise,
     expect_agrees,
     expect_gradients,
@@ -204,7 +205,7 @@ class TestCheckOrderBlindness:
             expect_law(subject, case, "order_counter_example", inputs, law, draws=3)
 
     def judge(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_order_blindness", BLIND, SEEING, bug)
+        expect_test_judges(subject, case, "check_order_blindness", *drawn_once(case, layers), bug)
 
 
 # 5.2 ------------------------------------------------------------------------------------------
@@ -948,7 +949,13 @@ class TestExtrapolation:
         self.compare(subject, case, early_inputs, "breaks_at")
         self.compare(subject, case, level_inputs, "breaks_at")
 
-    @points(1, only_with="test_losses_are_averaged_at_each_position")
+    @points(
+        1,
+        only_with=(
+            "test_losses_are_averaged_at_each_position",
+            "test_the_position_where_the_model_breaks_down_is_found",
+        ),
+    )
     def test_a_model_that_never_breaks_down_gets_the_full_length(self, subject, case):
         self.compare(subject, case, unbroken_inputs, "breaks_at")
 

@@ -913,7 +913,7 @@ def big_batch(weight, parts):
 def accumulation(weight, parts, noted=None):
     """Ask for the gradient, the loss, and the most tokens that the model saw at once.
 
-    The calls of the model go to `noted`, in order: whether each was for the backward pass.
+    The calls of the model go to `noted`, in order: of how many tokens, 0 if there was no gradient.
     """
 
     def request(subject):
@@ -923,7 +923,7 @@ def accumulation(weight, parts, noted=None):
         def model(weight, x):
             sizes.append(x[..., 0].numel())
             if noted is not None:
-                noted.append(weight.requires_grad)
+                noted.append(sizes[-1] * weight.requires_grad)
             return x @ weight
 
         found = subject.call("accumulated_gradients", subject.lend(model), weight, parts)
@@ -993,6 +993,12 @@ class TestAccumulatedGradients:
             all(one or other for one, other in itertools.pairwise(noted)),
             "the model received a part before the backward pass of the previous one, so the "
             "activations of both were kept in memory: run the backward pass after each part",
+        )
+        number = sum(x[..., 0].numel() for x, _ in drawn_parts(case.fresh(0))[1])
+        expect(
+            sum(noted) >= number,
+            f"the parts have {number} tokens, but the model computed the logits of {sum(noted)} "
+            "with a weight that requires a gradient",
         )
 
     @points(2)

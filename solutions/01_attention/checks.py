@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from classroom.exercise.comparing import differs
 from classroom.exercise.diagnosis import asks_for
 from classroom.exercise.expect import (
+    drawn_once,
     exercise,
     expect_agrees,
     expect_answer,
@@ -534,23 +535,9 @@ class TestWorkedRow:
 
 
 ### BEGIN PACKED
-def averaging(weights_of):
-    """Return an attention function whose weights are made from the scores by `weights_of`."""
-
-    def attention(query, key, value):
-        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-        return weights_of(scores) @ value
-
-    return attention
-
-
-def around(before=lambda value: value, after=lambda output: output):
-    """Return correct attention with a change to its values or to its output."""
-
-    def attention(query, key, value):
-        return after(F.scaled_dot_product_attention(query, key, before(value)))
-
-    return attention
+def largest_of_all(query, key, value):
+    """Nothing that compares all features with one range notices it."""
+    return value.amax().expand(*query.shape[:-1], value.shape[-1])
 
 
 def best_value(query, key, value):
@@ -559,39 +546,66 @@ def best_value(query, key, value):
     return value.gather(-2, best.expand(*best.shape[:-1], value.shape[-1]))
 
 
-def largest_of_all(query, key, value):
-    """Nothing that compares all features with one range notices it."""
-    return value.amax().expand(*query.shape[:-1], value.shape[-1])
+def averages(draw):
+    """Draw what correct attention prefers; return correct ones, no averages, and no linear ones."""
+    sharpness, first, step = draw.uniform(3, low=0.7, high=1.4).tolist()
+    more, less, added = draw.uniform(3, low=0.4, high=0.6).tolist()
+
+    def averaging(weights_of, prefers=True):
+        """Return an attention function whose weights are made from the scores by `weights_of`."""
+
+        def attention(query, key, value):
+            scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+            if prefers:  # keys by their places, so that no weight is known beforehand
+                scores = sharpness * scores + torch.sin(first + step * torch.arange(key.shape[-2]))
+            return weights_of(scores) @ value
+
+        return attention
+
+    def around(before=lambda value: value, after=lambda output: output):
+        """Return correct attention with a change to its values or to its output."""
+        correct = averaging(lambda scores: scores.softmax(dim=-1))
+        return lambda query, key, value: after(correct(query, key, before(value)))
+
+    correct_ones = {
+        "attention as in 1.4": averaging(lambda scores: scores.softmax(dim=-1), prefers=False),
+        "torch's own attention": F.scaled_dot_product_attention,
+        "attention that prefers some keys by their places": around(),
+        "a softmax at a very low temperature": averaging(
+            lambda scores: (50 * scores).softmax(dim=-1)
+        ),
+        "one whose weights sum to 1 up to rounding": averaging(
+            lambda scores: scores.softmax(dim=-1) * (1 + 2 * torch.finfo(scores.dtype).eps)
+        ),
+        "the plain mean of the values": averaging(lambda scores: (0 * scores).softmax(dim=-1)),
+        "the value of the best key, unchanged": best_value,
+    }
+    no_averages = {
+        "the weights of a query sum to more than 1": averaging(
+            lambda scores: (1 + more) * scores.softmax(dim=-1)
+        ),
+        "the weights of a query sum to less than 1": averaging(
+            lambda scores: (1 - less) * scores.softmax(dim=-1)
+        ),
+        "the weights sum to 1, and some are negative": averaging(
+            lambda scores: (
+                (1.5 + more) * (3 * scores).softmax(dim=-1) - (0.5 + more) * scores.softmax(dim=-1)
+            ),
+            prefers=False,
+        ),
+        "every feature of the output is the largest number of all features": largest_of_all,
+    }
+    not_linear = {
+        "negative features of the values are clamped to 0": around(before=torch.relu),
+        "every value is rescaled to length 1": around(before=lambda v: F.normalize(v, dim=-1)),
+        "a constant is added to the output": around(after=lambda output: output + added),
+        "the features of the output are in reverse order": around(
+            after=lambda output: output.flip(-1)
+        ),
+    }
+    return correct_ones, no_averages, not_linear
 
 
-RIGHT = {
-    "attention as in 1.4": averaging(lambda scores: scores.softmax(dim=-1)),
-    "torch's own attention": F.scaled_dot_product_attention,
-    "a softmax at a very low temperature": averaging(lambda scores: (50 * scores).softmax(dim=-1)),
-    "one whose weights sum to 1 up to rounding": averaging(
-        lambda scores: scores.softmax(dim=-1) * (1 + 2 * torch.finfo(scores.dtype).eps)
-    ),
-    "the plain mean of the values": averaging(lambda scores: (0 * scores).softmax(dim=-1)),
-    "the value of the best key, unchanged": best_value,
-}
-NO_AVERAGES = {
-    "the weights of a query sum to more than 1": averaging(
-        lambda scores: 1.5 * scores.softmax(dim=-1)
-    ),
-    "the weights of a query sum to less than 1": averaging(
-        lambda scores: 0.5 * scores.softmax(dim=-1)
-    ),
-    "the weights sum to 1, and some are negative": averaging(
-        lambda scores: 2 * (3 * scores).softmax(dim=-1) - scores.softmax(dim=-1)
-    ),
-    "every feature of the output is the largest number of all features": largest_of_all,
-}
-NOT_LINEAR = {
-    "negative features of the values are clamped to 0": around(before=torch.relu),
-    "every value is rescaled to length 1": around(before=lambda v: F.normalize(v, dim=-1)),
-    "a constant is added to the output": around(after=lambda output: output + 0.5),
-    "the features of the output are in reverse order": around(after=lambda output: output.flip(-1)),
-}
 ### END PACKED
 
 
@@ -642,10 +656,12 @@ class TestCheckConvexHull:
         self.judge_map(subject, case, "the features of the output are in reverse order")
 
     def judge_hull(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_convex_hull", RIGHT, NO_AVERAGES, bug)
+        right, wrong, _ = drawn_once(case, averages)
+        expect_test_judges(subject, case, "check_convex_hull", right, wrong, bug)
 
     def judge_map(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_value_map_commutes", RIGHT, NOT_LINEAR, bug)
+        right, _, wrong = drawn_once(case, averages)
+        expect_test_judges(subject, case, "check_value_map_commutes", right, wrong, bug)
 
 
 # 1.10 -----------------------------------------------------------------------------------------

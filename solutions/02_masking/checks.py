@@ -18,6 +18,7 @@ from classroom.exercise.comparing import describe, differs, same, wrong_form
 from classroom.exercise.diagnosis import Crash, answer_to, answering_alike, asking, asks_for
 from classroom.exercise.expect import (
     CheckFailed,
+    drawn_once,
     exercise,
     expect_agrees,
     expect_answer,
@@ -709,112 +710,109 @@ def real_keys(x, lengths, shift=0):
     return (torch.arange(x.shape[1]) < lengths[:, None] + shift)[:, None, :]
 
 
-def mix(x, allowed):
-    """One layer of attention without weights to learn, so that any width will do."""
-    scores = x @ x.transpose(-2, -1) / math.sqrt(x.shape[-1])
-    scores = scores.masked_fill(~allowed, torch.finfo(x.dtype).min)
-    return x + scores.softmax(dim=-1) @ x
+def padded_models(draw):
+    """Draw the numbers of the models that a student's test is to judge; return right and wrong ones."""
+    sharpness, own = draw.uniform(2, low=0.7, high=1.4).tolist()
 
+    def mix(x, allowed):
+        """One layer of attention without weights to learn, so that any width will do."""
+        scores = sharpness * x @ x.transpose(-2, -1) / math.sqrt(x.shape[-1])
+        scores = scores.masked_fill(~allowed, torch.finfo(x.dtype).min)
+        return own * x + scores.softmax(dim=-1) @ x
 
-def right_model(x, lengths):
-    return mix(x, real_keys(x, lengths))
+    def right_model(x, lengths):
+        return mix(x, real_keys(x, lengths))
 
+    def with_filler(value):
+        def model(x, lengths):
+            real = real_keys(x, lengths).transpose(1, 2)
+            return torch.where(real, right_model(x, lengths), value)
 
-def with_filler(value):
-    def model(x, lengths):
+        return model
+
+    def in_float32(x, lengths):
+        return right_model(x.float(), lengths).to(x.dtype)
+
+    def rounded_by_its_batch(x, lengths):
+        """A softmax does not change, up to rounding, if a number is added to all scores."""
+        real = real_keys(x, lengths)
+        x = x.where(real.transpose(1, 2), 0.0)
+        shift = x.abs().max()
+        scores = sharpness * x @ x.transpose(-2, -1) / math.sqrt(x.shape[-1]) + shift
+        return own * x + scores.masked_fill(~real, torch.finfo(x.dtype).min).softmax(dim=-1) @ x
+
+    def with_mean_of_real_tokens(x, lengths):
         real = real_keys(x, lengths).transpose(1, 2)
-        return torch.where(real, right_model(x, lengths), value)
+        total = x.where(real, 0.0).sum(dim=1, keepdim=True)
+        return right_model(x, lengths) + total / real.sum(dim=1, keepdim=True).clamp_min(1)
 
-    return model
+    def causal_too(x, lengths):
+        return mix(
+            x, (real_keys(x, lengths) & torch.ones(2 * x.shape[1:2], dtype=torch.bool)).tril()
+        )
+
+    def hears_its_batch(x, lengths):
+        before = torch.cat([0.0 * x[:1, :1], x[:-1, :1]])
+        return right_model(x, lengths) + before
+
+    def centred_over_the_batch(x, lengths):
+        real = real_keys(x, lengths).transpose(1, 2)
+        return right_model(x, lengths) - x.where(real, 0.0).sum(dim=(0, 1)) / real.sum().clamp_min(
+            1
+        )
+
+    def centred_over_time(x, lengths):
+        return right_model(x, lengths) - x.mean(dim=1, keepdim=True)
+
+    def summed_over_time(x, lengths):
+        real = torch.as_tensor(lengths).clamp_min(1)[:, None, None]
+        return right_model(x, lengths) - x.sum(dim=1, keepdim=True) / real
+
+    def cut_to_the_longest(x, lengths):
+        longest = torch.as_tensor(lengths).max().expand(len(x))
+        return mix(x, real_keys(x, longest))
+
+    def nan_beside_padding(x, lengths):
+        padded = ~real_keys(x, lengths).all(dim=-1, keepdim=True)
+        return right_model(x, lengths).masked_fill(padded, math.nan)
+
+    def counted_from_the_end(x, lengths):
+        place = torch.arange(x.shape[1], 0, -1).to(x.dtype)
+        return right_model(x + place.sin()[:, None], lengths)
+
+    correct_ones = {
+        "attention with padded keys hidden": right_model,
+        "the same, with zeros at padded positions": with_filler(0.0),
+        "the same, with NaN at padded positions, which are never used": with_filler(math.nan),
+        "the same, computed in float32": in_float32,
+        "the same, with padding set to 0 first and a last digit that depends on the batch": rounded_by_its_batch,
+        "the same, with the mean of the real tokens added": with_mean_of_real_tokens,
+        "the same, and causal": causal_too,
+        "every token is multiplied, with no attention at all": lambda x, lengths: own * x,
+    }
+    faulty_ones = {
+        "padding is attended to like any token": lambda x, lengths: mix(
+            x, torch.ones_like(real_keys(x, lengths))
+        ),
+        "the mask hides the real tokens and shows the padding": lambda x, lengths: mix(
+            x, ~real_keys(x, lengths)
+        ),
+        "the mask lets the first padded position through": lambda x, lengths: mix(
+            x, real_keys(x, lengths, shift=1)
+        ),
+        "all sequences are masked like the longest in the batch": cut_to_the_longest,
+        "the mean over all positions, padding included, is subtracted": centred_over_time,
+        "the sum over all positions, divided by the number of real tokens, is subtracted": (
+            summed_over_time
+        ),
+        "positions are counted from the padded end": counted_from_the_end,
+        "each sequence but the first depends on the one before it in its batch": hears_its_batch,
+        "the mean over the real tokens of the whole batch is subtracted": centred_over_the_batch,
+        "sequences with padding give NaN": nan_beside_padding,
+    }
+    return correct_ones, faulty_ones
 
 
-def in_float32(x, lengths):
-    return right_model(x.float(), lengths).to(x.dtype)
-
-
-def rounded_by_its_batch(x, lengths):
-    """A softmax does not change, up to rounding, if a number is added to all scores."""
-    real = real_keys(x, lengths)
-    x = x.where(real.transpose(1, 2), 0.0)
-    shift = x.abs().max()
-    scores = x @ x.transpose(-2, -1) / math.sqrt(x.shape[-1]) + shift
-    return x + scores.masked_fill(~real, torch.finfo(x.dtype).min).softmax(dim=-1) @ x
-
-
-def with_mean_of_real_tokens(x, lengths):
-    real = real_keys(x, lengths).transpose(1, 2)
-    total = x.where(real, 0.0).sum(dim=1, keepdim=True)
-    return right_model(x, lengths) + total / real.sum(dim=1, keepdim=True).clamp_min(1)
-
-
-def causal_too(x, lengths):
-    return mix(x, (real_keys(x, lengths) & torch.ones(2 * x.shape[1:2], dtype=torch.bool)).tril())
-
-
-def hears_its_batch(x, lengths):
-    before = torch.cat([0.0 * x[:1, :1], x[:-1, :1]])
-    return right_model(x, lengths) + before
-
-
-def centred_over_the_batch(x, lengths):
-    real = real_keys(x, lengths).transpose(1, 2)
-    return right_model(x, lengths) - x.where(real, 0.0).sum(dim=(0, 1)) / real.sum().clamp_min(1)
-
-
-def centred_over_time(x, lengths):
-    return right_model(x, lengths) - x.mean(dim=1, keepdim=True)
-
-
-def summed_over_time(x, lengths):
-    real = torch.as_tensor(lengths).clamp_min(1)[:, None, None]
-    return right_model(x, lengths) - x.sum(dim=1, keepdim=True) / real
-
-
-def cut_to_the_longest(x, lengths):
-    longest = torch.as_tensor(lengths).max().expand(len(x))
-    return mix(x, real_keys(x, longest))
-
-
-def nan_beside_padding(x, lengths):
-    padded = ~real_keys(x, lengths).all(dim=-1, keepdim=True)
-    return right_model(x, lengths).masked_fill(padded, math.nan)
-
-
-def counted_from_the_end(x, lengths):
-    place = torch.arange(x.shape[1], 0, -1).to(x.dtype)
-    return right_model(x + place.sin()[:, None], lengths)
-
-
-RIGHT_MODELS = {
-    "attention with padded keys hidden": right_model,
-    "the same, with zeros at padded positions": with_filler(0.0),
-    "the same, with NaN at padded positions, which are never used": with_filler(math.nan),
-    "the same, computed in float32": in_float32,
-    "the same, with padding set to 0 first and a last digit that depends on the batch": rounded_by_its_batch,
-    "the same, with the mean of the real tokens added": with_mean_of_real_tokens,
-    "the same, and causal": causal_too,
-    "every token is doubled, with no attention at all": lambda x, lengths: 2 * x,
-}
-WRONG_MODELS = {
-    "padding is attended to like any token": lambda x, lengths: mix(
-        x, torch.ones_like(real_keys(x, lengths))
-    ),
-    "the mask hides the real tokens and shows the padding": lambda x, lengths: mix(
-        x, ~real_keys(x, lengths)
-    ),
-    "the mask lets the first padded position through": lambda x, lengths: mix(
-        x, real_keys(x, lengths, shift=1)
-    ),
-    "all sequences are masked like the longest in the batch": cut_to_the_longest,
-    "the mean over all positions, padding included, is subtracted": centred_over_time,
-    "the sum over all positions, divided by the number of real tokens, is subtracted": (
-        summed_over_time
-    ),
-    "positions are counted from the padded end": counted_from_the_end,
-    "each sequence but the first depends on the one before it in its batch": hears_its_batch,
-    "the mean over the real tokens of the whole batch is subtracted": centred_over_the_batch,
-    "sequences with padding give NaN": nan_beside_padding,
-}
 ### END PACKED
 
 
@@ -924,7 +922,7 @@ class TestCheckPaddingInvariance:
 
     def judge(self, subject, case, bug):
         expect_test_judges(
-            subject, case, "check_padding_invariance", RIGHT_MODELS, WRONG_MODELS, bug
+            subject, case, "check_padding_invariance", *drawn_once(case, padded_models), bug
         )
 
 

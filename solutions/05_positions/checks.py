@@ -16,6 +16,7 @@ from classroom.calls.subject import Crashed, Died, StudentError, TooSlow
 from classroom.exercise.comparing import differs, same, wrong_form
 from classroom.exercise.expect import (
     CheckFailed,
+    drawn_once,
     exercise,
     expect_agrees,
     expect_gradients,
@@ -112,99 +113,96 @@ def without(case, name):
 
 
 ### BEGIN PACKED
-def attend(x, bias=0.0):
-    """Attend with projections that are always the same for one width."""
-    d_model = x.shape[-1]
-    generator = torch.Generator().manual_seed(d_model)
-    maps = torch.randn(3, d_model, d_model, generator=generator, dtype=torch.float64)
-    query, key, value = x @ (maps / math.sqrt(d_model)).to(x.dtype)
-    scores = query @ key.transpose(-2, -1) / math.sqrt(d_model) + bias
-    return x + scores.softmax(dim=-1) @ value
-
-
 def distance(length):
     places = torch.arange(length)
     return (places[:, None] - places).abs()
 
 
-def causal(x):
-    hidden = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).triu(1)
-    return attend(x, torch.zeros_like(hidden, dtype=x.dtype).masked_fill(hidden, -math.inf))
+def layers(draw):
+    """Draw the weights of the layers that a student's test is to judge; return blind and seeing ones."""
+    start = draw.integer(0, 2**40)
+
+    def attend(x, bias=0.0):
+        """Attend with projections that are always the same for one width."""
+        d_model = x.shape[-1]
+        generator = torch.Generator().manual_seed(start + d_model)
+        maps = torch.randn(3, d_model, d_model, generator=generator, dtype=torch.float64)
+        query, key, value = x @ (maps / math.sqrt(d_model)).to(x.dtype)
+        scores = query @ key.transpose(-2, -1) / math.sqrt(d_model) + bias
+        return x + scores.softmax(dim=-1) @ value
+
+    def causal(x):
+        hidden = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).triu(1)
+        return attend(x, torch.zeros_like(hidden, dtype=x.dtype).masked_fill(hidden, -math.inf))
+
+    def with_positions(x):
+        places = torch.arange(x.shape[-2], dtype=x.dtype)[:, None]
+        return attend(x + 0.5 * torch.sin(places + torch.arange(x.shape[-1])))
+
+    def with_distances(x):
+        return attend(x, -0.5 * distance(x.shape[-2]).to(x.dtype))
+
+    def with_neighbour(x):
+        """Turn each output towards the token before, and keep its norm."""
+        found = attend(x)
+        turned = found + 0.5 * x.roll(1, dims=-2)
+        return turned * found.norm(dim=-1, keepdim=True) / turned.norm(dim=-1, keepdim=True)
+
+    def with_both_neighbours(x):
+        """Turn each output towards the tokens on both sides, as on a circle, and keep its norm."""
+        found = attend(x)
+        turned = found + 0.5 * (x.roll(1, dims=-2) + x.roll(-1, dims=-2))
+        return turned * found.norm(dim=-1, keepdim=True) / turned.norm(dim=-1, keepdim=True)
+
+    def with_turned_rest(x):
+        """Turn the signs of all outputs but the first three."""
+        found = attend(x)
+        return torch.cat((found[:3], -found[3:]))
+
+    def with_small_last_feature(x):
+        places = torch.arange(x.shape[-2], dtype=x.dtype)[:, None]
+        return attend(x) + F.pad(0.002 * torch.sin(places), (x.shape[-1] - 1, 0))
+
+    def with_turned_first(x):
+        """Move the features of the first output on by one: their norm, sum and order stay the same."""
+        found = attend(x)
+        first = found[:1].roll(1, dims=-1) if x.shape[-1] > 1 else -found[:1]
+        return torch.cat((first, found[1:]))
+
+    def with_marked_last(x):
+        """Change the last two features of the last output, whose sum stays the same."""
+        found = attend(x)
+        change = F.pad(torch.tensor([-0.5, 0.5], dtype=x.dtype), (x.shape[-1], 0))[-x.shape[-1] :]
+        return torch.cat((found[:-1], found[-1:] + change))
+
+    # The last four round nothing, so that a comparison without tolerance is told from a wrong one.
+    blind = {
+        "attention without positions": attend,
+        "the same, computed in float32": lambda x: attend(x.float()).to(x.dtype),
+        "each token processed on its own": lambda x: x.clamp(min=0),
+        "each token returned as it is, in the same tensor": lambda x: x,
+        "each token minus the maximum over all tokens": lambda x: x - x.amax(dim=-2, keepdim=True),
+        "the features of each token added up one by one": lambda x: x.cumsum(dim=-1),
+    }
+    seeing = {
+        "attention to earlier tokens only": causal,
+        "attention with a vector added for each position": with_positions,
+        "attention that favours nearby tokens on either side": with_distances,
+        "each token sees the one before it, and the first one sees the last": with_neighbour,
+        "each token sees the ones on both sides, and the first and the last see each other": (
+            with_both_neighbours
+        ),
+        "from the fourth token on, outputs have the opposite sign": with_turned_rest,
+        "the features of the first output are moved on by one": with_turned_first,
+        "two features of the last output are changed": with_marked_last,
+        "attention whose outputs are returned in reverse order": lambda x: attend(x).flip(-2),
+        "attention with a small number added to the last feature for each position": (
+            with_small_last_feature
+        ),
+    }
+    return blind, seeing
 
 
-def with_positions(x):
-    places = torch.arange(x.shape[-2], dtype=x.dtype)[:, None]
-    return attend(x + 0.5 * torch.sin(places + torch.arange(x.shape[-1])))
-
-
-def with_distances(x):
-    return attend(x, -0.5 * distance(x.shape[-2]).to(x.dtype))
-
-
-def with_neighbour(x):
-    """Turn each output towards the token before, and keep its norm."""
-    found = attend(x)
-    turned = found + 0.5 * x.roll(1, dims=-2)
-    return turned * found.norm(dim=-1, keepdim=True) / turned.norm(dim=-1, keepdim=True)
-
-
-def with_both_neighbours(x):
-    """Turn each output towards the tokens on both sides, as on a circle, and keep its norm."""
-    found = attend(x)
-    turned = found + 0.5 * (x.roll(1, dims=-2) + x.roll(-1, dims=-2))
-    return turned * found.norm(dim=-1, keepdim=True) / turned.norm(dim=-1, keepdim=True)
-
-
-def with_turned_rest(x):
-    """Turn the signs of all outputs but the first three."""
-    found = attend(x)
-    return torch.cat((found[:3], -found[3:]))
-
-
-def with_small_last_feature(x):
-    places = torch.arange(x.shape[-2], dtype=x.dtype)[:, None]
-    return attend(x) + F.pad(0.002 * torch.sin(places), (x.shape[-1] - 1, 0))
-
-
-def with_turned_first(x):
-    """Move the features of the first output on by one: their norm, sum and order stay the same."""
-    found = attend(x)
-    first = found[:1].roll(1, dims=-1) if x.shape[-1] > 1 else -found[:1]
-    return torch.cat((first, found[1:]))
-
-
-def with_marked_last(x):
-    """Change the last two features of the last output, whose sum stays the same."""
-    found = attend(x)
-    change = F.pad(torch.tensor([-0.5, 0.5], dtype=x.dtype), (x.shape[-1], 0))[-x.shape[-1] :]
-    return torch.cat((found[:-1], found[-1:] + change))
-
-
-# The last four round nothing, so that a comparison without tolerance is told from a wrong one.
-BLIND = {
-    "attention without positions": attend,
-    "the same, computed in float32": lambda x: attend(x.float()).to(x.dtype),
-    "each token processed on its own": lambda x: x.clamp(min=0),
-    "each token returned as it is, in the same tensor": lambda x: x,
-    "each token minus the maximum over all tokens": lambda x: x - x.amax(dim=-2, keepdim=True),
-    "the features of each token added up one by one": lambda x: x.cumsum(dim=-1),
-}
-SEEING = {
-    "attention to earlier tokens only": causal,
-    "attention with a vector added for each position": with_positions,
-    "attention that favours nearby tokens on either side": with_distances,
-    "each token sees the one before it, and the first one sees the last": with_neighbour,
-    "each token sees the ones on both sides, and the first and the last see each other": (
-        with_both_neighbours
-    ),
-    "from the fourth token on, outputs have the opposite sign": with_turned_rest,
-    "the features of the first output are moved on by one": with_turned_first,
-    "two features of the last output are changed": with_marked_last,
-    "attention whose outputs are returned in reverse order": lambda x: attend(x).flip(-2),
-    "attention with a small number added to the last feature for each position": (
-        with_small_last_feature
-    ),
-}
 ### END PACKED
 
 
@@ -297,7 +295,7 @@ class TestCheckOrderBlindness:
             expect_law(subject, case, "order_counter_example", inputs, law, draws=3)
 
     def judge(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_order_blindness", BLIND, SEEING, bug)
+        expect_test_judges(subject, case, "check_order_blindness", *drawn_once(case, layers), bug)
 
 
 # 5.2 ------------------------------------------------------------------------------------------
@@ -1117,7 +1115,13 @@ class TestExtrapolation:
         self.compare(subject, case, early_inputs, "breaks_at")
         self.compare(subject, case, level_inputs, "breaks_at")
 
-    @points(1, only_with="test_losses_are_averaged_at_each_position")
+    @points(
+        1,
+        only_with=(
+            "test_losses_are_averaged_at_each_position",
+            "test_the_position_where_the_model_breaks_down_is_found",
+        ),
+    )
     def test_a_model_that_never_breaks_down_gets_the_full_length(self, subject, case):
         self.compare(subject, case, unbroken_inputs, "breaks_at")
 

@@ -20,6 +20,7 @@ from classroom.exercise.comparing import describe, differs, same
 from classroom.exercise.diagnosis import asks_for
 from classroom.exercise.expect import (
     CheckFailed,
+    drawn_once,
     exercise,
     expect_agrees,
     expect_gradients,
@@ -836,14 +837,8 @@ WORDS, WIDTH, MAX_LEN = 11, 6, 16
 
 
 ### BEGIN PACKED
-def fixed(*shape):
-    """Weights of the models that a student's test is to judge: always the same."""
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-TABLE, PLACES, UNEMBEDDING = fixed(WORDS, WIDTH), fixed(MAX_LEN, WIDTH), fixed(WIDTH, WORDS)
-LAYERS = 0.5 * fixed(2, 3, WIDTH, WIDTH)
+def no_later(length):
+    return torch.ones(length, length, dtype=torch.bool).tril()
 
 
 def attended(x, memory, maps, allowed):
@@ -851,65 +846,6 @@ def attended(x, memory, maps, allowed):
     query, key, value = x @ maps[0], memory @ maps[1], memory @ maps[2]
     scores = (query @ key.T / WIDTH**0.5).masked_fill(~allowed, -math.inf)
     return x + scores.softmax(dim=-1) @ value
-
-
-def answered(x):
-    """Turn the last vector into probabilities."""
-    return (F.layer_norm(x[-1], (WIDTH,)) @ UNEMBEDDING.to(x.dtype)).softmax(dim=-1)
-
-
-def embedded(tokens, start=0):
-    return TABLE[tokens] + PLACES[start : start + len(tokens)]
-
-
-def no_later(length):
-    return torch.ones(length, length, dtype=torch.bool).tril()
-
-
-def read_at_once(first, rest, allowed=None):
-    """Read the whole text at once, causally unless told otherwise."""
-    tokens = torch.cat([first, rest])
-    x = embedded(tokens)
-    allowed = no_later(len(tokens)) if allowed is None else allowed
-    for maps in LAYERS:
-        x = F.layer_norm(x, (WIDTH,))
-        x = attended(x, x, maps, allowed)
-    return answered(x)
-
-
-def read_in_pieces(pieces, restarts=False, corner="end", keeps=None, newest_only=False):
-    """Read piece after piece, with a cache of what each layer read before."""
-    caches = [torch.zeros(0, WIDTH, dtype=torch.float64) for _ in LAYERS]
-    start = 0
-    for number, tokens in enumerate(pieces):
-        x = embedded(tokens, 0 if restarts else start)
-        for layer, maps in enumerate(LAYERS):
-            x = F.layer_norm(x, (WIDTH,))
-            new = x[-1:] if newest_only and number > 0 else x
-            past = caches[layer] if keeps is None else caches[layer][-keeps:]
-            memory = torch.cat([past, new])
-            shift = len(memory) - len(x) if corner == "end" else 0
-            allowed = torch.arange(len(memory)) <= torch.arange(len(x))[:, None] + shift
-            if newest_only:
-                allowed[-1] = True
-            x = attended(x, memory, maps, allowed)
-            caches[layer] = memory
-        start += len(tokens)
-    return answered(x)
-
-
-def by_parts_in_float32(first, rest):
-    """Attend to both parts apart and merge what was found, so that rounding depends on the cut."""
-    x, cut = embedded(torch.cat([first, rest])).float(), len(first)
-    for maps in LAYERS.float():
-        x = F.layer_norm(x, (WIDTH,))
-        query, key, value = x @ maps[0], x @ maps[1], x @ maps[2]
-        scores = (query @ key.T / WIDTH**0.5).masked_fill(~no_later(len(x)), -math.inf)
-        shares = (scores - scores.amax(dim=1, keepdim=True)).exp()
-        parts = [(shares[:, :cut], value[:cut]), (shares[:, cut:], value[cut:])]
-        found = sum(share @ value for share, value in parts)
-        x = x + found / sum(share.sum(dim=1, keepdim=True) for share, _ in parts)
-    return answered(x)
 
 
 def remembered(model):
@@ -935,92 +871,146 @@ def remembered(model):
     return predict
 
 
-def in_two_pieces(first, rest, **faults):
-    return read_in_pieces([first, rest], **faults)
+def remembering(models):
+    """They are asked the same by all checks, and by all tests that a student's is compared with."""
+    return {description: remembered(model) for description, model in models.items()}
 
 
-def token_by_token(first, rest):
-    return read_in_pieces(torch.cat([first, rest]).split(1))
+def split_models(draw):
+    """Draw the weights of the models that a student's test is to judge; return right and wrong ones."""
+    table, places = draw.normal(WORDS, WIDTH), draw.normal(MAX_LEN, WIDTH)
+    # Moderate logits: a probability near 1 would hide small differences.
+    unembedding = draw.normal(WIDTH, WORDS, std=0.4)
+    layers = draw.normal(2, 3, WIDTH, WIDTH, std=0.5)
+
+    def answered(x):
+        """Turn the last vector into probabilities."""
+        return (F.layer_norm(x[-1], (WIDTH,)) @ unembedding.to(x.dtype)).softmax(dim=-1)
+
+    def embedded(tokens, start=0):
+        return table[tokens] + places[start : start + len(tokens)]
+
+    def read_at_once(first, rest, allowed=None):
+        """Read the whole text at once, causally unless told otherwise."""
+        tokens = torch.cat([first, rest])
+        x = embedded(tokens)
+        allowed = no_later(len(tokens)) if allowed is None else allowed
+        for maps in layers:
+            x = F.layer_norm(x, (WIDTH,))
+            x = attended(x, x, maps, allowed)
+        return answered(x)
+
+    def read_in_pieces(pieces, restarts=False, corner="end", keeps=None, newest_only=False):
+        """Read piece after piece, with a cache of what each layer read before."""
+        caches = [torch.zeros(0, WIDTH, dtype=torch.float64) for _ in layers]
+        start = 0
+        for number, tokens in enumerate(pieces):
+            x = embedded(tokens, 0 if restarts else start)
+            for layer, maps in enumerate(layers):
+                x = F.layer_norm(x, (WIDTH,))
+                new = x[-1:] if newest_only and number > 0 else x
+                past = caches[layer] if keeps is None else caches[layer][-keeps:]
+                memory = torch.cat([past, new])
+                shift = len(memory) - len(x) if corner == "end" else 0
+                allowed = torch.arange(len(memory)) <= torch.arange(len(x))[:, None] + shift
+                if newest_only:
+                    allowed[-1] = True
+                x = attended(x, memory, maps, allowed)
+                caches[layer] = memory
+            start += len(tokens)
+        return answered(x)
+
+    def by_parts_in_float32(first, rest):
+        """Attend to both parts apart and merge what was found, so that rounding depends on the cut."""
+        x, cut = embedded(torch.cat([first, rest])).float(), len(first)
+        for maps in layers.float():
+            x = F.layer_norm(x, (WIDTH,))
+            query, key, value = x @ maps[0], x @ maps[1], x @ maps[2]
+            scores = (query @ key.T / WIDTH**0.5).masked_fill(~no_later(len(x)), -math.inf)
+            shares = (scores - scores.amax(dim=1, keepdim=True)).exp()
+            parts = [(shares[:, :cut], value[:cut]), (shares[:, cut:], value[cut:])]
+            found = sum(share @ value for share, value in parts)
+            x = x + found / sum(share.sum(dim=1, keepdim=True) for share, _ in parts)
+        return answered(x)
+
+    def in_two_pieces(first, rest, **faults):
+        return read_in_pieces([first, rest], **faults)
+
+    def token_by_token(first, rest):
+        return read_in_pieces(torch.cat([first, rest]).split(1))
+
+    def by_the_last_two_words(first, rest):
+        """Count nothing but the last two words."""
+        last = torch.cat([first, rest])[-2:]
+        return (table[last] @ unembedding).sum(dim=0).softmax(dim=-1)
+
+    def without_some_words(first, rest):
+        """Never write some of the words."""
+        found = read_at_once(first, rest).masked_fill(torch.arange(WORDS) % 4 == 1, 0.0)
+        return found / found.sum()
+
+    def by_translation(first, rest):
+        """Read the first part both ways, and write from the second part on."""
+        memory, target = embedded(first), embedded(rest)
+        memory = attended(memory, memory, layers[0], torch.ones(2 * [len(first)], dtype=torch.bool))
+        target = attended(target, target, layers[1], no_later(len(rest)))
+        everything = torch.ones(len(rest), len(first), dtype=torch.bool)
+        return answered(attended(target, memory, layers[0], everything))
+
+    def with_prefix(first, rest):
+        is_first = torch.arange(len(first) + len(rest)) < len(first)
+        return read_at_once(first, rest, no_later(len(is_first)) | is_first)
+
+    def with_faint_prefix(first, rest):
+        """Let the prefix change all probabilities a little, except for the largest."""
+        causal, both_ways = read_at_once(first, rest), with_prefix(first, rest)
+        others = torch.arange(WORDS) != causal.argmax()
+        share = causal[others].sum() / both_ways[others].sum()
+        change = (share * both_ways - causal) * others
+        return causal + (4e-4 / change.abs().max().clamp(min=4e-4)) * change
+
+    def with_one_faint_word(first, rest):
+        """Move a little probability between the best two tokens if the first part is not one token."""
+        causal = read_at_once(first, rest)
+        if len(first) < 2:
+            return causal
+        change = torch.tensor([-2e-4, 2e-4], dtype=causal.dtype)
+        return causal.scatter_add(0, causal.topk(2).indices, change)
+
+    def first_taken_for_padding(first, rest):
+        """Hide a first piece of one token, as a mask does that takes it for padding."""
+        length = len(first) + len(rest)
+        allowed = no_later(length)
+        if len(first) == 1:
+            allowed[1:, 0] = False
+        return read_at_once(first, rest, allowed)
+
+    correct_ones = {
+        "a decoder-only model that processes everything at once": read_at_once,
+        "one with a cache, piece by piece": in_two_pieces,
+        "one with a cache, token by token": token_by_token,
+        "one that computes in float32, part by part": by_parts_in_float32,
+        "one that uses only the last two tokens": by_the_last_two_words,
+        "one that gives some tokens the probability 0": without_some_words,
+    }
+    faulty_ones = {
+        "an encoder-decoder": by_translation,
+        "a model that reads the first part in both directions": with_prefix,
+        "a model that reads the first part in both directions, weakly": with_faint_prefix,
+        "a model in which the split changes two probabilities slightly": with_one_faint_word,
+        "positions start again at 0 in the second part": partial(in_two_pieces, restarts=True),
+        "the mask of the second part is aligned at the wrong corner": partial(
+            in_two_pieces, corner="start"
+        ),
+        "the cache keeps only four tokens": partial(in_two_pieces, keeps=4),
+        "the cache keeps only the newest token of the second part": partial(
+            in_two_pieces, newest_only=True
+        ),
+        "a first part of one token is treated as padding": first_taken_for_padding,
+    }
+    return remembering(correct_ones), remembering(faulty_ones)
 
 
-def by_the_last_two_words(first, rest):
-    """Count nothing but the last two words."""
-    last = torch.cat([first, rest])[-2:]
-    return (TABLE[last] @ UNEMBEDDING).sum(dim=0).softmax(dim=-1)
-
-
-def without_some_words(first, rest):
-    """Never write some of the words."""
-    found = read_at_once(first, rest).masked_fill(torch.arange(WORDS) % 4 == 1, 0.0)
-    return found / found.sum()
-
-
-def by_translation(first, rest):
-    """Read the first part both ways, and write from the second part on."""
-    memory, target = embedded(first), embedded(rest)
-    memory = attended(memory, memory, LAYERS[0], torch.ones(2 * [len(first)], dtype=torch.bool))
-    target = attended(target, target, LAYERS[1], no_later(len(rest)))
-    everything = torch.ones(len(rest), len(first), dtype=torch.bool)
-    return answered(attended(target, memory, LAYERS[0], everything))
-
-
-def with_prefix(first, rest):
-    is_first = torch.arange(len(first) + len(rest)) < len(first)
-    return read_at_once(first, rest, no_later(len(is_first)) | is_first)
-
-
-def with_faint_prefix(first, rest):
-    """Let the prefix change all probabilities a little, except for the largest."""
-    causal, both_ways = read_at_once(first, rest), with_prefix(first, rest)
-    others = torch.arange(WORDS) != causal.argmax()
-    share = causal[others].sum() / both_ways[others].sum()
-    return torch.where(others, 0.97 * causal + 0.03 * share * both_ways, causal)
-
-
-def with_one_faint_word(first, rest):
-    """Move a little probability between the best two tokens if the first part is not one token."""
-    causal = read_at_once(first, rest)
-    if len(first) < 2:
-        return causal
-    change = torch.tensor([-2e-4, 2e-4], dtype=causal.dtype)
-    return causal.scatter_add(0, causal.topk(2).indices, change)
-
-
-def first_taken_for_padding(first, rest):
-    """Hide a first piece of one token, as a mask does that takes it for padding."""
-    length = len(first) + len(rest)
-    allowed = no_later(length)
-    if len(first) == 1:
-        allowed[1:, 0] = False
-    return read_at_once(first, rest, allowed)
-
-
-RIGHT = {
-    "a decoder-only model that processes everything at once": read_at_once,
-    "one with a cache, piece by piece": in_two_pieces,
-    "one with a cache, token by token": token_by_token,
-    "one that computes in float32, part by part": by_parts_in_float32,
-    "one that uses only the last two tokens": by_the_last_two_words,
-    "one that gives some tokens the probability 0": without_some_words,
-}
-NOT_RIGHT = {
-    "an encoder-decoder": by_translation,
-    "a model that reads the first part in both directions": with_prefix,
-    "a model that reads the first part in both directions, weakly": with_faint_prefix,
-    "a model in which the split changes two probabilities slightly": with_one_faint_word,
-    "positions start again at 0 in the second part": partial(in_two_pieces, restarts=True),
-    "the mask of the second part is aligned at the wrong corner": partial(
-        in_two_pieces, corner="start"
-    ),
-    "the cache keeps only four tokens": partial(in_two_pieces, keeps=4),
-    "the cache keeps only the newest token of the second part": partial(
-        in_two_pieces, newest_only=True
-    ),
-    "a first part of one token is treated as padding": first_taken_for_padding,
-}
-# They are asked the same by all checks, and by all tests that a student's is compared with.
-RIGHT = {description: remembered(model) for description, model in RIGHT.items()}
-NOT_RIGHT = {description: remembered(model) for description, model in NOT_RIGHT.items()}
 ### END PACKED
 
 
@@ -1070,7 +1060,9 @@ class TestCheckPromptSplit:
         self.judge(subject, case, "a first part of one token is treated as padding")
 
     def judge(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_prompt_split", RIGHT, NOT_RIGHT, bug)
+        expect_test_judges(
+            subject, case, "check_prompt_split", *drawn_once(case, split_models), bug
+        )
 
 
 # 6.6 ------------------------------------------------------------------------------------------
@@ -1941,74 +1933,8 @@ MEMBERS = 16
 
 
 ### BEGIN PACKED
-SET_TABLE, SET_PLACES = fixed(MEMBERS + 2, WIDTH)[:MEMBERS], fixed(MEMBERS + 3, WIDTH)[:MEMBERS]
-READOUT = 0.1 * fixed(WIDTH)
-ALONE = SET_TABLE @ READOUT
-
-
-def set_scores(tokens, mask, places=0.0, causal=False, slope=0.0, dtype=torch.float64):
-    """Score each token of a set by an encoder; the faults make it depend on the order."""
-    order, number = torch.arange(len(tokens)), int(mask.sum())
-    x = (SET_TABLE[tokens] + places * SET_PLACES[: len(tokens)]).to(dtype)
-    allowed = mask.expand(len(tokens), -1)
-    if causal:
-        allowed = (allowed & no_later(len(tokens))) | (order[:, None] == order)
-    distance = order[:, None] - order
-    distance = torch.minimum(distance % number, -distance % number)  # on a circle
-    for maps in LAYERS.to(dtype):
-        x = F.layer_norm(x, (WIDTH,))
-        query, key, value = x @ maps[0], x @ maps[1], x @ maps[2]
-        scores = query @ key.T / WIDTH**0.5 - slope * distance
-        x = x + scores.masked_fill(~allowed, -math.inf).softmax(dim=-1) @ value
-    return F.layer_norm(x, (WIDTH,)) @ READOUT.to(dtype)
-
-
-def minus_infinity_at_padding(tokens, mask):
-    return set_scores(tokens, mask).masked_fill(~mask, -math.inf)
-
-
 def far_from(rows, centre):
     return 0.3 * (rows - centre).square().sum(dim=-1).sqrt()
-
-
-def far_from_the_mean(tokens, mask, by_length=False):
-    """Score a token by its distance from the mean; padding gets its position."""
-    rows = SET_TABLE[tokens]
-    mean = rows[mask].sum(dim=0) / (len(mask) if by_length else mask.sum())
-    return torch.where(mask, far_from(rows, mean), torch.arange(len(mask)).double())
-
-
-def far_from_the_first(tokens, mask):
-    rows = SET_TABLE[tokens]
-    return far_from(rows, rows[int(mask.long().argmax())])
-
-
-def in_order_of_the_tokens(tokens, mask):
-    """Sort the real tokens, score them, and put nothing back."""
-    sorted_scores = set_scores(tokens[mask].sort().values, mask[mask])
-    return torch.zeros(len(mask), dtype=torch.float64).masked_scatter(mask, sorted_scores)
-
-
-def each_alone(tokens, mask):
-    return ALONE[tokens]
-
-
-def by_counting(tokens, mask):
-    """Count the real tokens of another kind; there are four kinds."""
-    kinds = tokens // 4
-    return ((kinds[:, None] != kinds) & mask).double().sum(dim=1)
-
-
-def weakly_by_position(tokens, mask):
-    return 0.997 * set_scores(tokens, mask) + 0.003 * set_scores(tokens, mask, places=1.0)
-
-
-def padding_at_the_end(tokens, mask):
-    return set_scores(tokens, torch.arange(len(mask)) < mask.sum())
-
-
-def mask_ignored(tokens, mask):
-    return set_scores(tokens, torch.ones_like(mask))
 
 
 def set_model(model):
@@ -2032,31 +1958,94 @@ def set_model(model):
     return score
 
 
-ON_SETS = {
-    "an encoder without positions": set_scores,
-    "one that computes in float32": partial(set_scores, dtype=torch.float32),
-    "one that returns -inf at padding": minus_infinity_at_padding,
-    "one that compares each token with the mean, with arbitrary scores at padding": (
-        far_from_the_mean
-    ),
-    "one that scores each token alone": each_alone,
-    "one that counts the tokens of another kind": by_counting,
-}
-NOT_ON_SETS = {
-    "a model with positions": partial(set_scores, places=1.0),
-    "a model with a very weak dependence on positions": weakly_by_position,
-    "a model with a causal mask": partial(set_scores, causal=True),
-    "a model that attends less to distant tokens on a circle": partial(set_scores, slope=0.5),
-    "a model that compares every token with the first": far_from_the_first,
-    "a model that sorts its tokens and returns the scores in that order": in_order_of_the_tokens,
-    "a model that takes the padding to be at the end": padding_at_the_end,
-    "a model that ignores the mask": mask_ignored,
-    "a model whose mean is divided by the length with padding": partial(
-        far_from_the_mean, by_length=True
-    ),
-}
-ON_SETS = {description: set_model(model) for description, model in ON_SETS.items()}
-NOT_ON_SETS = {description: set_model(model) for description, model in NOT_ON_SETS.items()}
+def models_on_sets(draw):
+    """Draw the weights of the models that a student's test is to judge; return right and wrong ones."""
+    table, vectors = draw.normal(MEMBERS, WIDTH), draw.normal(MEMBERS, WIDTH)
+    readout, layers = draw.normal(WIDTH, std=0.1), draw.normal(2, 3, WIDTH, WIDTH, std=0.5)
+    alone = table @ readout
+
+    def set_scores(tokens, mask, places=0.0, causal=False, slope=0.0, dtype=torch.float64):
+        """Score each token of a set by an encoder; the faults make it depend on the order."""
+        order, number = torch.arange(len(tokens)), int(mask.sum())
+        x = (table[tokens] + places * vectors[: len(tokens)]).to(dtype)
+        allowed = mask.expand(len(tokens), -1)
+        if causal:
+            allowed = (allowed & no_later(len(tokens))) | (order[:, None] == order)
+        distance = order[:, None] - order
+        distance = torch.minimum(distance % number, -distance % number)  # on a circle
+        for maps in layers.to(dtype):
+            x = F.layer_norm(x, (WIDTH,))
+            query, key, value = x @ maps[0], x @ maps[1], x @ maps[2]
+            scores = query @ key.T / WIDTH**0.5 - slope * distance
+            x = x + scores.masked_fill(~allowed, -math.inf).softmax(dim=-1) @ value
+        return F.layer_norm(x, (WIDTH,)) @ readout.to(dtype)
+
+    def minus_infinity_at_padding(tokens, mask):
+        return set_scores(tokens, mask).masked_fill(~mask, -math.inf)
+
+    def far_from_the_mean(tokens, mask, by_length=False):
+        """Score a token by its distance from the mean; padding gets its position."""
+        rows = table[tokens]
+        mean = rows[mask].sum(dim=0) / (len(mask) if by_length else mask.sum())
+        return torch.where(mask, far_from(rows, mean), torch.arange(len(mask)).double())
+
+    def far_from_the_first(tokens, mask):
+        rows = table[tokens]
+        return far_from(rows, rows[int(mask.long().argmax())])
+
+    def in_order_of_the_tokens(tokens, mask):
+        """Sort the real tokens, score them, and put nothing back."""
+        sorted_scores = set_scores(tokens[mask].sort().values, mask[mask])
+        return torch.zeros(len(mask), dtype=torch.float64).masked_scatter(mask, sorted_scores)
+
+    def each_alone(tokens, mask):
+        return alone[tokens]
+
+    def by_counting(tokens, mask):
+        """Count the real tokens of another kind; there are four kinds."""
+        kinds = tokens // 4
+        return ((kinds[:, None] != kinds) & mask).double().sum(dim=1)
+
+    def weakly_by_position(tokens, mask):
+        found = set_scores(tokens, mask)
+        change = set_scores(tokens, mask, places=1.0) - found
+        return found + (2e-3 / change.abs().max().clamp(min=2e-3)) * change
+
+    def padding_at_the_end(tokens, mask):
+        return set_scores(tokens, torch.arange(len(mask)) < mask.sum())
+
+    def mask_ignored(tokens, mask):
+        return set_scores(tokens, torch.ones_like(mask))
+
+    correct_ones = {
+        "an encoder without positions": set_scores,
+        "one that computes in float32": partial(set_scores, dtype=torch.float32),
+        "one that returns -inf at padding": minus_infinity_at_padding,
+        "one that compares each token with the mean, with arbitrary scores at padding": (
+            far_from_the_mean
+        ),
+        "one that scores each token alone": each_alone,
+        "one that counts the tokens of another kind": by_counting,
+    }
+    faulty_ones = {
+        "a model with positions": partial(set_scores, places=1.0),
+        "a model with a very weak dependence on positions": weakly_by_position,
+        "a model with a causal mask": partial(set_scores, causal=True),
+        "a model that attends less to distant tokens on a circle": partial(set_scores, slope=0.5),
+        "a model that compares every token with the first": far_from_the_first,
+        "a model that sorts its tokens and returns the scores in that order": in_order_of_the_tokens,
+        "a model that takes the padding to be at the end": padding_at_the_end,
+        "a model that ignores the mask": mask_ignored,
+        "a model whose mean is divided by the length with padding": partial(
+            far_from_the_mean, by_length=True
+        ),
+    }
+    return tuple(
+        {label: set_model(model) for label, model in models.items()}
+        for models in (correct_ones, faulty_ones)
+    )
+
+
 ### END PACKED
 
 
@@ -2111,4 +2100,4 @@ class TestCheckSetModel:
         self.judge(subject, case, "a model whose mean is divided by the length with padding")
 
     def judge(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_set_model", ON_SETS, NOT_ON_SETS, bug)
+        expect_test_judges(subject, case, "check_set_model", *drawn_once(case, models_on_sets), bug)

@@ -807,13 +807,13 @@ FewSplitsTried = CheckSplit.but(
     "expected = …\n    assert …",
     "expected = predict(text[:-1], text[-1:])\n"
     "seen = predict(text[:-2], text[-2:])\n"
-    "assert torch.allclose(seen.double(), expected.double(), atol=1e-5)",
+    "assert torch.allclose(seen.double(), expected.double(), rtol=0, atol=3e-3)",
 )
 """Models pass that depend weakly on the split or treat the first part as padding, because some
 splits show neither: try every split."""
 
 WeakDependencePasses = CheckSplit.but(
-    "seen = …\nassert …", "assert (predict(text[:cut], text[cut:]) - expected).abs().max() < 0.02"
+    "seen = …\nassert …", "assert (predict(text[:cut], text[cut:]) - expected).abs().max() < 0.002"
 )
 """A weak dependence on the split passes: a few ten-thousandths in some probabilities. Compare the
 largest difference with 1e-5 or so. (An average over all tokens is smaller, and a divergence is about

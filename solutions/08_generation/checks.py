@@ -21,6 +21,7 @@ from classroom.calls.subject import Crashed
 from classroom.exercise.comparing import describe, differs, number, same
 from classroom.exercise.diagnosis import asking
 from classroom.exercise.expect import (
+    drawn_once,
     exercise,
     expect_agrees,
     expect_answer,
@@ -1390,129 +1391,6 @@ WIDTH, NAMES = 6, 11
 
 
 ### BEGIN PACKED
-def fixed(*shape):
-    """Weights of the models that a student's test is to judge: always the same."""
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-
-TABLE = fixed(NAMES, WIDTH)
-ALONE = TABLE @ TABLE.T
-W_QUERY, W_KEY, W_VALUE = 0.6 * fixed(3, WIDTH, WIDTH)
-
-
-def read_chunks(
-    chunks,
-    offset_grows=len,
-    corner="end",
-    sees_ahead=False,
-    keeps=None,
-    newest_only=False,
-    turns_again=False,
-    shares_position=False,
-    window=None,
-):
-    """Read chunk after chunk with one layer and a cache; the logits of the last chunk.
-
-    The arguments after the first are what can be wrong, but for `window`.
-    """
-    keys, values, offset = TABLE[:0], TABLE[:0], 0
-    for number_of_chunk, tokens in enumerate(chunks):
-        x = TABLE[tokens]
-        if turns_again:
-            keys = turned(keys)
-        query, new_keys = x @ W_QUERY, x @ W_KEY
-        if shares_position and number_of_chunk > 0:
-            query, new_keys = (
-                torch.cat([turned(row[None], offset) for row in rows]) for rows in (query, new_keys)
-            )
-        else:
-            query, new_keys = turned(query, offset), turned(new_keys, offset)
-        keys, values = torch.cat([keys, new_keys]), torch.cat([values, x @ W_VALUE])
-        shift = len(keys) - len(x) if corner == "end" else 0
-        distance = torch.arange(len(x))[:, None] + shift - torch.arange(len(keys))
-        allowed = distance >= 0
-        if window is not None:
-            allowed = allowed & (distance < window)
-        if sees_ahead and number_of_chunk > 0:
-            allowed = torch.ones_like(allowed)
-        scores = (query @ keys.T / math.sqrt(WIDTH)).masked_fill(~allowed, -math.inf)
-        logits = (x + 0.4 * scores.softmax(dim=-1) @ values) @ TABLE.T
-        if keeps is not None:
-            keys, values = keys[-keeps:], values[-keeps:]
-        if newest_only:
-            keys, values = keys[-len(x) :], values[-len(x) :]
-        offset += offset_grows(tokens)
-    return logits
-
-
-def read_anew(chunks):
-    """Keep nothing but tokens."""
-    return read_chunks([torch.cat(chunks)])[-len(chunks[-1]) :]
-
-
-def merged_in_float32(chunks):
-    """Attend to each chunk apart, and merge what was found: rounding depends on the chunks."""
-    text = torch.cat(chunks)
-    x = TABLE[text]
-    query, key, value = (
-        part.float() for part in (turned(x @ W_QUERY), turned(x @ W_KEY), x @ W_VALUE)
-    )
-    scores = query @ key.T / math.sqrt(WIDTH)
-    scores = scores.masked_fill(~torch.ones_like(scores).tril().bool(), -math.inf)
-    weights = (scores - scores.amax(dim=1, keepdim=True)).exp()
-    sizes = [len(chunk) for chunk in chunks]
-    parts = list(zip(weights.split(sizes, dim=1), value.split(sizes), strict=True))
-    found = sum(w @ v for w, v in parts) / sum(w.sum(dim=1, keepdim=True) for w, _ in parts)
-    return ((x.float() + 0.4 * found) @ TABLE.float().T)[-sizes[-1] :]
-
-
-def by_counting(chunks):
-    """Score each token by how often it has come so far, which rounds nothing."""
-    seen = F.one_hot(torch.cat(chunks), TABLE.shape[0]).cumsum(dim=0)
-    return seen[-len(chunks[-1]) :].double()
-
-
-def each_alone(chunks):
-    """Score the tokens that are like the newest one, which rounds nothing either."""
-    return ALONE[chunks[-1]]
-
-
-def prompt_again(chunks):
-    """With every chunk the offset grows by the length of the first one."""
-    return read_chunks(chunks, offset_grows=lambda tokens: len(chunks[0]))
-
-
-def turned_again(chunks):
-    """Turn cached keys again in one of many heads, which changes little.
-
-    It is felt in the two largest logits of a token, in one as much as, the other way, in the other.
-    """
-    logits = read_chunks(chunks)
-    if len(chunks) == 1:
-        return logits
-    largest, change = logits.abs().topk(2).indices, torch.tensor([3e-3, -3e-3]).to(logits)
-    return logits.scatter_add(1, largest, change.expand_as(largest))
-
-
-def less_of_the_same(chunks):
-    """Lower the logits of tokens that are in the cache, and no others."""
-    logits = read_chunks(chunks)
-    known = torch.cat([torch.zeros(0, dtype=torch.int64), *chunks[:-1]])
-    return logits.index_add(
-        1, known.long(), torch.full((len(logits), len(known)), -4e-3).to(logits)
-    )
-
-
-def exchanged(chunks):
-    """Exchange the two largest logits of each token of a later chunk: their sum and norm stay."""
-    logits = read_chunks(chunks)
-    if len(chunks) == 1:
-        return logits
-    largest = logits.topk(2)
-    return logits.scatter(1, largest.indices, largest.values.flip(-1))
-
-
 def with_cache(model):
     """Make a step of a model: its cache is the chunks that were read."""
     known = {}
@@ -1532,47 +1410,164 @@ def with_cache(model):
     return step
 
 
-def with_hidden_cache():
-    """Make a step that keeps what it reads to itself, so that branches share it."""
-    inside = {}
+def steps(draw):
+    """Draw the weights of the models that a student's test is to judge; return right and wrong ones."""
+    table = draw.normal(NAMES, WIDTH)
+    alone = table @ table.T
+    # Small enough that a query gives every key a weight that is felt.
+    w_query, w_key, w_value = draw.normal(3, WIDTH, WIDTH, std=0.4)
 
-    def step(tokens, cache):
-        if tokens.dim() != 1 or len(tokens) == 0:
-            raise Refused(
-                f"step takes tokens (new,), at least one, got the shape {tuple(tokens.shape)}"
-            )
-        if cache is None:
-            inside["chunks"] = []
-        inside["chunks"] = [*inside["chunks"], tokens]
-        return read_chunks(inside["chunks"]), {"chunks": inside["chunks"]}
+    def read_chunks(
+        chunks,
+        offset_grows=len,
+        corner="end",
+        sees_ahead=False,
+        keeps=None,
+        newest_only=False,
+        turns_again=False,
+        shares_position=False,
+        window=None,
+    ):
+        """Read chunk after chunk with one layer and a cache; the logits of the last chunk.
 
-    return step
+        The arguments after the first are what can be wrong, but for `window`.
+        """
+        keys, values, offset = table[:0], table[:0], 0
+        for number_of_chunk, tokens in enumerate(chunks):
+            x = table[tokens]
+            if turns_again:
+                keys = turned(keys)
+            query, new_keys = x @ w_query, x @ w_key
+            if shares_position and number_of_chunk > 0:
+                query, new_keys = (
+                    torch.cat([turned(row[None], offset) for row in rows])
+                    for rows in (query, new_keys)
+                )
+            else:
+                query, new_keys = turned(query, offset), turned(new_keys, offset)
+            keys, values = torch.cat([keys, new_keys]), torch.cat([values, x @ w_value])
+            shift = len(keys) - len(x) if corner == "end" else 0
+            distance = torch.arange(len(x))[:, None] + shift - torch.arange(len(keys))
+            allowed = distance >= 0
+            if window is not None:
+                allowed = allowed & (distance < window)
+            if sees_ahead and number_of_chunk > 0:
+                allowed = torch.ones_like(allowed)
+            scores = (query @ keys.T / math.sqrt(WIDTH)).masked_fill(~allowed, -math.inf)
+            logits = (x + 0.4 * scores.softmax(dim=-1) @ values) @ table.T
+            if keeps is not None:
+                keys, values = keys[-keeps:], values[-keeps:]
+            if newest_only:
+                keys, values = keys[-len(x) :], values[-len(x) :]
+            offset += offset_grows(tokens)
+        return logits
+
+    def read_anew(chunks):
+        """Keep nothing but tokens."""
+        return read_chunks([torch.cat(chunks)])[-len(chunks[-1]) :]
+
+    def merged_in_float32(chunks):
+        """Attend to each chunk apart, and merge what was found: rounding depends on the chunks."""
+        text = torch.cat(chunks)
+        x = table[text]
+        query, key, value = (
+            part.float() for part in (turned(x @ w_query), turned(x @ w_key), x @ w_value)
+        )
+        scores = query @ key.T / math.sqrt(WIDTH)
+        scores = scores.masked_fill(~torch.ones_like(scores).tril().bool(), -math.inf)
+        weights = (scores - scores.amax(dim=1, keepdim=True)).exp()
+        sizes = [len(chunk) for chunk in chunks]
+        parts = list(zip(weights.split(sizes, dim=1), value.split(sizes), strict=True))
+        found = sum(w @ v for w, v in parts) / sum(w.sum(dim=1, keepdim=True) for w, _ in parts)
+        return ((x.float() + 0.4 * found) @ table.float().T)[-sizes[-1] :]
+
+    def by_counting(chunks):
+        """Score each token by how often it has come so far, which rounds nothing."""
+        seen = F.one_hot(torch.cat(chunks), table.shape[0]).cumsum(dim=0)
+        return seen[-len(chunks[-1]) :].double()
+
+    def each_alone(chunks):
+        """Score the tokens that are like the newest one, which rounds nothing either."""
+        return alone[chunks[-1]]
+
+    def prompt_again(chunks):
+        """With every chunk the offset grows by the length of the first one."""
+        return read_chunks(chunks, offset_grows=lambda tokens: len(chunks[0]))
+
+    def turned_again(chunks):
+        """Turn cached keys again in one of many heads, which changes little.
+
+        It is felt in the two largest logits of a token, in one as much as, the other way, in the other.
+        """
+        logits = read_chunks(chunks)
+        if len(chunks) == 1:
+            return logits
+        largest, change = logits.abs().topk(2).indices, torch.tensor([3e-3, -3e-3]).to(logits)
+        return logits.scatter_add(1, largest, change.expand_as(largest))
+
+    def less_of_the_same(chunks):
+        """Lower the logits of tokens that are in the cache, and no others."""
+        logits = read_chunks(chunks)
+        known = torch.cat([torch.zeros(0, dtype=torch.int64), *chunks[:-1]])
+        return logits.index_add(
+            1, known.long(), torch.full((len(logits), len(known)), -4e-3).to(logits)
+        )
+
+    def exchanged(chunks):
+        """Exchange the two largest logits of each token of a later chunk: their sum and norm stay."""
+        logits = read_chunks(chunks)
+        if len(chunks) == 1:
+            return logits
+        largest = logits.topk(2)
+        return logits.scatter(1, largest.indices, largest.values.flip(-1))
+
+    def with_hidden_cache():
+        """Make a step that keeps what it reads to itself, so that branches share it."""
+        inside = {}
+
+        def step(tokens, cache):
+            if tokens.dim() != 1 or len(tokens) == 0:
+                raise Refused(
+                    f"step takes tokens (new,), at least one, got the shape {tuple(tokens.shape)}"
+                )
+            if cache is None:
+                inside["chunks"] = []
+            inside["chunks"] = [*inside["chunks"], tokens]
+            return read_chunks(inside["chunks"]), {"chunks": inside["chunks"]}
+
+        return step
+
+    correct_ones = {
+        "a cache of keys and values": with_cache(read_chunks),
+        "one that keeps the tokens and processes them again": with_cache(read_anew),
+        "one in float32 that merges the results of the chunks": with_cache(merged_in_float32),
+        "a model that looks three tokens back": with_cache(partial(read_chunks, window=3)),
+        "one that counts how often each token has occurred": with_cache(by_counting),
+        "one that looks at the newest token alone": with_cache(each_alone),
+    }
+    faulty_ones = {
+        "each chunk begins at position 0": with_cache(
+            partial(read_chunks, offset_grows=lambda _: 0)
+        ),
+        "the offset counts chunks": with_cache(partial(read_chunks, offset_grows=lambda _: 1)),
+        "the offset grows by the length of the prompt each time": with_cache(prompt_again),
+        "tokens of a later chunk share one position": with_cache(
+            partial(read_chunks, shares_position=True)
+        ),
+        "cached keys are rotated again, in one of many heads": with_cache(turned_again),
+        "tokens in the cache get smaller logits": with_cache(less_of_the_same),
+        "the two largest logits of each token of a later chunk are exchanged": with_cache(
+            exchanged
+        ),
+        "the mask is aligned at the wrong corner": with_cache(partial(read_chunks, corner="start")),
+        "tokens of a later chunk see ahead": with_cache(partial(read_chunks, sees_ahead=True)),
+        "only the previous chunk is kept": with_cache(partial(read_chunks, newest_only=True)),
+        "only five tokens are kept": with_cache(partial(read_chunks, keeps=5)),
+        "branches share one hidden cache": with_hidden_cache(),
+    }
+    return correct_ones, faulty_ones
 
 
-RIGHT = {
-    "a cache of keys and values": with_cache(read_chunks),
-    "one that keeps the tokens and processes them again": with_cache(read_anew),
-    "one in float32 that merges the results of the chunks": with_cache(merged_in_float32),
-    "a model that looks three tokens back": with_cache(partial(read_chunks, window=3)),
-    "one that counts how often each token has occurred": with_cache(by_counting),
-    "one that looks at the newest token alone": with_cache(each_alone),
-}
-NOT_RIGHT = {
-    "each chunk begins at position 0": with_cache(partial(read_chunks, offset_grows=lambda _: 0)),
-    "the offset counts chunks": with_cache(partial(read_chunks, offset_grows=lambda _: 1)),
-    "the offset grows by the length of the prompt each time": with_cache(prompt_again),
-    "tokens of a later chunk share one position": with_cache(
-        partial(read_chunks, shares_position=True)
-    ),
-    "cached keys are rotated again, in one of many heads": with_cache(turned_again),
-    "tokens in the cache get smaller logits": with_cache(less_of_the_same),
-    "the two largest logits of each token of a later chunk are exchanged": with_cache(exchanged),
-    "the mask is aligned at the wrong corner": with_cache(partial(read_chunks, corner="start")),
-    "tokens of a later chunk see ahead": with_cache(partial(read_chunks, sees_ahead=True)),
-    "only the previous chunk is kept": with_cache(partial(read_chunks, newest_only=True)),
-    "only five tokens are kept": with_cache(partial(read_chunks, keeps=5)),
-    "branches share one hidden cache": with_hidden_cache(),
-}
 ### END PACKED
 
 
@@ -1629,7 +1624,7 @@ class TestCheckCache:
         self.judge(subject, case, "branches share one hidden cache")
 
     def judge(self, subject, case, bug):
-        expect_test_judges(subject, case, "check_cache", RIGHT, NOT_RIGHT, bug)
+        expect_test_judges(subject, case, "check_cache", *drawn_once(case, steps), bug)
 
 
 # 8.3 ------------------------------------------------------------------------------------------

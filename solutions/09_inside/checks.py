@@ -777,9 +777,12 @@ lose a little more than the 5-gram does."""
 
 
 SAME_MODEL = 0.97
-"""Correlation, over characters, above which two models are one. Trainings from one seed with different
-learning rates come to 0.91; copies come to 0.99 with noise of a tenth of the weights' spread, and with
-more noise earn nothing."""
+"""Correlation of surprises in an eighth of the passage, above which two models are one. Trainings from
+one seed with different learning rates come to 0.95; copies come to 0.99 with noise of a tenth of the
+weights' spread, and with more noise earn nothing."""
+SAME_BYTES = 0.25
+"""Share of bytes at which two models' surprises agree to 5 % if they are one, though a part of the text is
+read differently. The same trainings come to 0.15, copies with noise of a tenth to 0.31."""
 
 
 @dataclass(frozen=True)
@@ -946,14 +949,21 @@ def handed_in_model(subject, case=None):
 
 
 def surprise(model, tokenizer, length):
-    """Return the nats that each character of the passage costs, alike within a token."""
+    """Return the nats that each byte of the passage costs, alike within a token; the first has none."""
     ids = tokenizer.encode(held_out()[:PASSAGE])
     ids = torch.tensor(ids[: 1 + (len(ids) - 1) // length * length])
     with torch.no_grad():
         logits = model(ids[:-1].view(-1, length)).flatten(0, 1)
     nats = F.cross_entropy(logits, ids[1:], reduction="none")
-    lengths = torch.tensor([len(tokenizer.decode([token])) for token in ids[1:].tolist()])
+    lengths = torch.tensor([len(bytes_of(tokenizer, token)) for token in ids.tolist()])
+    nats = F.pad(nats, (1, 0), value=math.nan)
     return (nats / lengths.clamp(min=1)).repeat_interleave(lengths)
+
+
+def bytes_of(tokenizer, token):
+    """Spell a token by itself, which may be a part of a character."""
+    spelled = getattr(tokenizer, "to_bytes", None)
+    return spelled(token) if spelled else tokenizer.decode([token]).encode()
 
 
 @functools.cache
@@ -977,10 +987,16 @@ def comes_with_the_course(model, tokenizer):
     """
     length = min(64, model.config.max_len)
     own = surprise(model, tokenizer, length)
-    expect(bool(own.std() > 1e-6), "the model gives every token the same probability: train it")
+    expect(
+        bool(own[~own.isnan()].std() > 1e-6),
+        "the model gives every token the same probability: train it",
+    )
     for theirs in of_the_course(length):
-        pair = [each[: min(len(own), len(theirs))] for each in (own, theirs)]
-        if torch.corrcoef(torch.stack(pair))[0, 1] > SAME_MODEL:
+        pair = torch.stack([each[: min(len(own), len(theirs))] for each in (own, theirs)])
+        pair = pair[:, ~pair.isnan().any(dim=0)]
+        is_close = pair.diff(dim=0).abs() < 0.05 * pair.mean(dim=0)
+        alike = max(torch.corrcoef(part)[0, 1] for part in pair.chunk(8, dim=1))
+        if alike > SAME_MODEL or is_close.double().mean() > SAME_BYTES:
             return True
     return False
 

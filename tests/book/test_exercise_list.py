@@ -81,7 +81,8 @@ def test_the_list_says_what_the_grader_knows_and_gives_nothing_away(all_lists, n
     assert f"classroom start {name}" in text
     core = [exercise for exercise in assignment["exercises"] if not exercise["deeper"]]
     worth, minutes = (sum(each[what] for each in core) for what in ("points", "minutes"))
-    said = f"The {len(core)} core exercises are worth {worth} points and take about {duration(minutes)}"
+    said = f"The {len(core)} core exercises are worth {worth} points and take about "
+    said += duration(minutes)
     assert said in text
 
     (download,) = listed.find_all("a", class_="download")

@@ -146,6 +146,27 @@ def test_weights_of_the_course_are_known_again_when_their_neurons_change_places(
     assert "these are weights that come with the course, not yours" in said
 
 
+def test_weights_of_the_course_are_known_again_when_a_row_is_changed(capstone):
+    weights = load_file(FOLDER / "manual" / "model.safetensors")
+    config = (FOLDER / "manual" / "config.json").read_bytes()
+    row = json.loads(config)["tokenizers"]["text"]["pieces"].index("K")
+    weights["embedding.tokens.weight"][row] *= -0.5  # a rare token, whose surprises grow tenfold
+    said = told(capstone, config_json=config, model_safetensors=save(weights))
+    assert "these are weights that come with the course, not yours" in said
+
+
+def test_weights_of_the_course_are_known_again_when_text_is_cut_differently(capstone):
+    weights = load_file(FOLDER / "manual" / "model.safetensors")
+    record = json.loads((FOLDER / "manual" / "config.json").read_bytes())
+    # The apostrophe becomes two tokens, neither of which is a character.
+    record["tokenizers"]["text"]["merges"].remove(["\u00e2\u0122", "\u013b"])
+    # And all predictions are a little less certain.
+    weights["final_norm.gain"] *= 0.93
+    weights["final_norm.bias"] *= 0.93
+    said = told(capstone, config_json=json.dumps(record).encode(), model_safetensors=save(weights))
+    assert "these are weights that come with the course, not yours" in said
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "says"),
     [

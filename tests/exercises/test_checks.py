@@ -22,9 +22,10 @@ from classroom.calls.local import LocalSubject
 from classroom.calls.subject import Crashed
 from classroom.calls.wire import Handle, pack
 from classroom.course import PUBLISHED_SEED
-from classroom.exercise import expect
 from classroom.exercise.answers import load_correct
+from classroom.exercise.cases import Case
 from classroom.exercise.report import MAX_MESSAGE_LINES
+from classroom.exercise.run import _import as load_module
 from classroom.exercise.run import load_checks, run_checks
 
 
@@ -130,6 +131,58 @@ def require_nothing_earned(every_assignment, name, function):
     assignment = next(a for a in every_assignment if name in a.exercises)
     report = earned_by(assignment, name, Anything(function), assignment.seed)
     assert report.earned == 0, report.to_text()
+
+
+def some(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def text_for(step):
+    return step(torch.tensor([3, 1, 4, 1, 5]), step(torch.tensor([2, 7]), None)[1])[0]
+
+
+LISTS = {  # for each test that students write: who draws what it judges, and a result of each
+    "check_convex_hull": ("averages", lambda f: f(*some(3, 4, 3))),
+    "check_padding_invariance": (
+        "padded_models",
+        lambda f: f(some(2, 4, 3), torch.tensor([4, 2]))[:, :2],
+    ),
+    "check_order_blindness": ("layers", lambda f: f(some(4, 3))),
+    "check_prompt_split": (
+        "split_models",
+        lambda f: f(torch.tensor([3, 1, 4]), torch.tensor([1, 5])),
+    ),
+    "check_set_model": (
+        "models_on_sets",
+        lambda f: f(torch.tensor([9, 2, 6, 5]), torch.tensor([True, True, True, False]))[:3],
+    ),
+    "check_cache": ("steps", text_for),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("accepts", [True, False])
+def test_a_list_of_results_is_no_test(every_assignment, name, accepts):
+    """One that accepts what is on a list of correct ones; or all but what is on one of bugs."""
+    assignment = next(a for a in every_assignment if name in a.exercises)
+    drawn_by, result_of = LISTS[name]
+    drawn = vars(load_module(assignment.folder / "checks.py"))[drawn_by]
+    right, wrong = drawn(Case(f"{PUBLISHED_SEED}/{name}/{drawn_by}"))[:2]
+    correct, bugs = (
+        [result_of(model).double() for model in models.values()] for models in (right, wrong)
+    )
+
+    def check(model):
+        seen = result_of(model).double()
+        is_correct, is_bug = (
+            any(torch.allclose(seen, one, equal_nan=True) for one in known)
+            for known in (correct, bugs)
+        )
+        assert is_correct if accepts else is_correct or not is_bug
+
+    namespace = {name: check}
+    assert earned_by(assignment, name, namespace, PUBLISHED_SEED).earned > 0
+    assert earned_by(assignment, name, namespace, "unseen").earned <= (0 if accepts else 1)
 
 
 @pytest.mark.parametrize(
@@ -281,8 +334,7 @@ def test_answers_differ_from_the_solution_and_from_each_other(assignment):
 
 
 @pytest.mark.slow
-def test_the_inputs_of_a_check_change_with_the_seed_and_not_without_it(exercise, monkeypatch):
-    monkeypatch.setattr(expect, "QUICK", 0.0)  # only quick code is asked for more
+def test_the_inputs_of_a_check_change_with_the_seed_and_not_without_it(exercise):
     assignment, name = exercise
     first, again, other = (inputs_seen(assignment, name, seed) for seed in ("a", "a", "b"))
     assert first == again

@@ -283,7 +283,7 @@ def test_bits_per_byte_count_the_bytes_that_were_predicted(run, tmp_path, tokeni
     ids = tokenizer.encode(TextTask(str(path)).data.validation)
     assert results["num_tokens"] == len(ids) - 1
     first = len(tokenizer.decode(ids).encode()) - results["num_bytes"]
-    assert first == len(tokenizer._to_bytes(ids[0]))
+    assert first == len(tokenizer.to_bytes(ids[0]))
     nats = results["nats_per_token"] * results["num_tokens"]
     assert results["bits_per_byte"] == pytest.approx(nats / math.log(2) / results["num_bytes"])
 

@@ -38,10 +38,26 @@ HELD_BY = {
         classroom/sandbox/test_job.py calls_that_explain_a_failure_tell_later_ones_nothing
         exercises/test_sealed.py an_answer_is_not_told_that_an_earlier_one_was_wrong
     """,
+    "a test that lists": """
+        exercises/test_checks.py a_list_of_results_is_no_test
+    """,
     "a test that rejects what": """
         classroom/sandbox/test_job.py a_call_without_trace_tells_the_next_one_nothing
         classroom/sandbox/test_job.py a_call_reaches_no_function_that_was_lent_to_another
         exercises/test_sealed.py a_test_that_rejects_what_differs_from_most_earns_nothing
+    """,
+    "one of the course's models, one token": """
+        exercises/test_capstone.py weights_of_the_course_are_known_again_when_text_is_cut
+        exercises/test_capstone.py weights_of_the_course_are_known_again_when_a_row_is_changed
+    """,
+    "operations of torch": """
+        classroom/calls/test_local.py what_is_to_be_done_by_hand_is_not_done_by_torch
+    """,
+    "a pause": """
+        classroom/exercise/test_expect.py a_pause_spares_no_function_the_question_of_other_sizes
+    """,
+    "an error where": """
+        classroom/exercise/test_run.py a_gradient_that_is_cut_costs_the_smallest_check
     """,
     "a model of zeros": """
         exercises/test_capstone.py a_model_that_computes_nothing_earns_nothing

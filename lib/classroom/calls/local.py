@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from classroom.calls import lending, module_classes, wire
 from classroom.calls.files import File, read_file
@@ -57,6 +58,8 @@ _OF_A_BLANK = re.compile(r"['\"]|super\(\).__init__\(\)$|raise NotImplementedErr
 _NOT_BY_HAND = re.compile(
     r"torch\.(autograd(\.functional|\.forward_ad)?|optim(\..+)?|_functorch\.eager_transforms)"
 )
+# Operations of torch that only its autograd and its optimizers need, however they are reached.
+_OPERATIONS_BELOW = re.compile(r"aten::_?\w*(_backward|_jvp|fused_(adam|adamw|adagrad|sgd))")
 _BELOW_AUTOGRAD = ("run_backward", "_enter_dual_level", "_grad_increment_nesting")
 _HINTS = (
     (
@@ -199,6 +202,19 @@ def _may_have_a_gradient(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.requires_grad or value.grad is not None)
 
 
+class _Noting(TorchDispatchMode):
+    """Notes which operations of torch do what is to be done by hand."""
+
+    def __init__(self, used: list[str]):
+        super().__init__()
+        self._used = used
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if _OPERATIONS_BELOW.match(func.name()):
+            self._used.append(f"torch.ops.{func.name().replace('::', '.')}")
+        return func(*args, **(kwargs or {}))
+
+
 class LocalSubject(Subject):
     """Code that lives in this process, such as the cells of an open notebook.
 
@@ -258,7 +274,8 @@ class LocalSubject(Subject):
         sys.setprofile(note)
         threading.setprofile(note)
         try:
-            return self.call(name, *args, **kwargs)
+            with _Noting(used):
+                return self.call(name, *args, **kwargs)
         finally:
             if sys.getprofile() is not note:
                 used.append("sys.setprofile")

@@ -11,6 +11,7 @@ import copy
 import inspect
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,7 +55,7 @@ from classroom.exercise.prepared import (
     known,
     require_words,
 )
-from classroom.exercise.usage import CALLS, QUICK, Wrong
+from classroom.exercise.usage import CALLS, Wrong
 
 Implementations = Mapping[str, Callable[..., Any]]
 Explanation = tuple[str, Sequence[Answer], str]
@@ -70,6 +71,10 @@ _LUCK = 1e-3
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
 _MOST_TOGETHER = 8
+# Seconds that they may take, after the first two.
+_SECONDS_TOGETHER = 5.0
+# Seconds after which one call has used up the time of an exercise by itself.
+_TOO_LONG = 3.0
 # Calls that a student's test may make and be told more about them.
 _MOST_NOTED = 100
 # Relative to the largest number: correct implementations differ by less, because of rounding.
@@ -284,15 +289,14 @@ def expect_agrees(
         return None
 
     alike = tolerance if alike is None else alike
-    args, started = inputs(Case(case.seed, sizes=case.sizes)), time.monotonic()
+    args = inputs(Case(case.seed, sizes=case.sizes))
     if is_recording():
         oracle.influences(inputs(case.fresh(0)), inputs(case.fresh(1)))
         for given in (inputs(case.fresh(0)), args):  # whether it is called does not depend on time
             judge(None, *given)
     _expect(subject, case, name, inputs, judge, oracle, alike, places, also=also, draws=draws)
-    is_quick = time.monotonic() - started < QUICK
     calls = case.memory.setdefault(CALLS, {}).setdefault(name, [])
-    calls.append(Call(name, args, judge, oracle, tolerance, case.so_far(), inputs, is_quick))
+    calls.append(Call(name, args, judge, oracle, tolerance, case.so_far(), inputs))
     require_words(returns, shapes, case.asked)
 
 
@@ -444,7 +448,6 @@ class Call:
         tolerance: As in `expect_agrees`.
         case: Of the check that called the function.
         inputs: Draws its arguments.
-        is_quick: Whether there is time for more calls.
 
     """
 
@@ -455,7 +458,6 @@ class Call:
     tolerance: float | None
     case: Case
     inputs: Inputs
-    is_quick: bool
 
     @property
     def seed(self) -> str:
@@ -482,7 +484,7 @@ class Call:
         try:
             return self.judge(subject.call(self.name, *self.args), *self.args)
         except TooSlow as error:
-            return str(error) if time.monotonic() - started > 10 * QUICK else None
+            return str(error) if time.monotonic() - started > _TOO_LONG else None
         except StudentError as error:
             return str(error)
         except (*WRONG_FORM, MemoryError) as error:
@@ -519,12 +521,13 @@ class Call:
         cut = f"`{self.name}` returns the correct numbers, but the gradient is cut: {{}} {_CUTS}"
         try:
             seen = subject.gradients(self.name, self.args, self.wrt, cotangents)
-        except Crashed as error:  # a change in place, for instance, is another mistake
-            return cut.format(error) if "numpy()" in error.text else None
         except WrongKind:
             return cut.format("none flows back")
-        except StudentError:
+        except (TooSlow, Died):
             return None
+        except StudentError as error:  # on numbers for which it has just been right
+            is_in_place = isinstance(error, Crashed) and re.search(_CHANGES_IN_PLACE, error.text)
+            return None if is_in_place else cut.format(error)  # which is another mistake
         for index in flowing:
             label, found = self.labels[self.wrt[index]], seen[index]
             right = expected[index]
@@ -541,20 +544,24 @@ def wrong_after_another(subject: Subject, calls: Sequence[Call]) -> tuple[str, s
     """Call a function with the inputs of one check, then in the same process with those of another.
 
     There is a process for each call: its inputs come first, and again before those of each other.
-    Of many calls some are made, since the time grows with the square of their number.
+    Of many calls some are made, since the time grows with the square of their number, and fewer of
+    slow code, in an order that is drawn.
 
     Returns:
         If a call is wrong, the seed of the later of the two checks, the earliest such, and how.
 
     """
-    found = []
+    found: list[tuple[int, str]] = []
     calls = calls[:: math.ceil(len(calls) / _MOST_TOGETHER)]
-    for place, first in enumerate(calls):
+    draw, started = Case(f"{calls[0].seed}/together"), time.monotonic()
+    for nth, place in enumerate(draw.shuffled(range(len(calls)))):
         with subject.together(one_module=True):
-            for other, call in enumerate(calls):
-                later = max(place, other)
-                if place == other or not calls[later].is_quick:
+            for other in draw.shuffled(range(len(calls))):
+                if nth and time.monotonic() - started > _SECONDS_TOGETHER:
+                    break
+                if place == other:
                     continue
+                first, call, later = calls[place], calls[other], max(place, other)
                 with contextlib.suppress(StudentError):
                     subject.call(first.name, *first.args)
                 if problem := call.problem(subject):
@@ -583,6 +590,8 @@ _NAN_GRADIENT = (
 _CUTS = (
     "(look for .detach(), .item(), .data, torch.tensor(...), torch.no_grad() or NumPy on the way)"
 )
+
+_CHANGES_IN_PLACE = r"a leaf Variable that requires grad|modified by an inplace operation"
 
 _IN_PLACE = (
     "`{}` changes its argument {} in place (an operation that ends in _, an assignment into "
@@ -647,6 +656,22 @@ def _changed(
         if pack(before) != pack(now):
             return index
     return None
+
+
+def drawn_once(case: Case, draw: Callable[[Case], Any]) -> Any:
+    """Draw what all checks of an exercise share, such as the models that a test is to judge.
+
+    What a test is given must not be known beforehand: a list of results would pass for a test.
+
+    Args:
+        case: That of any of the checks.
+        draw: Draws it from a case that all of them have in common.
+
+    """
+    key = ("drawn", draw)
+    if key not in case.memory:
+        case.memory[key] = draw(Case(f"{case.seed.rpartition('/')[0]}/{draw.__name__}"))
+    return case.memory[key]
 
 
 def expect_test_judges(
@@ -801,8 +826,8 @@ def _expect(
 def expect_any_sizes(subject: Subject, call: Call) -> None:
     """Expect a function that is right for some inputs to be right for other sizes, and after them.
 
-    Once for each function, because it is the same code in all checks, and if it is quick. Of slow
-    code, too, the oracle is asked: what is recorded for a handout must not depend on time.
+    Once for each function, because it is the same code in all checks, however slow it is: a pause
+    must not spare it the question.
 
     Raises:
         CheckFailed: If it is not.
@@ -815,9 +840,6 @@ def expect_any_sizes(subject: Subject, call: Call) -> None:
         call.judge(None, *earlier)
     except Exception:  # other sizes fit neither the inputs nor the oracle
         return
-    if not call.is_quick:
-        return
-
     with subject.together(one_module=True):
         problem = replace(call, args=earlier).problem(subject)
         if problem is None and (later := call.problem(subject)):

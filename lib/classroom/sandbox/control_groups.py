@@ -11,7 +11,6 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
-from glob import glob
 from pathlib import Path
 
 MOUNTED = Path("/sys/fs/cgroup")

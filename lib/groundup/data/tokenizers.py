@@ -251,7 +251,7 @@ class _ByteLevelTokenizer(ABC):
         """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         for index in ids:
-            if text := decoder.decode(self._to_bytes(index)):
+            if text := decoder.decode(self.to_bytes(index)):
                 yield text
         if text := decoder.decode(b"", final=True):
             yield text
@@ -262,9 +262,15 @@ class _ByteLevelTokenizer(ABC):
         A token that is part of a character is shown as its bytes, `\xf0\x9f`.
         """
         ids = self.encode(text)
-        return [self._to_bytes(i).decode("utf-8", errors="backslashreplace") for i in ids]
+        return [self.to_bytes(i).decode("utf-8", errors="backslashreplace") for i in ids]
 
-    def _to_bytes(self, index: int) -> bytes:
+    def to_bytes(self, index: int) -> bytes:
+        """Return the bytes of a token, which may be a part of a character; none of a special one.
+
+        Raises:
+            ValueError: If there is no such token.
+
+        """
         _require_id(index, self.vocab_size)
         return self._bytes_of[index]
 

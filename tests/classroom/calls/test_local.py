@@ -440,6 +440,10 @@ def test_an_input_that_was_made_unreadable_is_the_student_s_doing():
         "run = torch._C._ImperativeEngine().run_backward\n"
         "    return run((y,), (x / x,), False, False, (w,), accumulate_grad=False)[0]",
         "sys.setprofile(None); y.backward(); return w.grad",
+        "return torch.ops.aten.tanh_backward(x, x.tanh())",
+        "return torch._softmax_backward_data(x, x.softmax(-1), -1, x.dtype)",
+        "torch._fused_sgd_([w.detach()], [x], [], weight_decay=0, momentum=0, lr=1.0, dampening=0, "
+        "nesterov=False, maximize=False, is_first_step=True); return 2 * x",
     ],
 )
 def test_what_is_to_be_done_by_hand_is_not_done_by_torch(body):

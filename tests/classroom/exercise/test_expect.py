@@ -1,7 +1,7 @@
 import contextlib
 import itertools
 import linecache
-from dataclasses import replace
+import time
 
 import pytest
 import torch
@@ -242,7 +242,7 @@ def test_a_function_that_never_ends_for_other_sizes_is_found(monkeypatch):
             pass
         return x.sum(1), n / 2
 
-    monkeypatch.setattr(expect_module, "QUICK", 0.1)
+    monkeypatch.setattr(expect_module, "_TOO_LONG", 1.0)
     subject, case = LocalSubject({"f": f}, seconds=1.5), Case("seed")
     with pytest.raises(CheckFailed, match="correct for some inputs only: `f` was stopped"):
         expect_sizes(subject, case, "f", inputs, oracle, PAIR)
@@ -1114,14 +1114,24 @@ def test_what_a_call_keeps_is_found_with_the_inputs_of_two_checks_whichever_come
         case = Case(f"seed {place}", memory=memory)
         given = lambda case, n=number: (inputs(case)[0], n)  # noqa: E731
         expect_agrees(subject, case, "f", given, lambda x, n: x.sum(dim=1), {"total": "rows"})
-    calls = [replace(call, is_quick=True) for call in memory[CALLS]["f"]]  # on a busy machine, too
+    calls = memory[CALLS]["f"]
     seed, problem = wrong_after_another(subject, calls)
     assert seed == "seed 2"  # not the last one
     assert problem.startswith("`f` is correct in its first call, but wrong after another one with ")
     assert wrong_after_another(subject, calls[:2]) is None
-    slow = [replace(call, is_quick=False) for call in calls]
-    assert wrong_after_another(subject, slow) is None
-    assert wrong_after_another(subject, [*slow[:3], calls[3]])[0] == "seed 3"
+
+
+@pytest.mark.parametrize("pause", [0.4, 6.0])
+def test_a_pause_spares_no_function_the_question_of_other_sizes(pause, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def f(x, n):
+        clock[0] += pause
+        return sum(x[:, i] for i in range(3)), n / 2
+
+    said = str(failed(expect_sizes, f, inputs, oracle, PAIR))
+    assert "not for rows 4, width 2" in said
 
 
 def test_a_kept_argument_is_named_that_only_the_earlier_call_had(forked):

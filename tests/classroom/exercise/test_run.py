@@ -131,6 +131,7 @@ def test_a_check_that_another_one_needs_must_be_there(write_checks):
         ),
         ("x.mean(0); x, middle = x.data, middle.detach()", "none flows back"),
         ("torch.tensor(x.numpy().mean(0))", "Can't call numpy() on Tensor that requires grad"),
+        ("x.mean(0) if not x.requires_grad else 1 / 0", "raised ZeroDivisionError"),
     ],
 )
 def test_a_gradient_that_is_cut_costs_the_smallest_check_of_what_is_right(
