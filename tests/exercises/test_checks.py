@@ -377,17 +377,16 @@ def test_the_readme_shows_what_a_check_really_says(every_assignment, root, self_
 
 @pytest.mark.filterwarnings("ignore")  # as when grades count
 @pytest.mark.parametrize(
-    ("chapter", "ask"),
+    ("chapter", "drawn_by", "ask"),
     [
-        ("06_architectures", lambda model, tokens: model(tokens[:4], tokens[4:])),
-        ("08_generation", lambda model, tokens: model(tokens, None)[0]),
+        ("06_architectures", "split_models", lambda model, tokens: model(tokens[:4], tokens[4:])),
+        ("08_generation", "steps", lambda model, tokens: model(tokens, None)[0]),
     ],
 )
-def test_what_a_model_that_is_lent_remembers_depends_on_the_dtype(root, chapter, ask):
+def test_what_a_model_that_is_lent_remembers_depends_on_the_dtype(root, chapter, drawn_by, ask):
     """As an index, eleven tokens in uint8 are a mask of the eleven words."""
-    poisoned, fresh = (
-        runpy.run_path(str(root / "solutions" / chapter / "checks.py"))["RIGHT"] for _ in range(2)
-    )
+    checks = runpy.run_path(str(root / "solutions" / chapter / "checks.py"))
+    poisoned, fresh = (checks[drawn_by](Case("seed"))[0] for _ in range(2))
     tokens = 1 + torch.arange(11) % 10
     for name, model in poisoned.items():
         with contextlib.suppress(Exception):

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import difflib
+import functools
 import inspect
 import io
 import itertools
@@ -27,7 +28,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from classroom.calls import lending, module_classes, wire
 from classroom.calls.files import File, read_file
@@ -58,9 +58,12 @@ _OF_A_BLANK = re.compile(r"['\"]|super\(\).__init__\(\)$|raise NotImplementedErr
 _NOT_BY_HAND = re.compile(
     r"torch\.(autograd(\.functional|\.forward_ad)?|optim(\..+)?|_functorch\.eager_transforms)"
 )
-# Operations of torch that only its autograd and its optimizers need, however they are reached.
-_OPERATIONS_BELOW = re.compile(r"aten::_?\w*(_backward|_jvp|fused_(adam|adamw|adagrad|sgd))")
-_BELOW_AUTOGRAD = ("run_backward", "_enter_dual_level", "_grad_increment_nesting")
+# Besides what autograd runs on, operations that only it and optimizers need, such as
+# `tanh_backward` and `_fused_adamw_`.
+_BELOW_AUTOGRAD = re.compile(
+    r"run_backward|_enter_dual_level|_grad_increment_nesting"
+    r"|(aten::)?\w*_(backward|jvp)(_\w+)?|(aten::)?_fused_(ada\w+|sgd\w*)"
+)
 _HINTS = (
     (
         r"(?i)scalar type|mixed dtype|same dtype|dtypes match",
@@ -202,17 +205,15 @@ def _may_have_a_gradient(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.requires_grad or value.grad is not None)
 
 
-class _Noting(TorchDispatchMode):
-    """Notes which operations of torch do what is to be done by hand."""
+@functools.cache
+def _is_below_autograd(name: str) -> bool:
+    return _BELOW_AUTOGRAD.fullmatch(name) is not None
 
-    def __init__(self, used: list[str]):
-        super().__init__()
-        self._used = used
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        if _OPERATIONS_BELOW.match(func.name()):
-            self._used.append(f"torch.ops.{func.name().replace('::', '.')}")
-        return func(*args, **(kwargs or {}))
+def _name_of_operation(called: Any) -> str:
+    """Return what torch calls one of its operations, such as `aten::tanh_backward`."""
+    own = getattr(called, "__dict__", {})
+    return str(own.get("_qualified_op_name") or own.get("_name") or "")
 
 
 class LocalSubject(Subject):
@@ -267,15 +268,18 @@ class LocalSubject(Subject):
             module = str(frame.f_globals.get("__name__"))
             if event == "call" and _NOT_BY_HAND.fullmatch(module):
                 used.append(f"{module}.{frame.f_code.co_name}")
-            elif event == "c_call" and arg.__name__ in _BELOW_AUTOGRAD:
+            elif event == "call" and module == "torch._ops":
+                operation = _name_of_operation(frame.f_locals.get("self"))
+                if _is_below_autograd(operation):
+                    used.append(f"torch.ops.{operation.replace('::', '.')}")
+            elif event == "c_call" and _is_below_autograd(arg.__name__):
                 used.append(f"torch._C.{arg.__name__}")
 
         before = sys.getprofile(), threading.getprofile()
         sys.setprofile(note)
         threading.setprofile(note)
         try:
-            with _Noting(used):
-                return self.call(name, *args, **kwargs)
+            return self.call(name, *args, **kwargs)
         finally:
             if sys.getprofile() is not note:
                 used.append("sys.setprofile")
