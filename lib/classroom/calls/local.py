@@ -64,6 +64,8 @@ _BELOW_AUTOGRAD = re.compile(
     r"run_backward|_enter_dual_level|_grad_increment_nesting"
     r"|(aten::)?\w*_(backward|jvp)(_\w+)?|(aten::)?_fused_(ada\w+|sgd\w*)"
 )
+CHANGES_IN_PLACE = r"a leaf Variable that requires grad|modified by an inplace operation"
+"""What torch says, as a pattern, of a tensor that gradients flow through and that is changed."""
 _HINTS = (
     (
         r"(?i)scalar type|mixed dtype|same dtype|dtypes match",
@@ -71,7 +73,7 @@ _HINTS = (
         "an input, such as x.new_zeros(...) or torch.zeros(..., dtype=x.dtype, device=x.device)",
     ),
     (
-        r"a leaf Variable that requires grad|modified by an inplace operation",
+        CHANGES_IN_PLACE,
         "A tensor that gradients flow through is changed in place (+=, x[i] = ..., or a method "
         "that ends in _): compute a new one",
     ),

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from classroom.calls.local import CHANGES_IN_PLACE
 from classroom.calls.subject import Crashed, Died, StudentError, Subject, TooSlow, WrongKind
 from classroom.calls.wire import pack
 from classroom.exercise.answers import Answer
@@ -71,7 +72,7 @@ _LUCK = 1e-3
 # How often it is called again to see whether it changes its mind.
 _AGAIN = 5
 _MOST_TOGETHER = 8
-# Seconds that they may take, after the first two.
+# Seconds that they may take; the pairs with one of them are tried in any case.
 _SECONDS_TOGETHER = 5.0
 # Seconds after which one call has used up the time of an exercise by itself.
 _TOO_LONG = 3.0
@@ -526,7 +527,7 @@ class Call:
         except (TooSlow, Died):
             return None
         except StudentError as error:  # on numbers for which it has just been right
-            is_in_place = isinstance(error, Crashed) and re.search(_CHANGES_IN_PLACE, error.text)
+            is_in_place = isinstance(error, Crashed) and re.search(CHANGES_IN_PLACE, error.text)
             return None if is_in_place else cut.format(error)  # which is another mistake
         for index in flowing:
             label, found = self.labels[self.wrt[index]], seen[index]
@@ -590,8 +591,6 @@ _NAN_GRADIENT = (
 _CUTS = (
     "(look for .detach(), .item(), .data, torch.tensor(...), torch.no_grad() or NumPy on the way)"
 )
-
-_CHANGES_IN_PLACE = r"a leaf Variable that requires grad|modified by an inplace operation"
 
 _IN_PLACE = (
     "`{}` changes its argument {} in place (an operation that ends in _, an assignment into "
