@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 from filelock import FileLock
 
@@ -88,6 +89,26 @@ MARKED_BY_FIXTURE = {
 }
 
 
+class CheckedAtFirst(type(jaxtyping.config)):
+    """Have shapes checked in the first calls of each test: a training makes the same ones again."""
+
+    num_calls = 0
+    is_off = False
+
+    @property
+    def jaxtyping_disable(self) -> bool:
+        """Say whether a call is not checked; each call of a function of groundup asks once."""
+        CheckedAtFirst.num_calls += 1
+        return self.is_off or self.num_calls > 500
+
+    @jaxtyping_disable.setter
+    def jaxtyping_disable(self, is_off: bool) -> None:
+        self.is_off = is_off
+
+
+jaxtyping.config.__class__ = CheckedAtFirst
+
+
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     if not pluginmanager.hasplugin("xdist"):  # our own settings are no mistake without it
         for option in ("--numprocesses", "--maxprocesses", "--dist"):
@@ -118,6 +139,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    CheckedAtFirst.num_calls = 0
     for part, why_not in PARTS.items():
         if item.get_closest_marker(part) and (needed := why_not()):
             if os.environ.get("CI") == "true" and part != "gpu":

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from jaxtyping import TypeCheckError
 
 from groundup.core.attention import dot_scores
 
@@ -116,5 +118,10 @@ def test_settings_for_several_processes_are_no_mistake_where_there_is_one():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_shapes_are_checked_in_each_process():
-    assert hasattr(dot_scores, "__wrapped__")
+def test_shapes_are_checked_in_the_first_calls_of_each_test():
+    refused_by = []
+    for _ in range(600):
+        with pytest.raises((TypeCheckError, RuntimeError)) as refused:
+            dot_scores(torch.zeros(2, 3), torch.zeros(5, 4))
+        refused_by.append(refused.type)
+    assert refused_by == [TypeCheckError] * 500 + [RuntimeError] * 100

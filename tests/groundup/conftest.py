@@ -118,10 +118,9 @@ def shaken():
 @pytest.fixture
 def unchecked():
     """Switch the type checker off, to meet the refusals that a user without it meets."""
-    before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
