@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from classroom.calls import lending, module_classes, wire
 from classroom.calls.files import File, read_file
@@ -58,11 +59,9 @@ _OF_A_BLANK = re.compile(r"['\"]|super\(\).__init__\(\)$|raise NotImplementedErr
 _NOT_BY_HAND = re.compile(
     r"torch\.(autograd(\.functional|\.forward_ad)?|optim(\..+)?|_functorch\.eager_transforms)"
 )
-# Besides what autograd runs on, operations that only it and optimizers need, such as
-# `tanh_backward` and `_fused_adamw_`.
+# Operations that only autograd, forward and backward, and optimizers need.
 _BELOW_AUTOGRAD = re.compile(
-    r"run_backward|_enter_dual_level|_grad_increment_nesting"
-    r"|(aten::)?\w*_(backward|jvp)(_\w+)?|(aten::)?_fused_(ada\w+|sgd\w*)"
+    r"aten::(\w*_(backward|jvp)(_\w+)?|_fused_(ada\w+|sgd\w*)|_has_same_storage_numel)(\.\w+)?"
 )
 CHANGES_IN_PLACE = r"a leaf Variable that requires grad|modified by an inplace operation"
 """What torch says, as a pattern, of a tensor that gradients flow through and that is changed."""
@@ -207,15 +206,24 @@ def _may_have_a_gradient(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.requires_grad or value.grad is not None)
 
 
-@functools.cache
-def _is_below_autograd(name: str) -> bool:
-    return _BELOW_AUTOGRAD.fullmatch(name) is not None
+class _Operations(TorchDispatchMode):
+    """Notes what autograd and optimizers compute in the block, by whichever way it is reached."""
 
+    def __init__(self, used: list[str]):
+        super().__init__()
+        self._used = used
 
-def _name_of_operation(called: Any) -> str:
-    """Return what torch calls one of its operations, such as `aten::tanh_backward`."""
-    own = getattr(called, "__dict__", {})
-    return str(own.get("_qualified_op_name") or own.get("_name") or "")
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch._C._current_graph_task_id() != -1:
+            self._used.append("torch.autograd")
+        elif _BELOW_AUTOGRAD.fullmatch(func.name()):
+            self._used.append(f"torch.ops.{func.overloadpacket}")
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from importing its compiler for this, which takes seconds."""
+        return False
 
 
 class LocalSubject(Subject):
@@ -270,18 +278,13 @@ class LocalSubject(Subject):
             module = str(frame.f_globals.get("__name__"))
             if event == "call" and _NOT_BY_HAND.fullmatch(module):
                 used.append(f"{module}.{frame.f_code.co_name}")
-            elif event == "call" and module == "torch._ops":
-                operation = _name_of_operation(frame.f_locals.get("self"))
-                if _is_below_autograd(operation):
-                    used.append(f"torch.ops.{operation.replace('::', '.')}")
-            elif event == "c_call" and _is_below_autograd(arg.__name__):
-                used.append(f"torch._C.{arg.__name__}")
 
         before = sys.getprofile(), threading.getprofile()
         sys.setprofile(note)
         threading.setprofile(note)
         try:
-            return self.call(name, *args, **kwargs)
+            with _Operations(used):
+                return self.call(name, *args, **kwargs)
         finally:
             if sys.getprofile() is not note:
                 used.append("sys.setprofile")

@@ -104,15 +104,11 @@ class RemoteSubject(Subject):
 
     def call_without_trace(self, name: str, *args: Any) -> Any:
         """Call a function in a process that can leave nothing for a later one."""
-        before, self._without_trace = self._without_trace, True
-        try:
-            return self._ask("call", name, args, {})
-        finally:
-            self._without_trace = before
+        return self._ask_without_trace("call", name, args, {})
 
     def call_by_hand(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a function that may not let torch differentiate or optimize."""
-        return self._ask("call_by_hand", name, args, kwargs)
+        """Call a function that may not let torch differentiate or optimize, nor start threads."""
+        return self._ask_without_trace("call_by_hand", name, args, kwargs)
 
     def call_and_return_inputs(self, name: str, *args: Any) -> tuple[Any, tuple[Any, ...]]:
         """Call a function and also return its arguments as it left them."""
@@ -174,6 +170,13 @@ class RemoteSubject(Subject):
                 self._kept = channel
             else:
                 channel.close()
+
+    def _ask_without_trace(self, *request: Any) -> Any:
+        before, self._without_trace = self._without_trace, True
+        try:
+            return self._ask(*request)
+        finally:
+            self._without_trace = before
 
     def _ask(self, kind: str, name: str, *rest: Any) -> Any:
         if self._broken:

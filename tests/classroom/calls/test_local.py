@@ -442,6 +442,11 @@ def test_an_input_that_was_made_unreadable_is_the_student_s_doing():
         "sys.setprofile(None); y.backward(); return w.grad",
         "return torch.ops.aten.tanh_backward(x, x.tanh())",
         "return torch._softmax_backward_data(x, x.softmax(-1), -1, x.dtype)",
+        "return next(map(torch.ops.aten.tanh_backward.default._op, [x], [x.tanh()]))",
+        "run = torch._C._ImperativeEngine().run_backward\n"
+        "    return next(map(run, [(y,)], [(x / x,)], [False], [False], [(w,)], [True]))",
+        "source = 'def g(w):\\n  return torch.autograd.grad([(w * w).sum()], [w])\\n'\n"
+        "    return torch.jit.CompilationUnit(source).g(w)[0]",
         "torch._fused_sgd_([w.detach()], [x], [], weight_decay=0, momentum=0, lr=1.0, dampening=0, "
         "nesterov=False, maximize=False, is_first_step=True); return 2 * x",
     ],

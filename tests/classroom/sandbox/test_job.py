@@ -545,10 +545,15 @@ def test_what_is_to_be_done_by_hand_is_not_done_by_torch_there_either(job):
     job.run(
         "def by_hand(x): return 2 * x\n"
         "def by_torch(x):\n  w = x.clone().requires_grad_()\n"
-        "  w.square().sum().backward()\n  return w.grad"
+        "  w.square().sum().backward()\n  return w.grad\n"
+        "import _thread\n"
+        "def in_a_thread(x): return _thread.start_new_thread(by_torch, (x,))"
     )
     with job.serving("f") as subject:
         assert subject.call_by_hand("by_hand", ONE).equal(2 * ONE)
+        assert subject.call("in_a_thread", ONE)
+        with pytest.raises(Crashed, match="can't start new thread"):
+            subject.call_by_hand("in_a_thread", ONE)
         assert subject.call("by_torch", ONE).equal(2 * ONE)
         with pytest.raises(NotByHand, match="`by_torch` calls torch.autograd.backward"):
             subject.call_by_hand("by_torch", ONE)
