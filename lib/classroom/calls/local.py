@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import difflib
-import functools
 import inspect
 import io
 import itertools

@@ -38,7 +38,7 @@ from classroom.limits import SECONDS_PER_EXERCISE, WALL_PER_CPU
 # The process of the code under test stops a call itself; this long after, it is stopped.
 _GRACE_SECONDS = 0.3
 _SECONDS_BETWEEN_LOOKS = 0.1
-_ERRORS = {kind.__name__: kind for kind in (NotByHand, NotDefined, NotWritten, TooSlow, WrongKind)}
+_ERRORS = {kind.__name__: kind for kind in (NotByHand, NotDefined, NotWritten, WrongKind)}
 
 
 class RemoteSubject(Subject):
@@ -193,13 +193,10 @@ class RemoteSubject(Subject):
                 asked = [kind, self._one_module, self._without_trace, name, *rest]
                 channel.send(asked, deadline)
                 return self._listen(channel, deadline)
-        except TooSlow:
-            self._seconds_left = 0.0
-            raise
         except Late:
             self.close()
             self._wall_left = 0.0
-            raise self._too_slow(name, self._seconds_left - self._used()) from None
+            raise self._too_slow(name, self._seconds_left - self._used() - _GRACE_SECONDS) from None
         except HungUp:
             self.close()
             raise Died(
@@ -218,6 +215,11 @@ class RemoteSubject(Subject):
         """Return the CPU time since the last call, here and there."""
         return self._computed() + self._lent_seconds - self._computed_before
 
+    def _is_over(self, deadline: float, early: float = 0.0) -> bool:
+        """Say whether the time is used up, or nearly so."""
+        is_used_up = self._used() > self._seconds_left + _GRACE_SECONDS - early
+        return is_used_up or time.monotonic() > deadline - early
+
     def _too_slow(self, name: str, seconds_left: float) -> TooSlow:
         if seconds_left <= 0:
             return too_slow(name, self._seconds)
@@ -227,14 +229,15 @@ class RemoteSubject(Subject):
         """Answer calls of lent functions until the code under test returns its own result."""
         while True:
             while not select.select([channel.connection], [], [], _SECONDS_BETWEEN_LOOKS)[0]:
-                is_used_up = self._used() > self._seconds_left + _GRACE_SECONDS
-                if is_used_up or time.monotonic() > deadline:
+                if self._is_over(deadline):
                     raise Late
             match channel.receive(deadline, _refuse):
                 case ["returned", value]:
                     return value
                 case ["raised", "Crashed", str(said), str(kind), str(text), str(where)]:
                     raise Crashed(said, kind, text, where)
+                case ["raised", "TooSlow", _] if self._is_over(deadline, early=2 * _GRACE_SECONDS):
+                    raise Late  # otherwise the code under test only says so
                 case ["raised", str(kind), str(said)]:
                     raise _ERRORS.get(kind, StudentError)(said)
                 case ["lent" | "lent gradients" as kind, int(identity), *request]:

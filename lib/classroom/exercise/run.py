@@ -114,8 +114,8 @@ def _fail_what_passed(
 ) -> None:
     """Fail one check of each function that keeps something, cuts a gradient or changes its inputs.
 
-    For a gradient or a change in place, it is the check that is worth least. Only if all passed: of
-    wrong numbers the gradient is wrong as well.
+    For a gradient or a change in place, it is the check that is worth least, and only if all passed
+    that call the function: of wrong numbers the gradient is wrong as well.
     """
     called = memory.get(CALLS, {})
     for calls in called.values():
@@ -127,11 +127,10 @@ def _fail_what_passed(
         if kept := wrong_after_another(subject, calls):
             test = kept[0].removeprefix(seeds)
             problems[test] = problems[test] or CheckFailed(kept[1])
-    if any(problems.values()):
-        return
     may_cut = found.exercise.may_cut
     for name, calls in called.items():
-        if not (flowing := [call for call in calls if call.wrt]):
+        has_failed = any(problems[test] and name in asking[test].names for test in found.checks)
+        if has_failed or not (flowing := [call for call in calls if call.wrt]):
             continue
         # At an edge, such as minus infinity, correct functions may differ in their gradients.
         tamest, failed = min(flowing, key=Call.largest_entry), None
@@ -156,6 +155,7 @@ class _Asked:
         self._by_hand = by_hand
         self._mistakes = mistakes
         self.has_answered = False
+        self.names: set[str] = set()
         self._crash: tuple[Crashed, str, tuple[Any, ...], dict[str, Any]] | None = None
 
     def explain(self, problem: CheckFailed) -> None:
@@ -179,6 +179,7 @@ class _Asked:
         asks = getattr(self._subject, how)
 
         def ask(*args: Any, **kwargs: Any) -> Any:
+            self.names.update(arg for arg in args[:1] if isinstance(arg, str))
             try:
                 found = asks(*args, **kwargs)
             except NotByHand as error:

@@ -297,6 +297,24 @@ def test_an_exercise_may_let_a_gradient_be_cut_or_check_it_itself(
     assert all(words in message for words, message in zip(said, messages, strict=True))
 
 
+def test_a_gradient_is_asked_of_each_function_whatever_the_others_do(write_checks, student):
+    body = """
+    @points(1)
+    def test_doubled(self, subject, case):
+        inputs = lambda case: (case.normal(4),)
+        expect_agrees(subject, case, "f", inputs, lambda x: 2 * x, {"y": "width"})
+
+    @points(1)
+    def test_squared(self, subject, case):
+        inputs = lambda case: (case.normal(4),)
+        expect_agrees(subject, case, "g", inputs, lambda x: x * x, {"y": "width"})
+    """
+    cut = "def f(x): return 2 * x.detach()\n"
+    for g in ("raise NotImplementedError", "return x", "return x * x"):
+        messages = run_checks(write_checks(body), "f", student(f"{cut}def g(x): {g}")).messages
+        assert "the gradient is cut" in messages[0]
+
+
 def test_what_is_to_be_done_by_hand_earns_nothing_by_autograd_and_the_mistake_is_named(
     write_checks, student
 ):

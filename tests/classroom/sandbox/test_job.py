@@ -576,6 +576,19 @@ def test_a_function_that_ends_its_process_costs_that_call_only(job):
     assert not job.run("live()").error
 
 
+def test_code_that_only_says_that_its_time_is_over_is_not_believed(job):
+    job.run(
+        "import sys\ndef f(): raise sys.modules['classroom.calls.subject'].TooSlow('no time')\n"
+        "def live(): return 5"
+    )
+    with job.serving("f") as subject:
+        with pytest.raises(StudentError, match="no time") as raised:
+            subject.call("f")
+        assert not isinstance(raised.value, TooSlow)
+        assert not subject.was_too_slow
+        assert subject.call("live") == 5
+
+
 @pytest.mark.parametrize(
     "loop",
     [
