@@ -15,6 +15,7 @@ import torch
 
 from classroom.exercise.cases import Case
 from classroom.exercise.expect import CheckFailed, expect_agrees, expect_test_judges
+from classroom.exercise.run import run_checks
 from classroom.grader.run import Assignment, execute
 from classroom.grader.submission import Submission
 from classroom.limits import Limits
@@ -129,3 +130,21 @@ def test_an_answer_is_not_told_that_an_earlier_one_was_wrong(launcher):
                     )
                 with subject.together(explains=True):
                     failed.value.explained()
+
+
+DIES = """
+import os, torch
+def mended_attention(query, key, value):
+    if query.requires_grad: os._exit(0)
+    return (query @ key.mT / query.shape[-1]**0.5).softmax(-1) @ value
+"""
+
+
+def test_a_process_that_ends_where_a_gradient_is_asked_for_costs_a_check(root, launcher):
+    folder = root / "solutions" / "01_attention"
+    with launcher.start_job() as job:
+        job.run(DIES)
+        with job.serving("mended_attention") as subject:
+            report = run_checks(folder, "mended_attention", subject, "unseen")
+    assert report.earned < report.points
+    assert "the gradient is cut: `mended_attention` ended the process" in report.messages[0]

@@ -52,12 +52,20 @@ HELD_BY = {
     """,
     "operations of torch": """
         classroom/calls/test_local.py what_is_to_be_done_by_hand_is_not_done_by_torch
+        classroom/sandbox/test_job.py what_is_to_be_done_by_hand_is_not_done_by_torch_there
     """,
     "a pause": """
         classroom/exercise/test_expect.py a_pause_spares_no_function_the_question_of_other_sizes
     """,
-    "an error where": """
+    "an error, or the end": """
         classroom/exercise/test_run.py a_gradient_that_is_cut_costs_the_smallest_check
+        exercises/test_sealed.py a_process_that_ends_where_a_gradient_is_asked_for_costs_a_check
+    """,
+    "an answer that says": """
+        classroom/sandbox/test_job.py code_that_only_says_that_its_time_is_over_is_not_believed
+    """,
+    "no gradients": """
+        classroom/exercise/test_run.py a_gradient_is_asked_of_each_function_whatever_the_others
     """,
     "a model of zeros": """
         exercises/test_capstone.py a_model_that_computes_nothing_earns_nothing
