@@ -50,7 +50,7 @@ def looks_at(page: str) -> list[str]:
 
 # Most of the two seconds of a small book are imports, which forks of one process need not repeat.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["sphinx.cmd.build", "sphinx.builders.html", "myst_nb.sphinx_ext"])
+IMPORTED = ["sphinx.cmd.build", "sphinx.builders.html", "myst_nb.sphinx_ext"]
 
 
 def sphinx(folder: Path, environment: Mapping[str, str]) -> None:
@@ -98,6 +98,7 @@ class SmallBook:
             "PYTHONPATH": f"{EXTENSIONS}{os.pathsep}{BOOK}",
             "WARM_KERNELS_IMPORT": "ipykernel.kernelapp ipykernel.ipkernel",
         }
+        FORKS.set_forkserver_preload(IMPORTED)
         process = FORKS.Process(target=sphinx, args=(self.folder, environment))
         process.start()
         process.join()

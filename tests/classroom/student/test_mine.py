@@ -1,6 +1,7 @@
 import json
 import shutil
 import sys
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 
 import nbformat
@@ -23,6 +24,14 @@ from groundup.own_parts.assembled import load_library, rebuilt
 from groundup.variants.functional import Parts
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forks_with_what_is_needed():
+    """Have no server of forks that lacks torch, which others have started; leave them none."""
+    _forkserver._stop()
+    yield
+    _forkserver._stop()
 
 
 @pytest.fixture
