@@ -931,8 +931,8 @@ IGNORED = -100
 
 
 def drawn_parts(case):
-    """Draw a weight matrix and parts of a batch, in which more or fewer targets count."""
-    d_model, vocab_size, length = 4, 7, 5
+    """Draw the maps of a model, a weight, and parts in which more or fewer targets count."""
+    d_model, vocab_size, length, hidden = 4, 7, 5, 64
     parts = []
     for batch, share in ((3, 0.2), (2, 0.9), (4, 0.5)):
         targets = whole_numbers(case, batch * length, vocab_size - 1)
@@ -940,45 +940,47 @@ def drawn_parts(case):
         keep[case.integer(0, batch * length - 1)] = True
         targets = targets.where(keep, IGNORED).view(batch, length)
         parts.append((case.normal(batch, length, d_model), targets))
-    return case.normal(d_model, vocab_size), parts
+    maps = case.normal(vocab_size, hidden, std=0.2), case.normal(hidden, vocab_size, std=0.2)
+    return maps, case.normal(d_model, vocab_size), parts
 
 
 def with_a_part_that_is_ignored(case):
     """In the part before the ignored one, all that counts is token 0."""
-    weight, parts = drawn_parts(case)
+    maps, weight, parts = drawn_parts(case)
     (first, few), (x, targets) = parts[:2]
-    return weight, [(first, few.clamp(max=0)), (x, torch.full_like(targets, IGNORED)), parts[2]]
+    ignored = x, torch.full_like(targets, IGNORED)
+    return maps, weight, [(first, few.clamp(max=0)), ignored, parts[2]]
 
 
 def with_ignored_parts_around(case):
     """Of four parts, the first and the last are ignored."""
-    weight, (few, ignored, others) = with_a_part_that_is_ignored(case)
-    x, targets = drawn_parts(case)[1][2]
-    return weight, [ignored, few, others, (x[:1], torch.full_like(targets[:1], IGNORED))]
+    maps, weight, (few, ignored, others) = with_a_part_that_is_ignored(case)
+    x, targets = drawn_parts(case)[2][2]
+    return maps, weight, [ignored, few, others, (x[:1], torch.full_like(targets[:1], IGNORED))]
 
 
 def with_large_logits(case):
     """Nearly all probabilities are rounded to 0, and the exponentials of logits overflow."""
-    weight, parts = drawn_parts(case)
-    return 400 * weight, parts
+    (inner, outer), weight, parts = drawn_parts(case)
+    return (inner, 400 * outer), weight, parts
 
 
-@observing
-def product(weight, x):
-    """A model of one layer."""
-    return x @ weight
+def logits_of(maps, weight, x):
+    """Apply a model that nobody knows who does not call it: no argument tells its maps."""
+    inner, outer = maps
+    return (x @ weight @ inner).tanh() @ outer
 
 
 @oracle
-def big_batch(weight, parts):
+def big_batch(maps, weight, parts):
     """Give the gradient and the loss of all parts at once."""
     x, targets = (torch.cat([part[i].flatten(0, 1) for part in parts]) for i in (0, 1))
     leaf = weight.clone().requires_grad_()
-    loss = F.cross_entropy(x @ leaf, targets, ignore_index=IGNORED)
+    loss = F.cross_entropy(logits_of(maps, leaf, x), targets, ignore_index=IGNORED)
     return torch.autograd.grad(loss, leaf)[0], loss.detach()
 
 
-def accumulation(weight, parts, noted=None):
+def accumulation(maps, weight, parts, noted=None):
     """Ask for the gradient, the loss, and the most tokens that the model saw at once.
 
     The calls of the model go to `noted`, in order: of how many tokens, 0 if there was no gradient.
@@ -992,7 +994,7 @@ def accumulation(weight, parts, noted=None):
             sizes.append(x[..., 0].numel())
             if noted is not None:
                 noted.append(sizes[-1] * weight.requires_grad)
-            return x @ weight
+            return logits_of(maps, weight, x)
 
         found = subject.call("accumulated_gradients", subject.lend(model), weight, parts)
         return found, max(sizes)
@@ -1014,15 +1016,15 @@ def expect_accumulates(subject, case, draw, judge, noted=None):
     expect_answer(subject, case, [accumulation(*given[0], noted), *others], judge_first)
 
 
-def judge_gradient(found, most, weight, parts):
+def judge_gradient(found, most, maps, weight, parts):
     gradient, _ = found
     if not isinstance(gradient, torch.Tensor) or gradient.shape != weight.shape:
         return f"the gradient should be a tensor of shape {tuple(weight.shape)}"
-    return differs("the gradient", gradient, big_batch(weight, parts)[0])
+    return differs("the gradient", gradient, big_batch(maps, weight, parts)[0])
 
 
-def judge_loss(found, most, weight, parts):
-    return differs("the loss", found[1], big_batch(weight, parts)[1])
+def judge_loss(found, most, maps, weight, parts):
+    return differs("the loss", found[1], big_batch(maps, weight, parts)[1])
 
 
 @exercise(
@@ -1050,7 +1052,7 @@ class TestAccumulatedGradients:
     def test_the_model_processes_one_part_at_a_time(self, subject, case):
         noted = []
 
-        def judge(found, most, weight, parts):
+        def judge(found, most, maps, weight, parts):
             largest = max(x[..., 0].numel() for x, _ in parts)
             if 0 < most <= largest:
                 return None
@@ -1062,7 +1064,12 @@ class TestAccumulatedGradients:
             "the model received a part before the backward pass of the previous one, so the "
             "activations of both were kept in memory: run the backward pass after each part",
         )
-        number = sum(x[..., 0].numel() for x, _ in drawn_parts(case.fresh(0))[1])
+        expect(
+            not any(one and other for one, other in itertools.pairwise(noted)),
+            "a backward pass went through a part when that of another part was over, so its "
+            "activations were kept in memory until then",
+        )
+        number = sum(x[..., 0].numel() for x, _ in drawn_parts(case.fresh(0))[2])
         expect(
             sum(noted) >= number,
             f"the parts have {number} tokens, but the model computed the logits of {sum(noted)} "
@@ -1071,17 +1078,20 @@ class TestAccumulatedGradients:
 
     @points(2)
     def test_a_part_with_only_ignored_targets_adds_nothing(self, subject, case):
-        def judge(found, most, weight, parts):
-            return judge_gradient(found, most, weight, parts) or judge_loss(
-                found, most, weight, parts
-            )
+        def judge(found, most, *given):
+            return judge_gradient(found, most, *given) or judge_loss(found, most, *given)
 
         expect_accumulates(subject, case, with_a_part_that_is_ignored, judge)
         expect_accumulates(subject, case, with_ignored_parts_around, judge)
 
     @points(1, only_with="test_the_gradient_equals_that_of_the_full_batch")
     def test_inputs_are_not_modified(self, subject, case):
-        expect_inputs_unchanged(subject, case, "accumulated_gradients", drawn_parts, [product])
+        model = observing(partial(logits_of, drawn_parts(case.fresh(0))[0]))
+
+        def weight_and_parts(case):
+            return drawn_parts(case)[1:]
+
+        expect_inputs_unchanged(subject, case, "accumulated_gradients", weight_and_parts, [model])
 
 
 # 7.6 ------------------------------------------------------------------------------------------

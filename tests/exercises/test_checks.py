@@ -127,6 +127,38 @@ def test_what_only_keeps_a_law_earns_nothing(every_assignment, name, function):
     require_nothing_earned(every_assignment, name, function)
 
 
+def gradient_of_one_layer(model, weight, parts):
+    """Take the model to be one layer, and call it only to be seen."""
+    leaf = weight.clone().requires_grad_()
+    for x, _ in parts:
+        model(leaf, x).sum().backward()
+    x, targets = (torch.cat([part[i].flatten(0, 1) for part in parts]) for i in (0, 1))
+    loss = torch.nn.functional.cross_entropy(x @ leaf, targets)
+    return torch.autograd.grad(loss, leaf)[0], loss.detach()
+
+
+def test_a_model_that_is_lent_must_be_used(every_assignment):
+    require_nothing_earned(every_assignment, "accumulated_gradients", gradient_of_one_layer)
+
+
+def gradient_of_all_parts_at_the_end(model, weight, parts):
+    leaf, rows = weight.clone().requires_grad_(), []
+    for x, _ in parts:
+        rows.append(model(leaf, x).flatten(0, 1))
+        rows[-1].sum().backward(retain_graph=True)
+    targets = torch.cat([targets.flatten() for _, targets in parts])
+    loss = torch.nn.functional.cross_entropy(torch.cat(rows), targets)
+    return torch.autograd.grad(loss, leaf)[0], loss.detach()
+
+
+def test_what_is_kept_for_a_second_backward_pass_is_not_one_part_at_a_time(every_assignment):
+    name = "accumulated_gradients"
+    assignment = next(a for a in every_assignment if name in a.exercises)
+    namespace = {name: gradient_of_all_parts_at_the_end}
+    report = earned_by(assignment, name, namespace, assignment.seed)
+    assert report.earned == report.points - 1, report.to_text()
+
+
 def require_nothing_earned(every_assignment, name, function):
     assignment = next(a for a in every_assignment if name in a.exercises)
     report = earned_by(assignment, name, Anything(function), assignment.seed)
