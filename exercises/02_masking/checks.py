@@ -68,7 +68,7 @@ class TestCausalMask:
     @points(2)
     def test_a_query_attends_to_itself_and_to_earlier_keys(self, subject, case):
         def inputs(case):
-            length = case.size("length", case.integer(4, 40))
+            length = case.size("length", case.integer(4, 120))
             return length, length
 
         expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK, draws=3)
@@ -80,8 +80,8 @@ class TestCausalMask:
             return q_len, q_len + case.size("earlier", case.integer(2, 13))
 
         def with_a_long_cache(case):
-            q_len = case.size("q_len", case.integer(2, 13))
-            return q_len, q_len + case.size("earlier", case.integer(2050, 2100))
+            q_len = case.size("q_len", case.integer(2, 40))
+            return q_len, q_len + case.size("earlier", case.integer(2050, 2400))
 
         expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK, draws=3)
         draw = with_a_long_cache
@@ -90,7 +90,7 @@ class TestCausalMask:
     @points(1)
     def test_a_single_new_query_attends_to_every_key(self, subject, case):
         def inputs(case):
-            return 1, case.size("k_len", case.integer(3, 40))
+            return 1, case.size("k_len", case.integer(3, 120))
 
         expect_agrees(subject, case, "causal_mask", inputs, not_later, MASK, draws=3)
 
@@ -126,7 +126,7 @@ class TestPaddingMask:
         def inputs(case):
             batch, k_len = (
                 case.size("batch", 3),
-                case.size("k_len", case.integer(7, 17), smallest=3),
+                case.size("k_len", case.integer(7, 50), smallest=3),
             )
             lengths = draw_lengths(case, batch, k_len - 2)
             lengths[0] = k_len - 1
@@ -139,9 +139,9 @@ class TestPaddingMask:
         def inputs(case):
             batch, longest = (
                 case.size("batch", 2),
-                case.size("longest", case.integer(5, 13), smallest=2),
+                case.size("longest", case.integer(5, 50), smallest=2),
             )
-            extra = case.size("extra", case.integer(2, 7))
+            extra = case.size("extra", case.integer(2, 30))
             return draw_lengths(case, batch, longest), longest + extra
 
         def far_beyond(case):
@@ -154,7 +154,7 @@ class TestPaddingMask:
     @points(1)
     def test_full_and_empty_sequences_are_masked_correctly(self, subject, case):
         def inputs(case):
-            k_len = case.size("k_len", case.integer(6, 29), smallest=2)
+            k_len = case.size("k_len", case.integer(6, 300), smallest=2)
             return torch.tensor([k_len, 0, case.integer(1, k_len - 1)]), k_len
 
         expect_agrees(subject, case, "padding_mask", inputs, padding_oracle, PADDING, draws=2)
@@ -251,7 +251,7 @@ class TestCombineMasks:
             return length, case.size("window", case.integer(2, 6))
 
         def long_inputs(case):
-            return case.size("length", case.integer(130, 140)), case.integer(101, 109)
+            return case.size("length", case.integer(260, 500)), case.integer(101, 250)
 
         returns = {"mask": "length length"}
         expect_agrees(subject, case, "window_mask", inputs, window_oracle, returns, draws=3)
@@ -270,7 +270,8 @@ class TestCombineMasks:
             return draw_lengths(case, batch, length - 2, shortest=0), length
 
         def long_inputs(case):
-            return draw_lengths(case, 2, 109, shortest=101), case.size("length", 131, smallest=2)
+            length = case.size("length", case.integer(151, 250), smallest=2)
+            return draw_lengths(case, 2, 149, shortest=101), length
 
         for draw in (inputs, long_inputs):
             expect_agrees(subject, case, "prefix_mask", draw, prefix_oracle, BATCH_MASK)

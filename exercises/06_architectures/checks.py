@@ -820,8 +820,8 @@ class TestCheckPromptSplit:
 
 def prefix_lens(case, batch, length):
     """Draw lengths of which no two are equal, and none is 0, 1 or everything."""
-    first = case.integer(2, length - 1)
-    return torch.tensor([2 + (first - 2 + i) % (length - 2) for i in range(batch)])
+    order = case.shuffled(range(2, length))
+    return torch.tensor([order[i % len(order)] for i in range(batch)])
 
 
 def mask_inputs(case, batch=3):
