@@ -265,7 +265,8 @@ def test_what_was_recorded_on_the_published_seed_earns_nothing_on_another(every_
 @pytest.mark.parametrize(
     "name",
     """
-    logit_std combine_masks count_attention rms_norm mended_positions rotary_in_space
+    logit_std combine_masks count_attention rms_norm sinusoidal_positions mended_positions
+    rotary_in_space
     """.split(),
 )
 def test_a_table_of_what_many_seeds_asked_earns_nothing_on_another(every_assignment, name):
