@@ -87,7 +87,7 @@ class TestCausalMask:
         draw = with_a_long_cache
         expect_agrees(subject, case, "causal_mask", draw, not_later, MASK, also=[inputs])
 
-    @points(1)
+    @points(1, only_with="test_a_query_attends_to_itself_and_to_earlier_keys")
     def test_a_single_new_query_attends_to_every_key(self, subject, case):
         def inputs(case):
             return 1, case.size("k_len", case.integer(3, 120))

@@ -1143,7 +1143,7 @@ def block_oracle(x, weights, prefix_lens):
     deeper=True,
 )
 class TestOneBlockThreeMasks:
-    @points(1)
+    @points(1, only_with="test_the_decoder_mask_allows_no_later_position")
     def test_the_encoder_mask_allows_every_position(self, subject, case):
         self.compare_masks(subject, case, "both_ways")
 

@@ -91,7 +91,7 @@ def refuses_every_offset(x, table, offset):
 
 
 def three_equal_masks(length, prefix_lens):
-    mask = torch.zeros(len(prefix_lens), length, length, dtype=torch.bool)
+    mask = torch.ones(len(prefix_lens), length, length, dtype=torch.bool)
     return mask[0], mask[0], mask
 
 
@@ -116,6 +116,7 @@ def reads_as_many_tokens(read, prompt, num_new):
     ("name", "function"),
     {
         "apply_rotary": lambda x, weight, *rest: x @ weight + rest[-1].max() - rest[-1].min(),
+        "causal_mask": lambda q_len, k_len: torch.ones(q_len, k_len, dtype=torch.bool),
         "learned_positions": refuses_every_offset,
         "one_block_three_masks": three_equal_masks,
         "greedy_translation": asks_five_times,
