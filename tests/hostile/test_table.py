@@ -72,6 +72,14 @@ HELD_BY = {
     """,
     "all parts of a batch": """
         exercises/test_checks.py a_mistake_is_caught_and_named_and_no_other_is
+        exercises/test_checks.py a_model_that_is_lent_must_be_used
+        exercises/test_checks.py what_is_kept_for_a_second_backward_pass_is_not_one_part_at
+    """,
+    "a table of all results": """
+        exercises/test_checks.py a_table_of_what_many_seeds_asked_earns_nothing_on_another
+    """,
+    "a mask that is always": """
+        exercises/test_checks.py what_only_keeps_a_law_earns_nothing
     """,
     "a function that returns nothing": """
         exercises/test_checks.py inputs_are_not_left_alone_for_points_by_what_answers_nothing
