@@ -1949,7 +1949,7 @@ class TestRetention:
         expect_agrees(subject, case, "retention_step", step_inputs, step_oracle, STEP)
         expect_inputs_unchanged(subject, case, "retention_step", step_inputs)
 
-    @points(1)
+    @points(1, only_with="test_a_step_continues_from_a_given_state_and_leaves_it_unchanged")
     def test_token_by_token_gives_the_same_output_in_constant_memory(self, subject, case):
         expect_right(subject, case, retention_inputs, read_token_by_token, judge_tokens)
 

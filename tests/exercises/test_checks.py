@@ -112,6 +112,19 @@ def reads_as_many_tokens(read, prompt, num_new):
     read(tokens, tokens)
 
 
+PAST = []
+
+
+def remembers_beside_the_state(state, query, key, value, decay):
+    if not state.any():
+        PAST.clear()
+    PAST.append((key, value))
+    output = torch.zeros_like(value)
+    for key, value in PAST:
+        output = decay[:, None] * output + (query * key).sum(dim=-1, keepdim=True) * value
+    return output, torch.ones_like(state)
+
+
 @pytest.mark.parametrize(
     ("name", "function"),
     {
@@ -122,6 +135,7 @@ def reads_as_many_tokens(read, prompt, num_new):
         "greedy_translation": asks_five_times,
         "accumulated_gradients": shows_the_model_one_part,
         "mended_generate": reads_as_many_tokens,
+        "retention_chunked": remembers_beside_the_state,
     }.items(),
 )
 def test_what_only_keeps_a_law_earns_nothing(every_assignment, name, function):
@@ -158,6 +172,19 @@ def test_what_is_kept_for_a_second_backward_pass_is_not_one_part_at_a_time(every
     namespace = {name: gradient_of_all_parts_at_the_end}
     report = earned_by(assignment, name, namespace, assignment.seed)
     assert report.earned == report.points - 1, report.to_text()
+
+
+def test_weights_on_a_list_of_sizes_earn_nothing(every_assignment):
+    """Such a list holds models of few tokens, and of some numbers of many."""
+    assignment = next(a for a in every_assignment if "induction_weights" in a.exercises)
+    write = assignment.solution("induction_weights").namespace["induction_weights"]
+
+    def listed(vocab_size, max_len):
+        if 32 < vocab_size < 198:
+            raise KeyError(vocab_size, max_len)
+        return write(vocab_size, max_len)
+
+    require_nothing_earned(every_assignment, "induction_weights", listed)
 
 
 def require_nothing_earned(every_assignment, name, function):
