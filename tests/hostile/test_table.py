@@ -50,6 +50,12 @@ HELD_BY = {
         exercises/test_capstone.py weights_of_the_course_are_known_again_when_text_is_cut
         exercises/test_capstone.py weights_of_the_course_are_known_again_when_a_row_is_changed
     """,
+    "the same, trained on": """
+        exercises/test_capstone.py weights_of_the_course_are_known_again_after_a_short_training
+    """,
+    "a state that is kept": """
+        exercises/test_checks.py what_only_keeps_a_law_earns_nothing
+    """,
     "operations of torch": """
         classroom/calls/test_local.py what_is_to_be_done_by_hand_is_not_done_by_torch
         classroom/sandbox/test_job.py what_is_to_be_done_by_hand_is_not_done_by_torch_there
