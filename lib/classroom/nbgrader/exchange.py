@@ -57,7 +57,7 @@ class Collect(ExchangeCollect):
         return {"username": owner, "filename": name, "timestamp": arrived.replace(tzinfo=None)}
 
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
-        """Copy the files that lie in a submission, and note when its notebooks arrived."""
+        """Copy the files that lie in a submission, and note when each of them arrived."""
         source, target = Path(src), Path(dest)
         try:
             names = names_in(source)
@@ -74,7 +74,7 @@ class Collect(ExchangeCollect):
                 self.log.warning("Left out of %s: %s: %s", ascii(src), ascii(name), why)
                 continue
             (target / name).write_bytes(file.data)
-            if name.endswith(".ipynb") and file.received:
+            if file.received:
                 lines.append(
                     {
                         "assignment": target.name,

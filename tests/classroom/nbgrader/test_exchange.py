@@ -138,16 +138,19 @@ def test_no_link_is_followed_with_the_instructors_rights(course, inbound, releas
     assert "averages.py" not in str(taken(course))
 
 
-def test_what_counts_is_when_the_notebook_arrived(course, inbound, released, nbgrader):
-    """Not when it was collected, nor when its author says."""
+def test_what_counts_is_when_the_files_arrived(course, inbound, released, nbgrader):
+    """Not when they were collected, nor when their author says; weights count as the notebook."""
     folder = put(inbound, released, f"{ME}+{NAME}+1999-01-01 00:00:00 UTC+x")
     (folder / "timestamp.txt").write_text("1999-01-01 00:00:00 UTC")
-    arrived = int((folder / "averages.ipynb").lstat().st_ctime)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    files = ("averages.ipynb", "model.safetensors")
+    arrived = {name: int((folder / name).lstat().st_ctime) for name in files}
     time.sleep(1.1)
     nbgrader(course, "collect")
-    (line,) = (course / "submitted" / "received.jsonl").read_text().splitlines()
-    noted = json.loads(line)
-    assert noted["student"] == ME
-    assert datetime.fromisoformat(noted["received"]).timestamp() == arrived
+    lines = (course / "submitted" / "received.jsonl").read_text().splitlines()
+    noted = {line["file"]: line for line in map(json.loads, lines)}
+    assert {line["student"] for line in noted.values()} == {ME}
+    for name in files:
+        assert datetime.fromisoformat(noted[name]["received"]).timestamp() == arrived[name]
     assert "1999" not in (course / "submitted" / ME / NAME / "timestamp.txt").read_text()
     assert "No newer submission" in nbgrader(course, "collect", "--update")
