@@ -93,7 +93,7 @@ class CheckedAtFirst(type(jaxtyping.config)):
     """Have shapes checked in the first calls of each test: a training makes the same ones again."""
 
     num_calls = 0
-    is_off = False
+    is_off = jaxtyping.config.jaxtyping_disable
 
     @property
     def jaxtyping_disable(self) -> bool:
