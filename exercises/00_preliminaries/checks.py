@@ -773,7 +773,7 @@ def dropout_oracle(x, noise, rate, training):
 @exercise(
     "mended_dropout",
     number="0.7",
-    title="Bug hunt: dropout that keeps what it should drop",
+    title="Bug hunt: dropout that changes the mean",
     asks="In training, return x with a fraction `rate` of its features dropped and the others "
     "scaled up; in evaluation, return x itself.",
     difficulty=2,

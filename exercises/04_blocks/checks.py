@@ -750,7 +750,7 @@ exec(packed(__file__, 0), globals())
 
 WHERE_IT_COUNTS = (
     "epsilon counts where the variance of a token is hardly larger than it: add tokens whose "
-    "features are nearly equal, such as very small ones"
+    "features are nearly equal, such as all close to 0"
 )
 
 

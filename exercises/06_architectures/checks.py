@@ -465,7 +465,7 @@ class TestCrossAttention:
 
         def law(output, settings, weights, x, memory):
             problem = differs("with the memory reversed, the output", output[1], output[0])
-            return problem and f"{problem}: the only mask here is the source mask"
+            return problem and f"{problem}: the order of the memory is irrelevant"
 
         expect_law(subject, case, "CrossAttention", inputs, law, correct=cross_oracle)
 
@@ -682,7 +682,7 @@ def why_masked(seen, tokens, choice, kind, word, num_special, mask_id, vocab_siz
     row, i = (seen[place] != expected[place]).nonzero()[0].tolist()
     mine, right = (int(results[place][row, i]) for results in (seen, expected))
     token, number = int(tokens[row, i]), vocab_size - num_special
-    said = f". For example, at [{row}, {i}] is {mine} and should be {right}: the token is"
+    said = f". For example, [{row}, {i}] is {mine} and should be {right}: the token is"
     if token < num_special:
         return f"{said} {token}, which is special (below num_special = {num_special})"
     chance = f"choice {choice[row, i]:.3g}, share {share:.3g}"
@@ -839,9 +839,7 @@ def why_allowed(masks, length, prefix_lens, compared="prefix"):
     place = list(MASKS).index(compared)
     mine, right = masks[place], mask_oracle(length, prefix_lens)[place]
     *sequence, query, key = (mine != right).nonzero()[0].tolist()
-    said = (
-        f". For example query {query} {'sees' if right[*sequence, query, key] else 'does not see'} "
-    )
+    said = f". Query {query} {'sees' if right[*sequence, query, key] else 'does not see'} "
     if compared == "both_ways":
         return f"{said}key {key}, because every token sees every token"
     where = f"key {key}, which is {'after it' if key > query else 'not after it'}"
@@ -1218,7 +1216,7 @@ def expect_same_logits(subject, case, layer):
                 for rows in (logits, expected)
             )
             return (
-                f"{problem}. The loss alone would show only {told:.4g} nats per character instead of "
+                f"{problem}. The loss alone would show {told:.4g} nats per character instead of "
                 f"{wanted:.4g}"
             )
         return None

@@ -53,9 +53,7 @@ def judge_merges(seen, words, num_merges):
     for place, (pair, (right, counts)) in enumerate(zip(seen, expected, strict=False)):
         if tuple(pair) != right:
             times = dict(counts)
-            why = (
-                f"these can be merged {times.get(tuple(pair), 0)} and {times[right]} times by then"
-            )
+            why = f"these can be merged {times.get(tuple(pair), 0)} and {times[right]} times here"
             return f"merge {place} is {tuple(pair)}, expected {right}: {why}"
     if len(seen) != len(expected):
         return f"there are {len(seen)} merges, expected {len(expected)}"
@@ -315,7 +313,7 @@ class TestBytePairs:
 
         def judge(seen):
             if isinstance(seen, Crash):
-                return f"for ids that are no valid UTF-8, `decode` raised {seen.kind}: {seen.text}"
+                return f"for ids that are invalid UTF-8, `decode` raised {seen.kind}: {seen.text}"
             return judge_text(seen, *args)
 
         expect_answer(subject, case, [asks_for("decode", args)], judge, may_crash=True)
@@ -963,7 +961,7 @@ def judge_loss(found, most, maps, weight, parts):
     "accumulated_gradients",
     number="7.5",
     title="Gradient accumulation",
-    asks="Return (gradient, loss) of the mean loss over all targets that count, of all parts, "
+    asks="Return (gradient, loss) of the mean loss over all targets that count in all parts, "
     "with one part in the model at a time.",
     difficulty=3,
     importance=4,
@@ -998,7 +996,7 @@ class TestAccumulatedGradients:
         )
         expect(
             not any(one and other for one, other in itertools.pairwise(noted)),
-            "a backward pass went through a part when that of another part was over, so its "
+            "the backward pass of a part came right after that of another part, so its "
             "activations were kept in memory until then",
         )
         number = sum(x[..., 0].numel() for x, _ in drawn_parts(case.fresh(0))[2])
@@ -1438,6 +1436,6 @@ class TestVerdicts:
             # What their mistakes are is said once, where it is missed.
             alarms = [f"{letter} (“{seen[letter]}”)" for letter in wrong if seen[letter] in group]
             named = ", ".join(alarms)
-            return f"these runs are something else than you return: {named}" if alarms else None
+            return f"these runs are not what you return: {named}" if alarms else None
 
         expect_answer(subject, case, [asks_for("verdicts", (curves,))], judge)

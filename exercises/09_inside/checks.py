@@ -769,7 +769,10 @@ def config_of(record):
 
     expect(record.get("model") == "DecoderOnly", "config.json must be that of a DecoderOnly model")
     fields = record.get("config")
-    expect(isinstance(fields, dict), "config.json needs the field config, as `groundup train` has")
+    expect(
+        isinstance(fields, dict),
+        "config.json needs the field config, a dict, as `groundup train` writes it",
+    )
     for name, most in LARGEST.items():
         size, least = fields.get(name), SMALLEST.get(name, 1)
         expect(
@@ -1363,7 +1366,7 @@ class TestAblation:
             )
         expect(
             low <= cost <= high,
-            f"you predicted from {low:g} to {high:g} bits per byte; it is {cost:.4f}",
+            f"you predicted {low:g} to {high:g} bits per byte; it costs {cost:.4f}",
         )
 
 

@@ -69,8 +69,8 @@ OverallMaximumAndNoNan = Softmax.but("amax(dim=dim, keepdim=True)", "max()").but
 weights do not sum to 1. Every row needs its own shift."""
 
 ShiftByTheMean = Softmax.but("scores.amax", "scores.mean")
-"""The mean of the row is subtracted: with scores far apart, the largest still overflows. Only
-subtracting the largest score makes every exponential at most 1."""
+"""The mean of the row is subtracted: with scores far apart, the largest still overflows.
+Subtract the largest score: then no exponential is above 1."""
 
 NormalisedOverEverything = Softmax.but(
     "exponentials = …\nreturn …",
@@ -103,13 +103,13 @@ LogarithmOfTheSoftmax = Softmax.but(
     "return torch.log_softmax(scores, …", "return stable_softmax(scores, dim).log()"
 )
 """The logarithm is taken after the softmax has rounded small weights to 0, and ln 0 is minus
-infinity: subtract the logarithm of the total from the scores."""
+infinity: subtract the logsumexp of the scores from them."""
 
 LogarithmOfAWeightAndAnEpsilon = Softmax.but(
     "return torch.log_softmax(scores, …", "return (stable_softmax(scores, dim) + 1e-12).log()"
 )
 """The logarithm is taken after the softmax, of weights to which a small number is added, so no result
-is below its logarithm (-27.6 for 1e-12): subtract the logarithm of the total from the scores."""
+is below that number's (-27.6 for 1e-12): subtract the logsumexp of the scores from them."""
 
 ShiftNotAddedBack = Softmax.but(
     "logsumexp = …",
@@ -223,7 +223,7 @@ EpsilonInTheLogarithm = CrossEntropy.but(
     "right = probabilities.gather(1, targets[counted][:, None])\n"
     "return -(right + 1e-9).log().sum() / counted.sum().clamp(min=1)",
 )
-"""A small number is added inside the logarithm, so no surprisal is larger than about 20 nats, and a
+"""A small number is added inside the logarithm, so the surprisal has a limit (20.7 for 1e-9), and a
 confident wrong prediction gets almost no gradient: take the log-softmax of the logits instead."""
 
 LossesInBits = CrossEntropy.but("clamp(min=1)", "clamp(min=1) / math.log(2)")
@@ -321,8 +321,8 @@ ZeroOverZero = CrossEntropy.but(
     "counted = …\nreturn …",
     "return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)",
 )
-"""In a sequence without a target, 0 is divided by 0, and one NaN spoils every average: the loss of
-such a sequence should be 0."""
+"""Where no target counts, 0 is divided by 0, and one NaN spoils every average: the loss should be 0
+there."""
 
 NanReplacedAfterTheDivision = CrossEntropy.but(
     "return losses_of(…",
@@ -383,7 +383,7 @@ ViewWithoutTranspose = SplitHeads.but(
     "return x.reshape(batch, num_heads, length, d_model // num_heads)",
 )
 """The shape is correct and the numbers are not: a view only regroups the numbers in their order in
-memory, so a head gets a few whole tokens. Split d_model into heads first, then swap the axes."""
+memory, so a head gets only a few tokens. Split d_model into heads first, then swap the axes."""
 
 WidthBeforeHeads = SplitHeads.but(
     "return torch.stack(x.chunk(num_heads, dim=2), dim=1)",
@@ -466,8 +466,8 @@ NormalisedOverThePreviousToken = Bigram.but("dim=1", "dim=0")
 probabilities of the next token must sum to 1: normalise each row."""
 
 ColumnsDividedByTheRowSums = Bigram.but("1, keepdim=True", "1")
-"""The row sums have lost their axis, so each column is divided by one of them: keepdim=True divides
-each row by its own."""
+"""The row sums have lost their axis, so each column is divided by one of them: keep the axis with
+keepdim=True."""
 
 JointProbabilities = Bigram.but("sum(dim=1, keepdim=True)", "sum()")
 """The whole table is normalised to sum to 1, which gives the probability of each pair; each row
@@ -514,12 +514,13 @@ VocabularyFromTheText = Bigram.but(
     "vocab_size = 1 + max(int(d.max()) for d in documents)\n"
     "counts = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)",
 )
-"""The table has as many rows as the largest token in the text says. A token need not occur: the table
-has `vocab_size` rows and columns."""
+"""The largest token in the text sets the size of the table. A token need not occur: the table has
+`vocab_size` rows and columns."""
 
 EpsilonInTheLogarithm = Bigram.but("keepdim=True)).log()", "keepdim=True) + 1e-9).log()")
-"""A small number is added inside the logarithm. With little smoothing the probability of a pair that
-was not seen is no larger: the smoothing already keeps every probability above 0."""
+"""A small number is added inside the logarithm. With little smoothing, an unseen
+pair's probability is no larger than that number: the smoothing
+already keeps every probability above 0."""
 
 SmoothedInTheNumeratorOnly = Bigram.but(
     "counts = pair_counts(documents, …\nreturn …",
@@ -563,7 +564,7 @@ AverageOfAverages = Bigram.but(
 pairs."""
 
 LogarithmOfTheMean = Bigram.but("documents).mean()", "documents).exp().mean().log()")
-"""This is the logarithm of the mean probability; the loss is the mean of the logarithms, in which
+"""This is minus the logarithm of the mean probability; the loss is the mean surprisal, in which
 one bad prediction shows."""
 
 ProbabilityInsteadOfLoss = Bigram.but("math.log\n", "lambda vocab_size: 1 / vocab_size\n")
@@ -595,7 +596,7 @@ HalfTheArgument = Activations.but("torch.tanh(x)", "2 * torch.sigmoid(x) - 1")
 TanhFromExponentials = Activations.but(
     "torch.tanh(x)", "(x.exp() - (-x).exp()) / (x.exp() + (-x).exp())"
 )
-"""For large x the exponentials are infinite, and inf/inf is NaN: torch.sigmoid is stable there."""
+"""For large |x| one exponential is infinite, and inf/inf is NaN: torch.sigmoid is stable there."""
 
 SiluInsteadOfSoftplus = Activations.but("F.softplus(x)", "x * torch.sigmoid(x)")
 """x·σ(x) is SiLU, which dips below zero; softplus is ln(1 + e^x), which never does."""
@@ -623,7 +624,7 @@ ApproximateGelu = Activations.but("F.gelu(x)", 'F.gelu(x, approximate="tanh")')
 """gelu uses an approximation; it differs from the exact function in the fourth decimal place."""
 
 ExactGelu = Activations.but(', approximate="tanh"', "")
-"""gelu_tanh is the exact function; models that were trained with the approximation need the
+"""gelu_tanh returns the exact GELU; models trained with the approximation need the
 approximation."""
 
 CubicTermForgotten = Activations.but(
@@ -635,7 +636,7 @@ CubicTermTenTimesTooLarge = Activations.but(
     "F.gelu(x, …",
     "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.44715 * x**3)))",
 )
-"""The cubic term has the factor 0.44715; it is 0.044715, with two zeros before the digits."""
+"""The cubic term has the factor 0.44715; it is 0.044715, with a zero after the point."""
 
 CubicTermOutsideTheFactor = Activations.but(
     "F.gelu(x, …", "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x + 0.044715 * x**3))"
@@ -644,7 +645,7 @@ CubicTermOutsideTheFactor = Activations.but(
 brackets."""
 
 SigmoidInsteadOfTheDistribution = Activations.but("F.gelu(x)", "x * torch.sigmoid(1.702 * x)")
-"""gelu is x·σ(1.702x), an approximation that is wrong in the second decimal place: the normal
+"""This is x·σ(1.702x), an approximation that is wrong in the second decimal place: the normal
 distribution function is (1 + erf(x/√2)) / 2."""
 
 SigmoidApproximation = Activations.but("F.gelu(x, …", "x * torch.sigmoid(1.702 * x)")
@@ -690,7 +691,7 @@ BiasGradientFromNewWeights = Step.but(
 weights: compute both gradients first, then update the parameters."""
 
 OneBiasPerExample = Step.but("error.sum() / n", "error").but("error.sum(0) / n", "error")
-"""The bias gets one error per example; it is a single number, and its gradient is the mean of the
+"""The bias gets one error per example; it has no batch axis, and its gradient is the mean of the
 errors."""
 
 ExponentialsOverflow = Step.but(
@@ -707,7 +708,7 @@ SquaredError = Step.but(
     "error = torch.sigmoid(…",
     "p = torch.sigmoid(x @ weights + bias)\nerror = (p - labels) * p * (1 - p)",
 )
-"""This is half the gradient of the squared error, p - y times the slope of the sigmoid. With
+"""This is half the gradient of the squared error, (p - y) times the sigmoid's slope. With
 cross-entropy that slope cancels, and the error is p - y."""
 
 LabelsAsNumbers = Step.but("F.one_hot(labels, len(bias))", "labels[:, None]")
@@ -734,8 +735,8 @@ AlsoDividedByTheNumberOfClasses = Step.but(
 each has one loss, not one per class."""
 
 GradientTransposed = Step.but("x.T @ error", "error.T @ x")
-"""The gradient is transposed: it has the shape of the weights, (d_in, classes), one entry for each
-input and each class."""
+"""The gradient is transposed: give it the shape of the weights, (d_in, classes), one entry for each
+input and class."""
 
 UpdatedInPlace = Step.but(
     "return weights - learning_rate * (error @ x) / n, …",
@@ -845,20 +846,20 @@ NothingAsserted = CheckSoftmax.but(
     "torch.allclose(weights.sum(-1), torch.ones(3))\n"
     'print("shape:", weights.shape)',
 )
-"""No wrong softmax fails this test: assert something, on scores for which a wrong softmax gives
-different weights, such as rows that lie 1000 apart."""
+"""No wrong softmax fails this test: assert that the weights are correct, on scores for which wrong
+ones differ, such as rows that lie 1000 apart."""
 
 WrongWeightsThatSumToOne = CheckSoftmax.but("40 * scores, ", "").but(
     "assert …",
     "total = softmax(scores, dim).sum(dim)\nassert alike(total, torch.ones_like(total))",
 )
-"""Weights get past that sum to 1 and are wrong: compare each weight with a known one, and not only
+"""Wrong weights that sum to 1 get past: compare each weight with a known one, and not only
 in rows where one weight is 1 and the others are 0."""
 
 OnlyOneDimensionTested = CheckSoftmax.but(
     "for …\n    assert …", "assert alike(softmax(scores, -1), torch.softmax(scores, -1))"
 )
-"""Only one dimension is tested (of a table, -1 and 1 are the same one), so a softmax that ignores the
+"""Only one dimension is tested (in a table, -1 and 1 are the same), so a softmax that ignores the
 argument goes unnoticed."""
 
 OnlyHarmlessScores = CheckSoftmax.but("scores = torch.cat(…", "")
@@ -885,17 +886,17 @@ OneRowAlone = CheckSoftmax.but(
     "for some in (scores[0], scores[0] + 1000, scores[0] - 1000):\n"
     "    assert alike(softmax(some, 0), torch.softmax(some, 0))",
 )
-"""Each call has one row, or rows that lie close together, along one dimension: whether rows have
-shifts of their own, and whether `dim` is used, is seen only in a table, with rows that lie 1000
-apart, along both dimensions."""
+"""Each call has one row, or rows that lie close together, along one dimension. Only a table with
+rows 1000 apart, tested along both dimensions, shows whether each row has its own shift and whether
+`dim` is used."""
 
 OnlyTheOrderCompared = CheckSoftmax.but(
     "assert …",
     "weights = softmax(scores, dim)\n"
     "assert (weights.argmax(dim) == torch.softmax(scores, dim).argmax(dim)).all()",
 )
-"""Wrong weights get past if only their order and their sums are right, as they are in another base than e
-or at another temperature: compare each weight with a known one, to within 0.00001, in rows of scores
+"""Wrong weights get past if only their order and their sums are right, as with a base other than e
+or another temperature: compare each weight with a known one, to within 0.00001, in rows of scores
 around 0."""
 
 OverflowGetsPast = CheckSoftmax.but(
@@ -904,7 +905,7 @@ OverflowGetsPast = CheckSoftmax.but(
     "assert not (difference > 1e-4).any()",
 )
 """An overflow gets past. Either no exponential overflows (add scores around 1000 and -1000), or NaN
-passes: NaN > tolerance is False, so test whether every difference is small, not if one is large."""
+passes: NaN > tolerance is False, so test that every difference is small, not that none is large."""
 
 NoToleranceForRounding = (
     CheckSoftmax.but("return bool(…", "return bool((seen == expected).all())")
@@ -925,8 +926,8 @@ ZeroWeightsForbidden = CheckSoftmax.but(
     "assert (weights > 0).all()\n"
     "assert alike(weights, torch.softmax(scores, dim))",
 )
-"""Every weight is required to be above 0. Of scores that lie far apart the smaller gets a weight that
-rounds to 0, and that is correct: require at least 0."""
+"""Every weight is required to be above 0. If scores lie far apart, the weight of the smaller rounds
+to 0, and that is correct: require at least 0."""
 
 TestsUnspecifiedBehaviour = CheckSoftmax.but(
     "generator = …",
@@ -935,7 +936,7 @@ TestsUnspecifiedBehaviour = CheckSoftmax.but(
     "generator = torch.Generator().manual_seed(1)",
 )
 """The test requires one particular result for a row of minus infinities, on which correct
-implementations differ: torch's returns NaN there."""
+implementations differ: leave such rows out."""
 
 NanAgrees = CheckSoftmax.but(
     "return bool(…", "return not bool(((seen - expected).abs() > 1e-5).any())"

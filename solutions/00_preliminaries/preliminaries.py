@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 0 of *Attention from the Ground Up*. Nothing in it is about attention yet. You write the pieces that attention is built from. Each of them can be wrong without an error: the shapes are correct, the loss falls, and the numbers are not what you think.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** Tokens are rows. Names such as `(batch, length, d_model)` list the axes of a tensor in order. Losses are in nats: the logarithms have base e. The sizes in the tests are all different, so that swapped axes do not fit by accident.
 
@@ -30,7 +30,7 @@ from classroom import check
 #
 # <details><summary>Hint</summary>
 #
-# `x.mean(dim=...)` averages away the axis that you name. Axis 0 runs down the rows, axis 1 along the columns.
+# `x.mean(dim=...)` averages away the axis that you name. Axis 0 counts the rows, axis 1 the columns.
 # </details>
 
 
@@ -61,7 +61,7 @@ print("by the formula\n", naive)
 print("its logarithm\n", naive.log())
 
 # %% [markdown]
-# The first two rows differ by a constant, so their weights should be equal. Subtracting a constant from all scores of a row changes nothing, because it cancels between numerator and denominator: choose the constant so that nothing can overflow.
+# The first two rows differ by a constant, so their weights should be equal. Subtracting a constant from all scores of a row changes nothing, because its exponential cancels in the fraction: choose the constant so that nothing can overflow.
 #
 # One more case will matter in chapter 2. A score of $-\infty$ masks a position. If *every* position of a row is masked, the formula gives 0/0, and torch returns NaN. In this course such a row has no weight at all: its weights are all 0, their logarithms and the logsumexp all $-\infty$ (the logarithm of an empty sum).
 #
@@ -84,7 +84,7 @@ print("its logarithm\n", naive.log())
 # </details>
 # <details><summary>Hint: a row of minus infinity</summary>
 #
-# Shift by 0 where the largest score is minus infinity: `torch.where`, or `masked_fill`. Then the exponentials are all 0; it remains to avoid dividing by their total.
+# Shift by 0 where the largest score is minus infinity: `torch.where`, or `masked_fill`. Then the exponentials are all 0; just avoid dividing by their total.
 # </details>
 
 
@@ -144,11 +144,11 @@ def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 #
 # <details><summary>Hint: from logits</summary>
 #
-# Start from your `log_softmax`, or from `logits - logsumexp`. You may use `torch.log_softmax`: you wrote that function in the last exercise.
+# Start from your `log_softmax`, or from `logits - logsumexp`. You may use `torch.log_softmax`: you wrote that function in exercise 0.1.
 # </details>
 # <details><summary>Hint: pick the targets</summary>
 #
-# `log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)` picks one number per position. The index must be valid, and `ignore_index`, often -100, is not: first select the positions that count (`logits[counted]`), or use another index there and discard its term afterwards.
+# `log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)` picks one number per position. The index must be valid, and `ignore_index` may be -100: first select the positions that count (`logits[counted]`), or use another index there and discard its term afterwards.
 # </details>
 
 
@@ -182,7 +182,7 @@ def sequence_losses(logits: torch.Tensor, targets: torch.Tensor, ignore_index: i
 # %% [markdown]
 # {{exercise split_heads}}
 #
-# A tensor is a row of numbers in memory, with a rule for indexing it. `view` and `reshape` split the row differently; `transpose` and `permute` swap axes. Both can give you the shape that you want, but only one of them puts the right numbers in it.
+# A tensor is a row of numbers in memory, with a rule for indexing it. `view` and `reshape` regroup the numbers; `transpose` and `permute` swap axes. Both can give you the shape that you want, but only one of them puts the right numbers in it.
 
 # %%
 letters = ["a0", "a1", "a2", "b0", "b1", "b2"]
@@ -265,7 +265,7 @@ def head_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise bigram}}
 #
-# The smallest language model looks at one token and predicts the next, from counts of what followed that token in a text. Add a `smoothing`, such as 1 or a billionth, to every count, because a pair that you have not seen is not impossible. Then divide each row of counts by its sum, and return the logarithms.
+# A very small language model looks at one token and predicts the next, from counts of what followed that token in a text. Add a `smoothing`, such as 1 or a billionth, to every count, because a pair that you have not seen is not impossible. Then divide each row of counts by its sum, and return the logarithms.
 #
 # A text is given as a list of documents, each a tensor of token ids. A pair is a token and the one after it *in the same document*. Evaluate the model on documents that were not counted: the loss is the mean of $-\ln p(\text{next} \mid \text{previous})$ over all their pairs, in nats.
 #
@@ -329,7 +329,7 @@ def first_loss(vocab_size: int) -> float:
 # %% [markdown]
 # {{exercise activations}}
 #
-# One published introduction to transformers defines, in one paragraph, a tanh made from a sigmoid and a "softrelu". Here they are, next to torch's `tanh` and `softplus`. See where the curves differ.
+# One published introduction to transformers defines, in one paragraph, a "softrelu" and a tanh made from a sigmoid. Here they are, next to torch's `tanh` and `softplus`. See where the curves differ.
 
 
 # %%
@@ -362,9 +362,9 @@ plt.show()
 # | `gelu` | $x\,\Phi(x)$, with $\Phi(x) = \frac12\left(1 + \operatorname{erf}(x/\sqrt2)\right)$ the cumulative distribution function of the standard normal distribution |
 # | `gelu_tanh` | $\frac x2\left(1 + \tanh\left(\sqrt{2/\pi}\,(x + 0.044715\,x^3)\right)\right)$, which GPT-2 uses |
 #
-# All of them must be correct at $x = \pm 1000$.
+# Values and gradients must be correct at $x = \pm 1000$.
 #
-# *Before you code:* what should each of the five be at 1000, and at -1000? Which of the five are negative somewhere? With $\sigma(x) = 1/(1 + e^{-x})$, as a sigmoid of what can you write $\tanh x = (e^x - e^{-x})/(e^x + e^{-x})$?
+# *Before you code:* what should each of the five be at 1000, and at -1000? Which are negative somewhere? With $\sigma(x) = 1/(1 + e^{-x})$, the sigmoid of what, rescaled, is $\tanh x = (e^x - e^{-x})/(e^x + e^{-x})$?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -555,22 +555,22 @@ def published_test(softmax):
 published_test(lambda scores, dim: 0 * scores)
 
 # %% [markdown]
-# This test cannot fail: it makes two comparisons, discards their results, and prints a message. Similar tests have been published. A test that you have never seen fail is not a test yet.
+# This test cannot fail: it makes two comparisons, discards their results, and prints a message. There are more like it. A test that you have never seen fail is not a test yet.
 #
 # First write `agree`, the comparison that a test rests on. Two tensors agree if they have the same shape and no number differs by more than 0.00001. NaN agrees with nothing, not even with NaN. (If you use `torch.allclose`, find out what it adds to `atol`.)
 #
-# Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. Softmaxes whose weights are wrong, such as one with another base than e, must fail and correct ones must pass. You may compare with `torch.softmax`. Be fair: a correct softmax may compute in single precision and be off by up to 0.00001; its result has the dtype of the scores. For a row in which all scores are minus infinity, correct ones differ (you know two conventions from exercise 0.1), so do not test such rows.
+# Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. Softmaxes whose weights are wrong, such as one with a base other than e, must fail; correct ones must pass. You may compare with `torch.softmax`. Be fair: a correct softmax may compute in single precision and be off by up to 0.00001; its result has the dtype of the scores. For a row in which all scores are minus infinity, correct ones differ (you know two conventions from exercise 0.1), so do not test such rows.
 #
-# *Before you code:* what is `float("nan") > 0.1`? And `not (float("nan") <= 0.1)`? Which inputs would make each mistake of exercise 0.1 visible?
+# *Before you code:* what is `float("nan") > 0.1`? And `not (float("nan") <= 0.1)`? Which inputs would reveal each mistake possible in 0.1?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The first is False, so the second is True: every comparison with NaN but `!=` is False. Scores near 1000 reveal an overflow, scores near -1000 a division of 0 by 0, and a non-square table with more than one `dim` reveals a wrong axis. Another base than e, or a temperature, leaves the sums and the order of the weights as they should be: only a comparison with correct weights reveals it.
+# The first is False, the second True: every comparison with NaN except `!=` is False. Scores near 1000 reveal an overflow, scores near -1000 a division of 0 by 0, and a non-square table, tested along both axes, a wrong axis. A base other than e, or a temperature, leaves the sums and the order of the weights as they should be: only a comparison with correct weights reveals it.
 # </details>
 #
 # <details><summary>Hint: comparing</summary>
 #
-# A tensor of shape `(3, 1)` minus one of shape `(3,)` has the shape `(3, 3)`: torch broadcasts them. So compare `seen.shape == expected.shape` first. Then ask whether *all* differences are small, rather than whether *any* is large.
+# A tensor of shape `(3, 1)` minus one of shape `(3,)` has the shape `(3, 3)`: torch broadcasts them. So check `seen.shape == expected.shape` first. Then ask whether *all* differences are small, rather than whether *any* is large.
 # </details>
 # <details><summary>Hint: inputs that reveal bugs</summary>
 #

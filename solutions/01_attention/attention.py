@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Attention: queries, keys and values
 #
-# This notebook goes with chapter 1 of *Attention from the Ground Up*. You build attention from a weighted average, find out how large its scores get, test what it can and cannot do, differentiate it by hand, and fix two published programs.
+# This notebook goes with chapter 1 of *Attention from the Ground Up*. You build attention from a weighted average, find out how large its scores get, test what it can and cannot do, differentiate it by hand, and fix two published mistakes.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A token is a row. `query` has the shape `(..., q_len, d_head)`, `key` `(..., k_len, d_head)`, `value` `(..., k_len, d_value)`, and weights `(..., q_len, k_len)`: one row per query, one column per key. The dots stand for any number of leading axes, such as batch and heads. The lengths and widths in the tests are all different, so a product that needs square matrices raises an error.
 
@@ -200,7 +200,7 @@ def scaled_dot_product_attention(
 # %% [markdown]
 # {{exercise mended_attention}}
 #
-# This function was published, ran without an error, and could be trained. It does compute a scale. Run the cell: the wider the head, the more weight goes to a single key, although the inputs are pure noise.
+# The function below was published, ran without error, and could be trained. It does compute a scale. Run it: the wider the head, the more weight goes to a single key, although the inputs are pure noise.
 #
 # The function has two bugs. Write a corrected one; it returns the output only.
 #
@@ -248,7 +248,7 @@ def mended_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 # %% [markdown]
 # {{exercise worked_row}}
 #
-# A widely read introduction to decoder-only transformers works out one row of attention by hand: the sentence is "The sun dipped below the horizon", the query is that of its last token, `d_head` is 2. It explains the scale, and then prints these numbers:
+# A widely read introduction to decoder-only transformers works out one row of attention by hand: the sentence is "The sun dipped below the horizon", the query that of its last token, and `d_head` 2. It explains the scale, and then prints these numbers:
 #
 # | | The | sun | dipped | below | the | horizon |
 # |---|---|---|---|---|---|---|
@@ -379,7 +379,7 @@ def entropy(weights: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise project_after_mixing}}
 #
-# A programmer read that "the value projection gives attention its nonlinearity" and rightly doubted it: $A(TW) = (AT)W$. So they moved the projection after the average, where it runs once per query instead of once per key, and the tests still passed. Months later padding was added: the rows of weights for padded queries became all zero. Now the outputs at padded positions are not zero.
+# A programmer read that "the value projection gives attention its nonlinearity" and rightly doubted it: $A(TW) = (AT)W$. So they moved the projection after the average, where it runs once per query instead of once per key, and the tests still passed. Months later, padding was added: the rows of weights for padded queries became zero. Now the outputs at padded positions are not zero.
 #
 # `projected_first` below is the old version, `projected_last` the fast one. Find out when they differ, and write `project_after_mixing`, which is fast and agrees with the old version for *any* weights. The projection has a bias.
 #
@@ -418,7 +418,7 @@ def project_after_mixing(
 # %% [markdown]
 # {{exercise check_convex_hull}}
 #
-# Now the roles are reversed: you write the tests, and they are graded on the bugs that they catch. Each of your two functions takes `attention`, a function of `(query, key, value)` that returns only the output, calls it on inputs of your choice, and uses `assert`. Every correct implementation must pass, however it rounds, and wrong ones must fail.
+# Now the roles are reversed: you write the tests, and they are graded on the bugs that they catch. Each of your two functions takes `attention`, a function as in 1.4 that returns only the output, calls it on inputs of your choice, and uses `assert`. Every correct implementation must pass, however it rounds, and wrong ones must fail.
 #
 # 1. **An average stays inside.** An average with positive weights that sum to 1 cannot leave the convex hull of the values. Test it feature by feature, on features with different ranges: every output lies between the smallest and the largest value of that feature.
 # 2. **A linear map may be applied before or after.** Averaging projected values gives the same result as projecting averaged values: $A(VW) = (AV)W$. So for given weights attention is linear in the values; its nonlinearity is in the weights.
@@ -436,7 +436,7 @@ def project_after_mixing(
 # </details>
 # <details><summary>Hint: comparing floats</summary>
 #
-# Use `torch.allclose(a, b, atol=...)`, or double precision and a small tolerance. Two correct implementations differ in the last digits.
+# Use `torch.allclose(a, b, atol=...)`, or double precision and a small tolerance. Correct implementations may differ in the last digits.
 # </details>
 
 

@@ -43,7 +43,7 @@ FactorTwoForgotten = Kernel.but("(2 * bandwidth**2)", "bandwidth**2")
 """The exponent of a Gaussian is the squared distance over twice the squared bandwidth."""
 
 BandwidthNotSquared = Kernel.but("* bandwidth**2", "* bandwidth")
-"""The squared distance is divided by the bandwidth, not by its square."""
+"""The squared distance is divided by the bandwidth: square that, too."""
 
 WeightsNotNormalised = Kernel.but("softmax(dim=-1)", "exp()")
 """The kernel weights are not normalised: divide them by their sum over the keys."""
@@ -96,7 +96,7 @@ sum to more than 1: take one of them, or their mean."""
 TemperatureAfterSoftmax = Lookup.but(
     "scores / temperature).softmax(dim=-1", "scores.softmax(dim=-1) / temperature"
 )
-"""The weights are divided by the temperature, after the softmax: they no longer sum to 1."""
+"""The temperature divides the weights, which no longer sum to 1: divide the scores by it."""
 
 SoftmaxOverQueries = Lookup.but("softmax(dim=-1)", "softmax(dim=-2)")
 """The softmax runs over the queries (dim=-2); each query chooses among keys (dim=-1)."""
@@ -138,7 +138,7 @@ LowTemperatureTakenForZero = Lookup.but("temperature == 0", "temperature < 0.01"
 still share the weight: only at 0 itself does the best key take all of it."""
 
 WorstMatchWins = Lookup.but("argmax", "argmin")
-"""At temperature 0 the key with the smallest score is taken instead of the largest."""
+"""Temperature 0 takes the key with the smallest score: take that with the largest."""
 
 ZeroMeansNoTemperature = Lookup.but(
     "if temperature == 0:…\nreturn …",
@@ -155,10 +155,10 @@ class Scores(Correct, exercise="raw_scores"): ...
 KeysAsRows = Scores.but(
     "return (x @ w_query) …", "return (x @ w_key) @ (x @ w_query).transpose(-2, -1)"
 )
-"""The matrix is transposed: its rows belong to keys and its columns to queries."""
+"""The matrix is transposed: rows must belong to queries, columns to keys."""
 
 QueryProjectionUsedTwice = Scores.but("x @ w_key)", "x @ w_query)")
-"""Queries and keys come from the same projection, so the scores stay symmetric."""
+"""Keys are projected by w_query, too, so the scores stay symmetric: use w_key."""
 
 MadeSymmetric = Scores.but(
     "return (x @ w_query) …",
@@ -188,11 +188,11 @@ AsymmetryOfTheLargestEntries = Scores.but(
 of all squares."""
 
 AsymmetryWithAFloor = Scores.but("scores.norm()", "scores.norm().clamp(min=1)")
-"""The norm that divides is at least 1, so small scores seem more symmetric
+"""The divisor is at least 1, so small scores seem more symmetric
 than large ones: divide by the norm, however small it is."""
 
 AsymmetryWithAnEpsilon = Scores.but("/ scores.norm()", "/ (scores.norm() + 1e-6)")
-"""A small number is added to the norm that divides, so small scores seem more symmetric than large
+"""A small number is added to the divisor, so small scores seem more symmetric than large
 ones: divide by the norm, however small it is."""
 
 AsymmetryNotRelative = Scores.but(" / scores.norm()", "")
@@ -245,14 +245,14 @@ ScaledByQueryLength = Attention.but("query.shape[-1]", "query.shape[-2]")
 their own, 1 if not. The last axis is -1 either way."""
 
 ScaledByNumberOfHeads = Attention.but("query.shape[-1]", "query.shape[1]")
-"""The scale uses axis 1, in (batch, heads, q_len, d_head) the number of heads. The last axis is -1,
+"""The scale uses axis 1, the number of heads in (batch, heads, q_len, d_head). The last axis is -1,
 whatever comes before it."""
 
 ScaledAfterSoftmax = Attention.but(
     "(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1",
     "(-2, -1)).softmax(dim=-1) / math.sqrt(query.shape[-1]",
 )
-"""The weights are divided after the softmax: they no longer sum to 1."""
+"""The weights are scaled, and no longer sum to 1: scale the scores."""
 
 NormalisedOverQueries = Attention.but(
     "weights = (query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])).softmax(dim=-1)",
@@ -327,8 +327,8 @@ ScaleIgnored = LogitStd.but("(d_head) * scale", "(d_head)")
 """The scale is not applied."""
 
 TakenForANormalDistribution = LogitStd.but("6 / d_head", "0.0")
-"""A sum of products is not normal: each product has excess kurtosis 6, and d_head of them still
-have 6 / d_head."""
+"""A sum of products is not normal: each product has excess kurtosis 6, and the sum of d_head
+has 6 / d_head."""
 
 KurtosisWithoutExcess = LogitStd.but("return 6", "return 3 + 6")
 """This is the kurtosis; the excess kurtosis is 3 less, because a normal distribution has kurtosis
@@ -342,7 +342,7 @@ EntropyInBits = LogitStd.but("sum(dim=-1)", "sum(dim=-1) / math.log(2)")
 """The entropy is in bits; nats use the natural logarithm."""
 
 ZeroTimesMinusInfinity = LogitStd.but("torch.special.entr(weights)", "-(weights * weights.log())")
-"""The logarithm of a weight of 0 is minus infinity, and 0 times that is NaN; its limit is 0."""
+"""The logarithm of a weight of 0 is minus infinity, and 0 times that is NaN; the term is 0."""
 
 SmallWeightsDropped = LogitStd.but(
     "torch.special.entr(weights)", "torch.special.entr(weights.masked_fill(weights < 1e-4, 0.0))"
@@ -393,8 +393,8 @@ RankOfEachKey = WorkedRow.but(
 from best to worst, as one `argsort` does."""
 
 CosineWithoutTheKeyNorms = WorkedRow.but("keys.norm(dim=-1)", "query.norm()")
-"""The cosine is divided by the query's norm only, which does not change the order: divide by the
-norm of each key as well."""
+"""The second ranking is that by dot product (the query's norm does not change it): divide by the
+norm of each key."""
 
 DistanceInsteadOfDirection = WorkedRow.but("dot = …", "distance = (keys - query).norm(dim=-1)").but(
     "return dot.argsort(descending=True), …",
@@ -425,8 +425,8 @@ class CheckHull(Correct, exercise="check_convex_hull"):
 
 
 class NothingCaught(CheckHull):
-    """No bug makes the test fail: it checks only the shape, or values so far apart that a wrong
-    output is still within their range (around 0, half an output is still inside)."""
+    """No bug makes the test fail: it checks at most the shape, or values so far apart that a wrong
+    output is still within their range (around 0, half an output is inside)."""
 
     def check_convex_hull(attention):
         torch.manual_seed(4)
@@ -448,7 +448,7 @@ TooSmallOutputsPass = CheckHull.but(
 NegativeWeightsGetPast = CheckHull.but(
     "query = 2 …", "query = 0.1 * torch.randn(5, 4, generator=generator)"
 )
-"""Negative weights get past: they take an output out of the hull seldom if few queries are tried or
+"""Negative weights get past: they seldom take an output out of the hull if few queries are tried or
 their weights are nearly even. Take more and longer queries."""
 
 OneRangeForAllFeatures = (
@@ -465,14 +465,14 @@ EqualValues = NegativeWeightsGetPast.but(
     "value = torch.full((7, 6), 3.0)\n"
     "assert torch.allclose(attention(query, key, value), torch.tensor(3.0), atol=1e-4)",
 )
-"""Negative weights get past, and so does an output that is outside the range of its feature: of
-values that are all equal, weights that sum to 1 give the same output whatever their signs, and in
-the range of all features together there is room. Take different values, and test each feature by
+"""Negative weights get past, and so does an output that is outside the range of its feature: if
+all values are equal, weights that sum to 1 give the same output whatever their signs, and the
+range of all features together leaves room. Take different values, and test each feature by
 its own range."""
 
 
 class ClampingCommutes(CheckHull):
-    """Clamping at 0 commutes with your map, too: so it does if values and map have no negative
+    """Clamping at 0 commutes with your map, too, as it does if values and map have no negative
     numbers, or if the map only scales. Draw values and a matrix with entries of both signs."""
 
     def check_convex_hull(attention):
@@ -499,7 +499,7 @@ result. Draw the numbers of the map at random."""
 
 FeaturesOnlyMoved = CheckHull.but("matrix = …", "matrix = torch.eye(6)[[1, 2, 3, 4, 5, 0]]")
 """Your map only moves features to other places, which changes neither their numbers nor the length
-of a value, so what is done to each number or to the length passes. Draw the numbers of the map at
+of a value, so a bug in each number or in the length passes. Draw the numbers of the map at
 random."""
 
 ExactRange = CheckHull.but("query = 2 …", "query = torch.randn(50, 4, generator=generator)").but(
@@ -608,20 +608,20 @@ GradientsExchanged = Backward.but(
 """The gradients with respect to query and key are swapped."""
 
 ProductNotCentred = Backward.but("(value - weights @ value)", "value")
-"""The Jacobian is a covariance: subtract the mean value before multiplying."""
+"""The Jacobian is a covariance: subtract the weighted mean first."""
 
 PlainMeansSubtracted = Backward.but(
     "(value - weights @ value).T @ (weights[:, None] * key)",
     "(value - value.mean(dim=0)).T @ (weights[:, None] * (key - key.mean(dim=0)))",
 )
-"""The plain means of the keys and values are subtracted. The covariance is under the weights, so its
-means are weighted too: `weights @ value`."""
+"""The plain means of the keys and values are subtracted. The covariance is weighted, so its means
+are weighted too: `weights @ value`."""
 
 JacobianTransposed = Backward.but(
     "value - weights @ value).T @ (weights[:, None] * key",
     "weights[:, None] * key).T @ (value - weights @ value",
 )
-"""The Jacobian is transposed: a row belongs to a feature of the output."""
+"""The Jacobian is transposed: rows must belong to output features."""
 
 
 # Bug hunts ------------------------------------------------------------------------------------
@@ -636,7 +636,7 @@ class Mended(Correct, exercise="mended_attention"):
 LeftAsPublished = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]").but(
     "scaled.softmax", "scores.softmax"
 )
-"""Nothing has changed: the softmax still uses the unscaled scores."""
+"""As in the published function, the softmax uses unscaled scores."""
 
 SecondBugLeft = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]")
 """The scaled scores are now used, but they are divided by d_head itself: divide by its square

@@ -577,7 +577,7 @@ def influence(model, x, output, source):
     changed[source] = 2.0 - x[source].flip(0)
     by = float((model(changed)[output] - before).abs().amax())
     said = (
-        f"; another row {source} of x changes row {output} of the output by up to {by:.2g} (its "
+        f"; a new row {source} of x changes row {output} of the output by up to {by:.2g} (its "
         f"largest entry is {float(before.abs().amax()):.2g})"
     )
     if 1e-9 < by < 1e-4:
@@ -1313,9 +1313,9 @@ def expect_kept(subject, case, device, dtype):
         said = f"with inputs of {dtype} on the device `{device}`: {seen}; expected {wanted}"
         if device == "meta" and "device" in seen:
             said += (
-                ". A tensor that you create is on another device than the inputs: give "
-                "torch.arange, torch.zeros and the like `device=query.device`. (On `meta` tensors "
-                "have no numbers, and every machine has it.)"
+                ". A tensor that you create is not on the device of the inputs: give "
+                "torch.arange, torch.zeros and the like `device=query.device`. (Every machine has "
+                "`meta`, whose tensors have no numbers.)"
             )
         return said
 

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 2 of *Attention from the Ground Up*. You write the five common masks and combine them, build a softmax that handles rows in which nothing is allowed, write an audit that finds leaks, test that padding does not change a model's outputs, compute attention in blocks, and fix five published programs, most of whose masks did not do what their authors thought.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points. Each exercise can be solved independently. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points. Each exercise can be solved independently. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A mask is boolean and True where attention is *allowed*. It broadcasts to scores of the shape `(batch, heads, q_len, k_len)`: one row per query, one column per key. The weights of a query that may attend to nothing are all zero. In some libraries True means the opposite; chapter 2 has a table.
 
@@ -104,7 +104,7 @@ except RuntimeError as error:
     print("-1e9, float16 ", error)
 
 # %% [markdown]
-# Write a softmax over the allowed keys that gives a weight of exactly 0 to masked ones, and to every key of a row in which nothing is allowed. Neither the weights nor the gradient of the scores may hold NaN: one that is replaced after the softmax can come back in the gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
+# Write a softmax over the allowed keys that gives a weight of exactly 0 to masked ones, and to every key of a row in which nothing is allowed. Neither the weights nor the gradient of the scores may hold NaN: replacing it after the softmax can leave it in the gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
 #
 # *Before you code:* a softmax does not change when the same number is added to all scores of a row. So what does adding $-10^6$ to every masked score do to a row in which all keys are masked? What is the most negative finite float16 number?
 #
@@ -141,9 +141,9 @@ def masked_softmax(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise mended_modes}}
 #
-# "In training the whole text is given at once, so the future must be hidden. During generation there is no future yet, so no mask is needed." This function, like some well-known ones, is based on that reasoning. It overlooks a third case. Which? The cell measures its effect: it compares every output before and after the last token is changed.
+# "In training the whole text is given at once, so the future must be hidden. During generation there is no future yet, so no mask is needed." This function, like some well-known ones, is based on that reasoning. It overlooks a third case. Which? The cell measures its effect: it compares every output before and after the last value is changed.
 #
-# Write the corrected function. It must be correct for scores of any size, in training, for a whole text in evaluation, and for a few new queries with cached earlier keys (the queries are the last of the positions).
+# Write the corrected function. It must be correct for scores of any size: in training, for a whole text in evaluation, and for a few new queries with cached earlier keys (the queries are the last of the positions).
 #
 # *Before you code:* what does a causal mask hide from a single query, the newest? So what would it have cost to ignore the mode?
 #
@@ -202,7 +202,7 @@ def mended_modes(
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The sum does not show which output depends on an input, and influences of opposite sign cancel. After a LayerNorm, the features of a token sum to a constant, so the derivative of their sum is 0 although each of them depends on the input. Adding 1 to all features of a token does not change its LayerNorm: a test that perturbs inputs in this way detects no dependence.
+# The sum does not show which output depends on an input, and influences of opposite sign cancel. After a LayerNorm, the features of a token sum to a constant, so the derivative of their sum is 0 although each of them depends on the input. Adding 1 to all features of a token does not change its LayerNorm: a test that perturbs inputs in this way misses the dependence.
 # </details>
 #
 # Below are two models on which to try your audit. The second one subtracts a mean, which looks harmless.
@@ -257,7 +257,7 @@ def causality_audit(model, x: torch.Tensor) -> torch.Tensor:
 #
 # A published decoder hides padding and the future with "a mask": one number per key, 0 or $-10^6$, added to the scores. It runs and it trains. Run the cell. It tests two things that should be tested for every mask: does it have any effect, and does the last token influence the first query's output?
 #
-# There are two bugs. Write the corrected function: a query attends to the real tokens up to and including itself, however large the scores of the others. Return the output only.
+# There are two bugs. Write the corrected function: a query, padded or not, attends to the real tokens up to itself, however large the scores of others. Return the output only.
 #
 # *Before you code:* take a column of numbers and add a million to all of them. What is the softmax down that column? And how many different futures are there in a sequence of 7 tokens? Can one row of numbers represent them?
 #
@@ -312,8 +312,8 @@ def mended_masks(
 # Each mask states one rule. A model needs several rules at once:
 #
 # - **look-back limit** (`window_mask`): a key may not lie too far back. The query's own position counts, so with a window of 3 a query attends to itself and the two positions before it. The limit says *nothing* about later keys. (The book's *sliding window* combines this limit with the causal mask.)
-# - **document**: several texts are packed into one sequence, and none may attend to another. `documents` holds the id of each token's text. The order of the ids means nothing, and the same id is the same text, even if another text lies in between.
-# - **prefix**: the first tokens are given, such as a prompt, and attend to one another in both directions. A key is visible if it is not later than the query *or* if it belongs to the prefix.
+# - **document**: several texts are packed into one sequence, and none may attend to another. `documents` holds the id of each token's text. The order of the ids means nothing, and an equal id means the same text, even with another in between.
+# - **prefix**: the first tokens, such as a prompt, are given and attend to one another in both directions. A key is visible if it is not later than the query *or* if it belongs to the prefix.
 #
 # Write these three, and `combine_masks`, which applies the prefix mask, the padding mask (`lengths`, as in exercise 2.2), the window and the document mask together. All tokens are both queries and keys: the masks are square.
 #
@@ -401,11 +401,11 @@ def combine_masks(
 #
 # First write `largest_difference`: the largest difference, at real tokens, between two results for the same sequences. The two may be padded to different lengths. If there is a NaN at a real token, the difference is infinite. Then write the test: call the model on inputs of your choice and `assert`. Correct implementations must pass, however they round (some compute in float32, and the last digit may depend on the batch); wrong ones must fail.
 #
-# *Before you code:* is `float("nan") > 1e-6` true? What does `assert not difference > 1e-6` then do for a model that returns NaN? Which of the three properties would still be tested if all your sequences had the same length?
+# *Before you code:* is `float("nan") > 1e-6` true? What does `assert not difference > 1e-6` then do for a model that returns NaN? Which of the three properties would still be tested if none of your sequences had padding?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# No, as every comparison with NaN but `!=` is false: that assertion passes a model that returns NaN. If all lengths are the same and there is no padding, only the third property is tested.
+# No: every comparison with NaN except `!=` is false, so that assertion passes a model that returns NaN. Without padding, only the third property is tested.
 # </details>
 #
 # Below are two models on which to try your test: the first should pass and the second should fail.
@@ -600,9 +600,9 @@ def mended_maps(
 # - `total`: the sum of $e^{s - \text{highest}}$ over the scores so far, initially 0,
 # - `mixed`: the sum of $e^{s - \text{highest}}\, v$ over the keys so far, initially 0.
 #
-# At the end `mixed / total` is the average. When a block contains a higher score, `total` and `mixed` were computed relative to a maximum that is no longer the maximum. By which factor must they be multiplied?
+# At the end `mixed / total` is the output. When a block contains a higher score, `total` and `mixed` were computed relative to a maximum that is no longer the maximum. By which factor must they be multiplied?
 #
-# Write `update`, which adds one block. Masked keys have the score $-\infty$. Then write the loop over blocks: compute the scores of one block at a time, scaled by $1/\sqrt{d_{\text{head}}}$ and masked. The output of a query that may attend to nothing is 0. The checks compare numbers and no gradients, since real implementations compute those by a backward pass of their own, also in blocks. Numbers cannot show whether you ever hold all scores at once: the last cell of this notebook measures that, and it earns no points.
+# Write `update`, which adds one block. Masked keys have the score $-\infty$. Then write the loop over blocks: compute the scores of one block at a time, scaled by $1/\sqrt{d_{\text{head}}}$ and masked. The output of a query that may attend to nothing is 0. The checks compare numbers, not gradients, since real implementations compute those in a backward pass of their own, also in blocks. Numbers cannot show whether you ever hold all scores at once: the last code cell measures that, and it earns no points.
 #
 # *Before you code:* while all keys of a query so far are masked, `highest` is $-\infty$. What is `torch.exp(highest - highest)` then? And is the last block always full?
 #
@@ -675,7 +675,7 @@ def online_softmax_attention(
 #
 # This function ran on a laptop for a year. On its first day on a GPU it failed: "expected all tensors to be on the same device". After that was fixed, the model was converted to `bfloat16`, and the function failed again. Unless the code specifies otherwise, a tensor made from scratch is on the CPU, and in float32 unless it holds integers.
 #
-# You do not need a GPU to find such lines. PyTorch has a device called `meta`, whose tensors have a shape and a dtype but no numbers. A tensor on `meta` cannot be combined with one on the CPU, so a computation on `meta` fails at the line that would fail on a GPU.
+# You do not need a GPU to find such bugs. PyTorch has a device called `meta`, whose tensors have a shape and a dtype but no numbers. A tensor on `meta` cannot be combined with one on the CPU, so a computation on `meta` fails at the line that would fail on a GPU.
 
 
 # %%
@@ -702,7 +702,7 @@ for device, dtype in [("cpu", torch.float32), ("meta", torch.float32), ("cpu", t
 # %% [markdown]
 # Write the corrected function. It computes the same numbers, up to rounding, on any device and in any floating-point dtype, however long the sequence, and returns a tensor with the device and dtype of its inputs. The queries are the last of the positions; a query may attend to at most `window` keys, and `fade`, a number, says how fast scores fall with distance.
 #
-# *Before you code:* which lines create a new tensor? On which device should each be, and in which dtype?
+# *Before you code:* which tensors are made from scratch? Which device and dtype should each have?
 #
 # <details><summary>Answers, after you have tried</summary>
 #

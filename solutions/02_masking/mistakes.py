@@ -71,7 +71,7 @@ OneKeyTooMany = Padding.but("(k_len) < lengths", "(k_len) <= lengths")
 """The first padded position is not masked: a sequence of length n has positions 0 to n - 1."""
 
 CountedFromOne = Padding.but("(k_len)", "(1, k_len + 1)")
-"""The last real token is masked: positions count from 0."""
+"""The last real token is masked: positions start at 0."""
 
 TwoAxesOnly = Padding.but("return …", "return torch.arange(k_len) < lengths[:, None]")
 """The axes of heads and queries are missing: (batch, k_len) is broadcast as (q_len, k_len), so the
@@ -145,7 +145,7 @@ PrefixMaskCausal = Combined.but(
     "def prefix_mask(prefix_lengths, length):\n"
     "    causal = torch.ones(length, length, dtype=torch.bool).tril()",
 ).but("return (place …", "return causal.expand(len(prefix_lengths), 1, length, length)")
-"""The prefix mask is causal within the prefix, too; there tokens attend to one another in both
+"""The prefix mask is causal within the prefix, too; there tokens must see one another in both
 directions."""
 
 PrefixOneTooLong = Combined.but("place < prefix_lengths", "place <= prefix_lengths")
@@ -185,7 +185,7 @@ MasksCutFromATable = Combined.but(
 without an error: count as many positions as there are tokens."""
 
 WindowOnBothSides = Combined.but("place[:, None] - place", "(place[:, None] - place).abs()")
-"""The window also hides what lies ahead. The prefix mask decides how far ahead a query may look;
+"""The window also hides keys far ahead. The prefix mask decides how far ahead a query may look;
 the window limits only how far back."""
 
 WindowIsCausal = Combined.but(
@@ -261,8 +261,8 @@ class Masked(Correct, exercise="masked_softmax"):
 TenThousandSubtracted = Masked.but(
     "weights = …", "weights = (scores + -1e4 * ~mask).softmax(dim=-1)"
 )
-"""Masked scores are reduced by 10,000, and one that is larger than that still gets weight: no
-finite number is enough, so replace the score instead of adding to it."""
+"""Masked scores are reduced by 10,000, and one that is higher than the others by more still
+gets weight: no finite number is enough, so replace the score instead."""
 
 ZeroTakenForMasked = Masked.but(
     "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)",
@@ -297,7 +297,7 @@ NotLowEnough = Masked.but(
     "return scores.masked_fill(~mask, -1e4).softmax(dim=-1).masked_fill(~mask, 0.0)",
 )
 """Masked keys get a fixed score, such as -10,000 or -65,504, which is low enough for most scores
-and not for all: minus infinity is below every score."""
+but not for all: minus infinity is below every score."""
 
 ExponentialsByHand = Masked.but("weights = …", "shares = scores.exp().masked_fill(~mask, 0.0)").but(
     "weights.masked_fill(~mask, 0.0)", "shares / shares.sum(dim=-1, keepdim=True).clamp_min(1e-30)"
@@ -318,7 +318,7 @@ infinite, and infinity times 0 is NaN. Replace masked scores before exp."""
 MinusTwenty = Masked.but("torch.finfo(scores.dtype).min", "-20.0").but(
     "weights.masked_fill(~mask, 0.0)", "weights * mask.any(dim=-1, keepdim=True)"
 )
-"""Masked keys get the score -20, which is not low enough: a little always leaks through, and much
+"""Masked keys get the score -20, which is not low enough: a little always leaks through, and more
 where other scores are lower still. Minus infinity is below every score."""
 
 NanForAFullyMaskedRow = Masked.but(
@@ -350,7 +350,7 @@ TooSmallForFloat16 = Masked.but(
     "weights = …\nreturn …",
     "return scores.masked_fill(~mask, -1e9).softmax(dim=-1).masked_fill(~mask, 0.0)",
 )
-"""The largest float16 is 65,504, so -1e9 does not exist there: use minus infinity, or the smallest
+"""The largest float16 is 65,504, so -1e9 does not exist there: use minus infinity, or the lowest
 number of the scores' own dtype."""
 
 NanRepairedForwardOnly = Masked.but(
@@ -383,7 +383,7 @@ Transposed = (
 """The matrix is transposed: a row belongs to an output, a column to an input."""
 
 OnlyTheSignChanges = Audit.but("2.0 - x[j].flip(0)", "-x[j]")
-"""A token is changed by its sign alone, so what depends on its squares or absolute values does not
+"""Only the sign of a token is changed, so what depends on its squares or absolute values does not
 change: draw other numbers for it."""
 
 AllFeaturesShiftedInPlace = Audit.but("changed = x.clone()", "changed = x").but(
@@ -462,7 +462,7 @@ all of them, by different numbers."""
 
 OnlyNormsChanged = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j] *= 2.0")
 """Tokens are multiplied by a number, which changes their norm and not their direction. A model that
-depends only on directions does not change: replace them by other numbers."""
+depends only on directions returns the same: replace tokens by other ones."""
 
 ThresholdTooHigh = Audit.but("1e-10", "1e-4")
 """Small influences are not counted: a small leak is a leak, and training will find it."""
@@ -594,7 +594,7 @@ BatchOnlyReordered = CheckPadding.but(
     """,
 )
 """The sequences are only put in another order, so a statistic of the whole batch stays the same.
-Compare a sequence with itself alone, or among others."""
+Compare each with the same one alone or among others."""
 
 NothingIsCompared = CheckPadding.but(
     "generator = …\nassert …",
@@ -609,7 +609,7 @@ ComparedExactly = (
     .but("together = …", "alone = model(x[-1:, :7], lengths[-1:])")
     .but("assert …", "assert largest_difference(alone, model(x, lengths)[-1:], lengths[-1:]) == 0")
 )
-"""Results are required to be equal to the last digit, or nearly. That digit depends on the order in which
+"""Results must agree down to the last digit, or nearly. That digit depends on the order in which
 numbers are added, so correct models fail: allow a tolerance."""
 
 NanInThePadding = CheckPadding.but(
@@ -630,8 +630,8 @@ OtherSequencesNeverChange = CheckPadding.but(
     assert largest_difference(second, model(other, lengths), lengths) < 1e-4
     """,
 )
-"""Only the padding changes, never the other sequences of the batch, or only its first sequence is
-compared, which a model may get right alone: compare each with what the model returns for it alone."""
+"""Only the padding changes, not the other sequences, or only the first sequence is compared, and a
+model may get just that one right: compare each with what the model returns for it alone."""
 
 OneSequenceByItself = CheckPadding.but("x, torch.tensor([8, 7, 5])", "x[-1:], torch.tensor([5])")
 """Both calls get the same sequences: a mask as long as the longest of them, and a dependence between
@@ -672,8 +672,8 @@ ZerosInThePaddingExpected = CheckPadding.but(
 anything there: test the real tokens."""
 
 PaddingStaysTheSame = CheckPadding.but("x[-1:, :5]", "x[-1:]")
-"""Both calls get the first sequence with the same padding after it, so only the rest of the batch
-changes: cut off the padding in one of the calls, or fill it with other numbers."""
+"""Both calls get the same padding after the sequence that is compared, so only the rest of the
+batch changes: cut off the padding in one call, or fill it with other numbers."""
 
 PaddingIsAlwaysZero = CheckPadding.but(
     "x = …\nassert …",
@@ -688,8 +688,8 @@ PaddingIsAlwaysZero = CheckPadding.but(
         assert largest_difference(alone, one, lengths[row : row + 1]) < 1e-4
     """,
 )
-"""The padding holds only zeros, which add nothing to a sum, so a model that sums over the padding gets
-past: fill it with arbitrary numbers."""
+"""The padding holds only zeros, which add nothing to a sum, so a model that sums over the padding
+passes: fill it with arbitrary numbers."""
 
 AmountOfPaddingNeverChanges = CheckPadding.but(
     "alone = …\nassert …",
@@ -709,8 +709,8 @@ NoPaddingWhereCompared = (
     .but("tensor([8, 7, 5])", "tensor([9, 9, 9])")
     .but("together[-1:], torch.tensor([5])", "together[-1:], torch.tensor([9])")
 )
-"""No sequence that is compared has padding, in either call: compare one that is shorter than the
-batch, with and without its padding."""
+"""No sequence that is compared has padding, in either call: compare one that is shorter than
+others, with and without its padding."""
 
 
 # 2.11 -----------------------------------------------------------------------------------------
@@ -747,7 +747,7 @@ OldTotalNotRescaled = Online.but(
     "return (…\n)",
     "return higher, total + shares.sum(-1), mixed * shrink[:, None] + shares @ value",
 )
-"""When the maximum rises, the old total has to shrink by the same factor as the old output."""
+"""When the maximum rises, the old total has to shrink by the same factor as `mixed`."""
 
 OldOutputNotRescaled = Online.but(
     "return (…\n)", "return higher, total * shrink + shares.sum(-1), mixed + shares @ value"
@@ -774,7 +774,7 @@ MaximumOfTheBlockAlone = Online.but(
     "torch.maximum(highest, scores.amax(dim=-1))", "scores.amax(dim=-1)"
 )
 """Only the maximum of the new block is kept; if an earlier block had a higher one, its exponentials
-overflow: take the larger of the two."""
+can overflow: take the larger one."""
 
 DividedInEveryBlock = Online.but(
     "return (…\n)",
@@ -790,7 +790,7 @@ EachBlockDivided = Online.but(
     "average = shares @ value / own.masked_fill(own == 0, 1.0)[:, None]\n"
     "return higher, total * shrink + own, mixed * shrink[:, None] + average",
 )
-"""Each block is divided by its own sum, so every block has the same weight: divide once, at the
+"""Each block is divided by its own sum, so its share of the total is lost: divide once, at the
 end, by the total over all blocks."""
 
 InfinityMinusInfinity = Online.but(
@@ -894,8 +894,8 @@ ZeroTakenForHidden = Masks.but(
     "scores = scores * ~hidden\n"
     "weights = scores.masked_fill(scores == 0, -math.inf).softmax(dim=-1)",
 )
-"""What is 0 after a product with the mask is taken for hidden, but an allowed score can be 0, too: use
-the mask itself to say what is hidden."""
+"""What is 0 once multiplied by the mask is taken for hidden, but an allowed score can be 0, too:
+use the mask itself to say what is hidden."""
 
 
 class Columns(Correct, exercise="mended_columns"):
@@ -909,7 +909,7 @@ LeftAsItWas = Columns.but("tril(diagonal=-1)", "triu(diagonal=1)")
 """Nothing has changed: with keys as rows, the upper right triangle holds the past of each query."""
 
 SoftmaxChangedInstead = Columns.but("tril(diagonal=-1)", "triu(diagonal=1)").but("dim=0", "dim=1")
-"""The softmax was changed instead of the mask: with keys as rows it runs down each column."""
+"""The softmax was changed, not the mask: with keys as rows it must run down each column."""
 
 OnlyTheScoresTransposed = (
     Columns.but("key.T @ query", "query.T @ key")
@@ -935,8 +935,8 @@ ZeroScoresHidden = Columns.but(
     "hidden = …",
     "scores = scores.triu()\nhidden = scores == 0",
 )
-"""Hidden scores are set to 0 and then recognised by it, but an allowed score can be 0, too (of a query or
-a key of zeros): make the mask of positions."""
+"""Hidden scores are set to 0 and recognised by that, but an allowed score can be 0, too (if a query
+or key is zero): make the mask from positions."""
 
 ColumnsRenormalised = Columns.but(
     "hidden = …\nreturn …",
@@ -1038,7 +1038,7 @@ MapsWithoutMask = Maps.but("w_k, mask", "w_k")
 MapsMaskedAfterTheSoftmax = Maps.but("(x, w_q, w_k, mask)", "(x, w_q, w_k) * mask").but(
     "maps[-1]", "layer_weights(x, w_q, w_k, mask)"
 )
-"""The maps are computed without the mask and set to zero afterwards: their rows no longer sum to
+"""The maps are computed without the mask and masked afterwards: their rows no longer sum to
 1."""
 
 MapsRenormalised = Maps.but(
@@ -1096,7 +1096,7 @@ DistancesRounded = Window.but(
 rounds integers above 256: compare integers, and convert the fade."""
 
 MaskOnTheCpu = Window.but("device=query.device, dtype=query.dtype", "dtype=query.dtype")
-"""The mask has the dtype of the inputs, but is created on the CPU, wherever they are."""
+"""The mask has the dtype of the inputs, but is created on the CPU: pass their device."""
 
 MaskInFloat32 = Window.but(", dtype=query.dtype", "")
 """The mask is created in float32, whatever the inputs are: scores in bfloat16 become float32 when

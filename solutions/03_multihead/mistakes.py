@@ -34,8 +34,8 @@ ScaledByModelWidth = Head.but("self.d_head = d_head", "").but("(self.d_head)", "
 terms."""
 
 MaskIgnored = Head.but("scores = scores", "scores")
-"""The mask has no effect and every query still sees every key: masked_fill does not work in place
-but returns a new tensor."""
+"""The mask has no effect: every query still sees every key. (masked_fill does not work in place:
+use the result.)"""
 
 MaskInverted = Head.but("~mask", "mask")
 """The mask is inverted; True means that a query may attend to a key."""
@@ -66,8 +66,8 @@ NotLowEnough = Head.but("scores.masked_fill(~mask, -math.inf)", "scores - 1e4 * 
 more than that still gets weight: set them to minus infinity."""
 
 ZeroTakenForMasked = Head.but("masked_fill(~mask, …", "masked_fill(scores * mask == 0, -math.inf)")
-"""What is 0 after a product with the mask is taken for masked, but an allowed score can be 0, too: use
-the mask itself to say what is masked."""
+"""What is 0 once multiplied by the mask is taken for masked, but an allowed score can be 0, too:
+use the mask itself to say what is masked."""
 
 ExponentialsOverflow = Head.but(
     "return …",
@@ -93,7 +93,7 @@ HalfOfTheWidth = Head.but("math.sqrt(self.d_head)", "(self.d_head / 2)")
 `d_head ** 0.5` or math.sqrt(d_head)."""
 
 MaskedScoresSetToZero = Head.but("-math.inf", "0.0")
-"""Masked scores become 0, and a softmax gives weight to a score of 0 like to any other: set them to
+"""Masked scores become 0, and a softmax gives weight to a score of 0 as to any other: set them to
 minus infinity."""
 
 QueryAndKeyExchanged = Head.but("query(x) @ self.key", "key(x) @ self.query")
@@ -195,8 +195,8 @@ MaskInverted = Loop.but(
     "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):\n"
     "    forbidden = None if mask is None else ~mask",
 ).but("attn_mask=mask", "attn_mask=forbidden")
-"""The heads get the mask with True and False swapped; True means allowed here, as in torch's
-kernel."""
+"""The heads get the mask with True and False swapped; True means allowed here, as in
+torch's own."""
 
 MaskInvertedInPlace = Loop.but(
     "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):",
@@ -348,8 +348,8 @@ more than that still gets weight: set them to minus infinity."""
 ScoresOfZeroMasked = MultiHead.but(
     "masked_fill(~mask.unsqueeze(-3)", "masked_fill(scores * mask.unsqueeze(-3) == 0"
 )
-"""What is 0 after a product with the mask is taken for masked, but an allowed score can be 0, too: use
-the mask itself to say what is masked."""
+"""What is 0 once multiplied by the mask is taken for masked, but an allowed score can be 0, too:
+use the mask itself to say what is masked."""
 
 HeadsOverflow = MultiHead.but(
     "found = …", "shares = scores.exp()\nfound = shares / shares.sum(dim=-1, keepdim=True) @ value"
@@ -386,7 +386,7 @@ too: the number of its axes decides, and `mask.unsqueeze(-3)` suits both."""
 MaskSharedByItsSizes = MultiHead.but(
     "mask.unsqueeze(-3)", "(mask if len(mask) == x.shape[1] else mask.unsqueeze(-3))"
 )
-"""A mask is taken for one of all sequences if its first size equals q_len, but the batch may equal
+"""A mask is taken for a shared one if its first size equals q_len, but the batch size may equal
 it, too: the number of its axes decides, and `mask.unsqueeze(-3)` suits both."""
 
 
@@ -564,7 +564,7 @@ OutputProjectionTransposed = KeyBias.but(
     '["output.weight"] @ weights["value.bias"]', '["value.bias"] @ weights["output.weight"]'
 )
 """The value bias is multiplied by the transposed output projection: nn.Linear stores (d_out, d_in)
-and multiplies by the transpose."""
+and computes x @ weight.T."""
 
 OutputBiasReplaced = KeyBias.but(
     'constant = weights["output.weight"] @ weights["value.bias"]', ""
@@ -606,7 +606,7 @@ FirstKeyHeadForAll = Grouped.but(
 """All query heads use the first key head; only those of the first group should."""
 
 ValueHeadsInAnotherOrder = Grouped.but("value = …", "value = value.repeat(1, num_sharing, 1, 1)")
-"""Keys are shared by neighbours and values are not: a query head must take both from the same
+"""Keys are shared by neighbours but values are not: a query head must take both from the same
 shared head."""
 
 QueriesPooled = Grouped.but(
@@ -645,7 +645,7 @@ PooledAcrossGroups = Grouped.but(
 """The mean is taken over every num_kv_heads-th head; a shared head replaces neighbours."""
 
 PooledBySum = Grouped.but(").mean(", ").sum(")
-"""The heads of a group are summed; their mean keeps the scores at the same size."""
+"""The heads of a group are summed; a shared head is initialised as their mean."""
 
 FirstOfEachGroup = Grouped.but(").mean(dim=2).flatten(", ")[:, :, 0].flatten(")
 """The first head of each group is kept and the others are discarded; the mean uses all of them."""
@@ -925,8 +925,8 @@ ScoresOfZeroHidden = Derivation.but(
     "weights.masked_fill(~allowed, -math.inf)",
     "weights.masked_fill(weights.tril() == 0, -math.inf)",
 )
-"""Masked scores are set to 0 and then recognised by it, but an allowed score can be 0, too: make the mask
-of positions."""
+"""Masked scores are set to 0 and recognised by that, but an allowed score can be 0, too: make the
+mask from positions."""
 
 HalfOfTheWidth = Derivation.but("math.sqrt(query.shape[-1])", "(query.shape[-1] / 2)")
 """The scores are divided by half of d_head: `d_head ** 1 / 2` is (d_head ** 1) / 2. Write
@@ -1017,8 +1017,8 @@ FirstTokenRepeated = (
         "weights = F.one_hot(places, length).to(x.dtype)",
     )
 )
-"""A head that looks past the beginning takes the first token instead; it should have no weight
-there."""
+"""A head that looks before the first token takes that one instead; its row should be all
+zeros."""
 
 
 # 3.11 -----------------------------------------------------------------------------------------
@@ -1066,7 +1066,7 @@ LatentScaledByModelWidth = Latent.but("math.sqrt(query.shape[-1])", "math.sqrt(x
 terms."""
 
 QueryScaledTwice = Latent.but("query @ w_key.mT", "query @ w_key.mT / query.shape[-1]**0.5")
-"""The absorbed query is divided by the square root of d_head already, and the scores are divided
+"""The absorbed query is already divided by the square root of d_head, and the scores are divided
 again: scale once, in absorbed_attention."""
 
 FirstUpProjectionForAllHeads = (
@@ -1093,15 +1093,15 @@ that as mixed, and project once."""
 ValuesMadeOfEveryLatent = Latent.but(
     "return mixed @ w_value, mixed", "return weights @ (latent @ w_value), mixed"
 )
-"""The output is an average of values that are made of every latent, which costs what absorption
+"""The output is an average of values made from every latent, which costs what absorption
 saves, and 0 times a value that overflows is NaN: project mixed, the average of the latents."""
 
 LatentSoftmaxOverQueries = Latent.but("softmax(dim=-1)", "softmax(dim=-2)", times=2)
 """The softmax runs over the queries; the weights of each query over the keys must sum to 1."""
 
 LatentMaskIgnored = Latent.but("scores = scores.masked_fill", "scores.masked_fill")
-"""The mask has no effect: masked_fill does not change the scores in place but returns a new tensor,
-so assign its result."""
+"""The mask has no effect: every query sees every key. (masked_fill does not work in place:
+assign its result.)"""
 
 LatentMaskInverted = Latent.but("~mask", "mask")
 """The mask is inverted; True means that a query may attend to a key."""
@@ -1146,8 +1146,8 @@ more than that still gets weight: set them to minus infinity."""
 LatentZeroTakenForMasked = Latent.but(
     "masked_fill(~mask.unsqueeze(-3)", "masked_fill(scores * mask.unsqueeze(-3) == 0"
 )
-"""What is 0 after a product with the mask is taken for masked, but an allowed score can be 0, too: use
-the mask itself to say what is masked."""
+"""What is 0 once multiplied by the mask is taken for masked, but an allowed score can be 0, too:
+use the mask itself to say what is masked."""
 
 LatentOverflow = Latent.but(
     "return scores.softmax(dim=-1) @ value",

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Multi-head attention
 #
-# This notebook goes with chapter 3 of *Attention from the Ground Up*. You build one head, then a loop over heads, then all heads in one product. Then you take the layer apart: what each head writes, which biases have an effect, what shared keys and values cost, how many parameters and operations there are. On the way you write a test for other people's attention, and fix a derivation.
+# This notebook goes with chapter 3 of *Attention from the Ground Up*. You build one head, then a loop over heads, then all heads in one product. Then you take the layer apart: what each head writes, which biases matter, what shared keys and values cost, and how many parameters and operations it has. On the way you write a test for other people's attention, and fix a derivation.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A token is a row, and a projection matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`. Tensors of heads have the axes `(batch, heads, length, d_head)`. A mask is boolean and True where attention is allowed; in this notebook every query may attend to at least one key, and a masked key has no weight, however large its score. `num_heads` heads of width `d_head` are concatenated: head 0 has the first `d_head` features, head 1 the next ones, and so on.
 #
@@ -24,9 +24,9 @@ from classroom import check
 #
 # One head is attention with three learned projections: what does a token look for (`query`), what can it be found by (`key`), and what does it pass on (`value`)? All three read the same tokens, and each projects vectors of width `d_model` to width `d_head`.
 #
-# The parameters are called `query.weight`, `key.weight` and `value.weight`, of three linear layers without bias. A head returns `d_head` features per token; it does not project them back to `d_model`.
+# The three linear layers have no bias; their parameters are `query.weight`, `key.weight` and `value.weight`. A head returns `d_head` features per token; it does not project them back to `d_model`.
 #
-# *Before you code:* if the query projection of a head is all zeros, what does it return for each token? And if the key projection is?
+# *Before you code:* if a head's query projection is zero, what does the head return for each token? And if the key projection is?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -86,7 +86,7 @@ class SelfAttentionHead(nn.Module):
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Nothing more: both heads have the same output, and the two blocks of the output projection could be replaced by one block, their sum. If the heads were added, they would all pass through the same output projection, and which head found what would be lost.
+# Nothing more: both heads have the same output, and the two blocks of the output projection could be replaced by one block, their sum. If the heads were added, they would all pass through the same output projection, with no trace of which head found what.
 # </details>
 #
 # <details><summary>Hint: one head</summary>
@@ -388,7 +388,7 @@ def head_contributions(found: torch.Tensor, w_output: torch.Tensor) -> torch.Ten
 # One head of width 64 or eight of width 8: which costs more? Count.
 #
 # - `count_attention` counts the parameters of a layer: the projections of queries, keys, values and outputs, with or without biases. Queries and outputs have width `d_model`; keys and values have `num_kv_heads` heads of width `d_model // num_heads`.
-# - `attention_flops` counts operations: a multiplication and an addition are two. The product of an `m` by `k` and a `k` by `n` matrix takes `2 * m * k * n`. Return two numbers: one for the four projections, and one for the two products of attention itself, scores and weighted averages. Biases and the softmax are ignored, as usual. In cross-attention there are `q_len` queries and `k_len` keys.
+# - `attention_flops` counts a batch's operations: a multiplication and an addition are two. The product of an `m` by `k` and a `k` by `n` matrix takes `2 * m * k * n`. Return two numbers: one for the four projections, and one for the two products of attention itself, scores and weighted averages. Biases and the softmax are ignored. In cross-attention there are `q_len` queries and `k_len` keys.
 # - `break_even_length` is the length at which the two numbers are equal, for self-attention (`q_len = k_len`). Longer sequences spend more on the two products, shorter ones on the projections.
 #
 # *Before you code:* take `num_kv_heads = num_heads`. If you double the number of heads and halve their width, which counts change?
@@ -524,7 +524,7 @@ def move_value_bias(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 # %% [markdown]
 # {{exercise check_multi_head}}
 #
-# The test below is of a kind that many repositories have: a fixed seed, small weights as at initialisation, one causal mask. It even compares with torch's own layer. Run the cell: the test passes a layer whose heads are split across tokens, because small weights make attention nearly uniform, and the tolerance is larger than the remaining differences.
+# The test below is of a kind that many repositories have: a fixed seed, small weights as at initialisation, one causal mask. It even compares with torch's own layer. Run the cell: the test passes a layer whose heads are split across tokens, because small weights make every output smaller than the tolerance: a layer that returns zeros passes, too.
 
 # %%
 NAMES = ("query", "key", "value", "output")
@@ -579,7 +579,7 @@ for attention in (torch_attention, scrambled_attention):
         print(f"{attention.__name__:20} is caught")
 
 # %% [markdown]
-# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. It is run on nine wrong layers: one splits the heads wrongly, one scales wrongly, three omit something, three use the mask wrongly (one of them only if there are as many sequences as heads), and one gives each sequence the result of another. Correct layers must pass, and one of them computes in `float32` for any input, so that a result may be off by a hundred-thousandth of the largest number on the way: a tolerance of 0.001 leaves room for that. Leave each query at least one key in your masks: where nothing is allowed, correct layers differ.
+# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. It is run on nine wrong layers: one splits the heads wrongly, one scales wrongly, three omit something, three use the mask wrongly (one of them only if there are as many sequences as heads), and one gives each sequence the result of another. Correct layers must pass, and one of them computes in `float32` for any input, so a result may be off by a hundred-thousandth of the largest intermediate number: a tolerance of 0.001 leaves room for that. Leave each query at least one key in your masks: where nothing is allowed, correct layers differ.
 #
 # *Before you code:* a test can find bugs only in what it varies. Which inputs does the published test never use?
 #
@@ -639,11 +639,11 @@ def check_multi_head(attention) -> None:
 # %% [markdown]
 # {{exercise convolution_as_heads}}
 #
-# Take attention with fixed weights: each token gives weight $c_0$ to itself, $c_1$ to the previous token, $c_2$ to the one before that, whatever the tokens are. The matrix of weights is then constant along its diagonals (a Toeplitz matrix), and attention has become a causal convolution. Write `toeplitz_weights`: entry `[i, j]` is `kernel[i - j]` if that exists, and 0 otherwise. Its rows need not sum to 1.
+# Take attention with fixed weights: each token gives weight $c_0$ to itself, $c_1$ to the previous token, $c_2$ to the one before that, whatever the tokens are. The matrix of weights is then constant along its diagonals (a Toeplitz matrix), and attention has become a causal convolution. Write `toeplitz_weights`: entry `[i, j]` is `kernel[i - j]` if `0 <= i - j < width`, else 0. Its rows need not sum to 1.
 #
 # A convolution of vectors has a *matrix* for each step back, $y_i = \sum_h x_{i-h} K_h$; before the first token the input is zero. Read it as attention heads: head $h$ gives all its weight to the token $h$ positions back, and its OV circuit is $K_h$. So a convolution of width $w$ is one layer of $w$ heads whose weights do not depend on the input. Write `convolution_as_heads`; it returns the output and the weights of each head.
 #
-# *Before you code:* to which token does head 2 of token 1 attend? What should its row of weights be?
+# *Before you code:* where does head 2 attend from token 1? What should this row of weights be?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -700,7 +700,7 @@ def convolution_as_heads(
 # So every head still has keys and values of its own. The queries are projected from the tokens, as always.
 #
 # 1. `latent_attention` makes the latents, expands them into keys and values, and attends. It returns the outputs of the heads before they are merged.
-# 2. For each new token, the keys and values of all cached tokens would have to be made again. They need not be made at all, because $q\,(c\,W_K)^\top = (q\,W_K^\top)\,c^\top$: project the one query instead of the many latents. `absorbed_query` returns $q\,W_K^{h\top}$ without any scaling. `absorbed_attention` takes these queries and the cached latents. It makes no key and no value of any token: it returns the output and, as `mixed`, the weighted average of the latents that the output is made from. Both forms must agree to within 1e-5.
+# 2. For each new token, the keys and values of all cached tokens would have to be made again. They need not be made at all, because $q\,(c\,W_K)^\top = (q\,W_K^\top)\,c^\top$: project the one query instead of the many latents. `absorbed_query` returns $q\,W_K^{h\top}$ without any scaling. `absorbed_attention` takes these queries and the cached latents. It makes no key or value for any token: it returns the output and, as `mixed`, the weighted average of the latents that the output is made from. Both forms must agree to within 1e-5.
 # 3. `cached_floats` counts the numbers that a whole model caches per token: with multi-head attention, with grouped-query attention, and with latent attention. Keys and values of all three have width `d_head`. A rotation by position cannot be absorbed into the query, so in each layer latent attention also caches one rotated key of width `d_rotary`, which all heads share.
 #
 # *Before you code:* an absorbed query has width `d_latent`. By the square root of which width are its scores divided?
@@ -793,7 +793,7 @@ def cached_floats(
 # %% [markdown]
 # ## Look at what you built
 #
-# Four heads of width 4 from your own layer, with random weights: the singular values of each head's OV circuit, and of their sum. Each circuit is 16 by 16, but a head writes in only 4 directions; the other singular values are 0 up to rounding. The sum has full rank. It is also exactly the circuit of one head of width 16 with the same matrices: if all heads attend to the same token, together they write what the wide head writes. They differ when they attend to different tokens, which is their purpose. (This cell is not graded.)
+# Four heads of width 4 from your own layer, with random weights: the singular values of each head's OV circuit, and of their sum. Each circuit is 16 by 16, but a head writes in only 4 directions; the other singular values are 0 up to rounding. The sum has full rank. It is also exactly the circuit of one head of width 16 with the same matrices: if all heads attend to the same token, together they write what the wide head writes. That changes if they attend to different tokens, which is their purpose. (This cell is not graded.)
 
 # %%
 torch.manual_seed(3)

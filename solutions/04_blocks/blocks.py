@@ -3,11 +3,11 @@
 #
 # This notebook goes with chapter 4 of *Attention from the Ground Up*. Attention moves information between tokens. A transformer block makes it possible to stack ninety-six attention layers. It has four more parts: a residual stream that is changed only by addition, a norm that fixes the scale of every sub-layer's input, a feed-forward network that works on each token alone, and small initial weights. You build all four, write a test for LayerNorm, fix a block with four bugs, and put your own sub-layer into a trained model.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A token is a row of `d_model` features, and a weight matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`; exercises that use this layout say so. A norm's scale is called `gain` and its shift `bias` (the paper's $\gamma$ and $\beta$; `nn.LayerNorm` calls the first one `weight`). A mask is boolean and True where attention is allowed.
 #
-# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in training mode, as it was built: add no dropout. How your class initialises its weights is up to you.
+# **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in training mode (the default): add no dropout. How your class initialises its weights is up to you.
 
 # %%
 import math
@@ -71,13 +71,13 @@ def layer_norm(
 #
 # - `"relu"`: $\max(0, z)$
 # - `"gelu"`: $z\,\Phi(z)$, where $\Phi$ is the cumulative distribution function of the standard normal distribution
-# - `"gelu_tanh"`: the approximation $\tfrac12 z\left(1 + \tanh\!\left(\sqrt{2/\pi}\,(z + 0.044715\, z^3)\right)\right)$, which GPT-2 was trained with. The two differ by less than 0.0005, enough to change a model's logits and too little for you to see it in a loss.
+# - `"gelu_tanh"`: the approximation $\tfrac12 z\left(1 + \tanh\!\left(\sqrt{2/\pi}\,(z + 0.044715\, z^3)\right)\right)$, which GPT-2 was trained with. The two differ by less than 0.0005, enough to change a model's logits and too little to be seen in a loss.
 #
 # In many newer models, a gate scales the expanded features. The most common form is **SwiGLU**, here without biases:
 #
 # $$\mathrm{SwiGLU}(x) = \big(\mathrm{silu}(x W_\text{gate}) \odot x W_\text{up}\big)\,W_\text{down}, \qquad \mathrm{silu}(z) = z\,\sigma(z)$$
 #
-# It has three matrices instead of two. To have as many parameters, it must be narrower, of width $w$ with $3\,d\,w = 2\,d\,d_\text{ff}$. This width is then rounded *up* to a multiple of a number that suits the hardware. `gated_width` returns the rounded width.
+# It has three matrices, not two. For the same number of parameters, it is narrower, of width $w$ with $3\,d\,w = 2\,d\,d_\text{ff}$. This width is then rounded *up* to a multiple of a number that suits the hardware. `gated_width` returns the rounded width.
 #
 # *Before you code:* if $\phi$ were the identity, how many matrices would be enough to replace the two? With $d_\text{ff} = 4d$, what is the gated width as a multiple of $d$?
 #
@@ -92,7 +92,7 @@ def layer_norm(
 # </details>
 # <details><summary>Hint: rounding up</summary>
 #
-# For integers, `-(-a // b)` is `a / b` rounded up. As a float, `2 * d_ff / 3` may be slightly above an integer.
+# For integers, `-(-a // b)` is `a / b` rounded up, and stays an integer.
 # </details>
 
 
@@ -158,7 +158,7 @@ def gated_width(d_ff: int, multiple: int) -> int:
 # | **post-norm** (the 2017 paper) | `x = norm(x + f(x))` | is normalised after every addition |
 # | **pre-norm** (GPT-2 and most since) | `x = x + f(norm(x))` | is never normalised, only read through a norm |
 #
-# And there is a third kind, `x = norm(x) + f(norm(x))`, which lecture notes and libraries have published as pre-norm ([PyTorch](https://github.com/pytorch/pytorch/issues/61165) among them, before it was released). It runs, it trains, and every shape fits. But its stream passes through every norm, so it is post-norm with its brackets moved, and it lacks the direct path from the last layer to the embeddings, which is the reason for pre-norm. The cell below sends tokens of three norms through all three kinds.
+# And there is a third kind, `x = norm(x) + f(norm(x))`, which lecture notes and libraries have published as pre-norm ([PyTorch](https://github.com/pytorch/pytorch/issues/61165) among them, before it was released). It runs, it trains, and every shape fits. But its stream passes through every norm, so it is post-norm with its brackets moved, and it lacks the direct path from the last layer to the embeddings, which is the reason for pre-norm. The cell below sends tokens of three sizes through all three kinds.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -186,7 +186,7 @@ for size in (1, 10, 100):
     print(f"{x.square().mean().sqrt():6.2f} -> {sizes}")
 
 # %% [markdown]
-# Write the block for both pre-norm and post-norm. The parts and their names: `attention_norm` and `feed_forward_norm` are `nn.LayerNorm(d_model)`, `attention` is `nn.MultiheadAttention(d_model, num_heads, batch_first=True)`, `up` and `down` are `nn.Linear`, to `d_ff` and back, with an exact GELU between them. Both sub-layers have the same order of norm and addition, and each has its own norm. (You built attention yourself in chapter 3; here you can use torch's. Note its mask: True means that attention is *forbidden*.)
+# Write the block for `norm="pre"` and `"post"`. The parts and their names: `attention_norm` and `feed_forward_norm` are `nn.LayerNorm(d_model)`, `attention` is `nn.MultiheadAttention(d_model, num_heads, batch_first=True)`, `up` and `down` are `nn.Linear`, to `d_ff` and back, with an exact GELU between them. Both sub-layers have the same order of norm and addition, and each has its own norm. (You built attention yourself in chapter 3; here you can use torch's. Note its mask: True means that attention is *forbidden*.)
 #
 # *Before you code:* in the pre-norm block, set `attention.out_proj` and `down` to zero. What does the block compute? And the post-norm block?
 #
@@ -322,7 +322,7 @@ def swapped_sublayer(x: torch.Tensor, weights: dict[str, torch.Tensor]) -> torch
 # %% [markdown]
 # {{exercise rms_norm}}
 #
-# Which half of LayerNorm matters? RMSNorm drops the other half. It does not subtract the mean, divides by the root mean *square*, and has no shift:
+# RMSNorm keeps one half of LayerNorm and drops the other. It does not subtract the mean, divides by the root mean *square*, and has no shift:
 #
 # $$y_i = \gamma_i\,\frac{x_i}{\sqrt{\frac1d\sum_j x_j^2 + \varepsilon}}$$
 #
@@ -365,11 +365,11 @@ def centring_matrix(d_model: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise stack_with_final_norm}}
 #
-# No norm in a pre-norm stack acts on the stream itself. Each sub-layer adds its output to the stream, and if that output is independent of the stream, the mean *squares* add. This does not harm the layers, which read through a norm. But the unembedding matrix would get inputs that grow with depth. So a pre-norm stack ends with one more norm, the **final norm**. A post-norm stack must not have it: its last operation is already a norm.
+# No norm in a pre-norm stack acts on the stream itself. Each sub-layer adds its output to the stream; if it has mean 0 and is independent of the stream, mean *squares* add. This does not harm the layers, which read through a norm. But the unembedding matrix would get inputs that grow with depth. So a pre-norm stack ends with one more norm, the **final norm**. A post-norm stack must not have it: its last operation is already a norm.
 #
 # Stack feed-forward sub-layers, without biases and with ReLU: `x + relu(norm(x) @ w_up) @ w_down`. There are `num_layers` of them and `num_layers + 1` norms; the last row of `gains` and `biases` belongs to the final norm. Return the output of the final norm, and the size of the stream, before the first layer and after each one: the root mean square of all its numbers.
 #
-# *Before you code:* suppose that every sub-layer adds vectors of mean square 1 that are independent of the stream. What is the size of the stream after 48 of them, if it starts at 1?
+# *Before you code:* suppose that every sub-layer adds independent vectors of mean 0 and mean square 1. What is the size of the stream after 48 of them, if it starts at 1?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -419,7 +419,7 @@ for layer in range(1, 7):
     print(f"after layer {layer}: standard deviation {x.std():.3g}")
 
 # %% [markdown]
-# Each output is a sum of 512 products. If the products are independent with mean 0, their variances add: each layer multiplies the mean square by `fan_in` times the variance of a weight (and ReLU halves it, because it removes one side of a symmetric distribution). Only the scale of the weights can compensate for that. Write four formulas, for independent weights of mean 0:
+# Each output is a sum of 512 products. If the products are independent with mean 0, their variances add: each layer multiplies the mean square by `fan_in` times the variance of a weight (and ReLU halves it, because it removes one side of a symmetric distribution). The scale of the weights can compensate for that. Write four formulas, for independent weights of mean 0:
 #
 # 1. `linear_std(fan_in)`: the standard deviation of weights for which a linear layer preserves the mean square of its input.
 # 2. `uniform_bound(fan_in)`: the $a$ for which weights drawn uniformly between $-a$ and $a$ preserve the mean square through `relu(x @ w)`.
@@ -478,14 +478,14 @@ def stream_variance(fan_in: int, num_layers: int, std: float) -> float:
 #
 # Dropout sets features to zero at random, so that the network cannot rely on any single one. Four details are often wrong:
 #
-# - A **rate** of 0.1 drops a tenth. (In one program 0.8 was meant as the probability to keep a feature; it kept a fifth of them.)
+# - A **rate** of 0.1 drops a tenth. (In one program 0.8 was meant as the probability of keeping a feature; it kept a fifth.)
 # - The features that are kept are divided by the probability of being kept, *in training*. Then a feature has the same mean as without dropout, and evaluation needs no correction.
 # - In **evaluation**, dropout does nothing at all.
 # - In a block it acts on the output of a sub-layer, **before the addition**. After the addition it would erase features of the stream itself, which no later layer could restore.
 #
 # Write `dropout`, and one pre-norm feed-forward sub-layer with it, `x + dropout(relu(norm(x) @ w_up) @ w_down)`. To make the result reproducible, the random choice is an argument: `keep` is True where a feature is kept.
 #
-# *Before you code:* a feature is 3, the rate is 0.25. Which two values can it have after dropout, and what is their mean? What happens at rate 1?
+# *Before you code:* a feature is 3 and the rate 0.25. Which two values can it have after dropout, and what is their mean? What happens at rate 1?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -502,8 +502,8 @@ def stream_variance(fan_in: int, num_layers: int, std: float) -> float:
 def dropout(x: torch.Tensor, keep: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
     """Drop the features where `keep` is False, and preserve their mean.
 
-    Shapes: x and keep (batch, length, d_model); returns the same. rate is the probability to drop a
-    feature, below 1.
+    Shapes: x and keep (batch, length, d_model); returns the same. rate is the probability of
+    dropping one, below 1.
     """
     ### BEGIN SOLUTION
     if not training:
@@ -661,7 +661,7 @@ print("passes")
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# $\sqrt{512/511}$ is 1.001, and the tolerance is ten times that difference. $\varepsilon$ matters where the variance of a token is about as small as $\varepsilon$. If it is in the wrong place, the output of such tokens changes by tenths: $10^{-3}$ is a small difference there. On ordinary tokens its whole effect is below $10^{-5}$.
+# `y.std()` divides by 511 too: this norm gives 1, a correct one 1.001. $\varepsilon$ matters where the variance of a token is about as small as $\varepsilon$. If it is in the wrong place, the output of such tokens changes by tenths: $10^{-3}$ is a small difference there. On ordinary tokens its whole effect is about $10^{-5}$.
 # </details>
 #
 # <details><summary>Hint: what to compare with</summary>
@@ -747,11 +747,11 @@ def centre_writer(
 # %% [markdown]
 # {{exercise mixture_of_experts}}
 #
-# Every token uses all parameters of a feed-forward network, and most parameters of a block are there. A *mixture of experts* has many feed-forward networks, the *experts*, and a *router*, which picks `top_k` of them for each token ([Shazeer et al. 2017, section 2](https://arxiv.org/abs/1701.06538)). The router is one matrix that gives a token a score for each expert. A softmax over the scores of *all* experts turns them into probabilities $p_i$, and the outputs of the chosen experts are added up, each multiplied by its probability:
+# Every token uses all parameters of a feed-forward network, and these are most of a block's. A *mixture of experts* has many feed-forward networks, the *experts*, and a *router*, which picks `top_k` of them for each token ([Shazeer et al. 2017, section 2](https://arxiv.org/abs/1701.06538)). The router is one matrix that gives a token a score for each expert. A softmax over the scores of *all* experts turns them into probabilities $p_i$, and the outputs of the chosen experts are added up, each multiplied by its probability:
 #
 # $$y = \sum_{i\,\in\,\text{top-}k} p_i\,E_i(x), \qquad E_i(x) = \mathrm{relu}(x\,U_i)\,D_i$$
 #
-# The probabilities of the chosen experts are not rescaled to sum to 1, as in the Switch Transformer ([Fedus et al. 2021, section 2.1](https://arxiv.org/abs/2101.03961)). Other models do rescale them.
+# As in the Switch Transformer ([Fedus et al. 2021, section 2.1](https://arxiv.org/abs/2101.03961)), the probabilities of the chosen experts are not rescaled to sum to 1. Other models do rescale them.
 #
 # 1. `route` returns each token's probabilities of all experts, and which experts it uses: a boolean tensor with `top_k` True entries for each token.
 # 2. `mixture_of_experts` takes both and returns the sum. Run an expert only on the tokens that use it. Running all experts on all tokens and multiplying by 0 costs everything that was to be saved, and it is wrong as soon as an unused expert overflows: 0 times infinity is NaN.
@@ -759,7 +759,7 @@ def centre_writer(
 #
 # $$L_{\text{balance}} = N \sum_i f_i\,P_i$$
 #
-# *Before you code:* what is the balance loss if all experts are used equally, and what if one expert is chosen by all tokens with probability 1? Suppose that `top_k` is 1 and the probability is rescaled: what can the router learn from the loss of the model?
+# *Before you code:* let `top_k` be 1. What is the balance loss if all experts are used equally, and what if all tokens choose one expert with probability 1? If the probability is rescaled, what can the router learn from the loss of the model?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -772,7 +772,7 @@ def centre_writer(
 # </details>
 # <details><summary>Hint: the tokens of one expert</summary>
 #
-# `own = chosen[..., i]` is True for the tokens that use expert `i`, `x[own]` is a matrix of these tokens, perhaps with no row, and `y[own] += ...` adds to these tokens only.
+# `own = chosen[..., i]` is True for the tokens that use expert `i`; `x[own]` is a matrix of them, perhaps with no rows; and `y[own] += ...` adds to these tokens only.
 # </details>
 
 
@@ -830,7 +830,7 @@ def balance_loss(probabilities: torch.Tensor, chosen: torch.Tensor) -> torch.Ten
 # %% [markdown]
 # ## Look at what you built
 #
-# First, see what the loss alone would have told you. Each row below puts one wrong sub-layer into all three blocks of the model. The first column is all that a training curve shows; the second compares the logits. Look for the rows whose loss you would have believed. A wrong sub-layer may even have a slightly lower loss on this text than the correct one. (These cells are not graded.)
+# First, see what the loss alone would have told you. Each row but the first puts one wrong sub-layer into all three blocks. The first column is all that a training curve shows; the second compares the logits. Look for the rows whose loss you would have believed. A wrong sub-layer may even have a slightly lower loss on this text than the correct one. (These cells are not graded.)
 
 # %%
 mine = logits_with(swapped_sublayer, ids)
@@ -906,7 +906,7 @@ plt.show()
 # **What earns the points**, one each:
 #
 # 1. Pre-norm: the residual connection is an identity, so the gradient reaches each layer unchanged along one path, plus the gradient through the sub-layers.
-# 2. Post-norm: the gradient passes through a norm at each layer, which rescales it each time, so its norm depends on depth, and early steps need small learning rates.
+# 2. Post-norm: the gradient passes through a norm at each layer, which rescales it each time, so its size depends on depth, and early steps need small learning rates.
 # 3. The residual stream of a pre-norm stack grows with depth and is never normalised, so the stack needs a final norm before the logits.
 #
 # **Often seen, and wrong:** “The norm prevents vanishing gradients” without saying which path the gradient takes; pre- and post-norm swapped; the claim that the two compute the same function.

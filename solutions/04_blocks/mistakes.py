@@ -66,7 +66,7 @@ normalises each token over its features."""
 RunningStatistics = LayerNorm.but("x.mean(dim=-1, keepdim=True)", "torch.zeros_like(gain)").but(
     "x.var(dim=-1, keepdim=True, correction=0)", "torch.ones_like(gain)"
 )
-"""The statistics are stored, as in batch normalisation after training, and here still 0 and 1;
+"""Stored statistics are used, as in batch normalisation after training, and are still 0 and 1;
 compute them for each token."""
 
 MeanNotSubtracted = LayerNorm.but("(x - mean)", "x")
@@ -79,7 +79,7 @@ RmsNormInstead = LayerNorm.but("x.mean(dim=-1, keepdim=True)", "0").but(
 subtracts the mean first."""
 
 DividedByTheVariance = LayerNorm.but(") / torch.sqrt(", ") / (")
-"""The token is divided by its variance; divide by its square root."""
+"""The token is divided by its variance; divide by the root of it."""
 
 GainForgotten = LayerNorm.but("* gain + bias", "+ bias")
 """The gain is not applied."""
@@ -105,29 +105,28 @@ division."""
 SquaresNotCentred = LayerNorm.but(
     "var(dim=-1, keepdim=True, correction=0)", "square().mean(dim=-1, keepdim=True)"
 )
-"""The squares are those of the original features; the variance is the mean square of the features
-minus their mean."""
+"""The squares are those of the original features; for the variance, subtract the mean first, then
+square."""
 
 SquaresLessTheSquare = LayerNorm.but(
     "x.var(dim=-1, keepdim=True, correction=0)",
     "x.square().mean(dim=-1, keepdim=True) - mean.square()",
 )
-"""The variance is the mean of the squares minus the square of the mean: of tokens far from 0 the two
-are nearly equal, and rounding is all that is left. Subtract the mean first, then square."""
+"""The mean of the squares minus the square of the mean is used: for tokens far from 0 the two are
+nearly equal, and rounding is all that is left. Subtract the mean first, then square."""
 
 SquaresLessTheSquareNotNegative = LayerNorm.but(
     "x.var(dim=-1, keepdim=True, correction=0)",
     "(x.square().mean(dim=-1, keepdim=True) - mean.square()).clamp(min=0)",
 )
-"""The variance is the mean of the squares minus the square of the mean, kept from being negative:
-far from 0 the two are nearly equal, and rounding is all that is left. Subtract the mean, then
-square."""
+"""The mean of the squares minus the square of the mean is used, kept from being negative: far from
+0 the two are nearly equal, and rounding is all that is left. Subtract the mean, then square."""
 
 RoundedToFloat32 = LayerNorm.but(
     "def layer_norm(x, gain, bias, eps=1e-5):",
     "def layer_norm(x, gain, bias, eps=1e-5):\n    x = x.float().to(gain.dtype)",
 )
-"""The token is rounded to float32 on the way, which loses most digits of one far from 0: compute in
+"""The token is rounded to float32 on the way, which loses digits that matter far from 0: compute in
 the precision of x."""
 
 OneMeanForEverything = LayerNorm.but(
@@ -153,8 +152,8 @@ MatrixInSinglePrecision = RMSNorm.but(
     "torch.eye(d_model, dtype=torch.float64) - 1 / d_model",
     "(torch.eye(d_model) - torch.ones(d_model, d_model) / d_model).double()",
 )
-"""The matrix is computed in float32 and converted afterwards, when 1 / d_model is already rounded: make
-it in float64."""
+"""The matrix is computed in float32 and converted afterwards, when 1 / d_model is already rounded:
+make it in float64."""
 
 MeanSubtracted = RMSNorm.but(
     "def rms_norm(x, gain, eps=1e-5):",
@@ -185,7 +184,7 @@ MeanOfAbsoluteValues = RMSNorm.but("mean_square = x.square", "mean_size = x.abs"
 square root."""
 
 RootForgotten = RMSNorm.but("x * torch.rsqrt(mean_square + eps)", "x / (mean_square + eps)")
-"""The token is divided by its mean square; divide by its square root."""
+"""The token is divided by its mean square; divide by the root of it."""
 
 EpsilonOutsideTheRoot = RMSNorm.but("return x …", "return x / (mean_square.sqrt() + eps) * gain")
 """Epsilon is added to the square root; add it to the mean square, under the root."""
@@ -259,8 +258,8 @@ SigmoidByExponentials = FeedForward.but(
 features, and infinity divided by infinity is NaN: use torch.sigmoid or F.silu."""
 
 SingleLayer = FeedForward.but("hidden @ w_down + b_down", "hidden")
-"""There is one matrix with an activation after it, so the result is d_ff wide and has no negative
-features; a second matrix projects back to d_model."""
+"""There is one matrix with an activation after it, so the result is d_ff wide and hardly ever
+negative; a second matrix projects back to d_model."""
 
 ActivationOnTheOutput = FeedForward.but(
     "return hidden @ w_down + b_down",
@@ -269,8 +268,8 @@ ActivationOnTheOutput = FeedForward.but(
     "    return F.relu(output)\n"
     'return F.gelu(output, approximate="none" if activation == "gelu" else "tanh")',
 )
-"""The activation is applied after the second matrix as well, so nothing negative can be added to
-the stream; the second matrix and its bias are the last step."""
+"""The activation is applied after the second matrix as well, so hardly anything negative is added
+to the stream; the second matrix and its bias come last."""
 
 ActivationMoved = FeedForward.but(
     'if activation == "relu":…\nreturn …',
@@ -311,15 +310,14 @@ normal distribution function."""
 GeluWithoutTheSquareRoot = FeedForward.but(
     "F.gelu(hidden)", "0.5 * hidden * (1 + torch.erf(hidden))"
 )
-"""The distribution function uses erf of z; the argument of erf is z divided by the square root of
-2."""
+"""The distribution function uses erf of z; the argument should be z divided by the root of 2."""
 
 RootOfTwoAlone = FeedForward.but(
     'hidden = F.gelu(hidden, approximate="tanh")',
     "bent = math.sqrt(2) / math.pi * (hidden + 0.044715 * hidden**3)\n"
     "hidden = 0.5 * hidden * (1 + torch.tanh(bent))",
 )
-"""The factor in the tanh is the square root of 2, divided by pi; it is the square root of 2/pi."""
+"""The factor in the tanh is the root of 2, divided by pi; it should be the root of 2/pi."""
 
 CubeOutsideTheFactor = FeedForward.but(
     'hidden = F.gelu(hidden, approximate="tanh")',
@@ -408,8 +406,8 @@ class Block(Correct, exercise="TransformerBlock"):
 
 
 SmallNumberInsteadOfMinusInfinity = Block.but("mask = ~mask", "mask = (~mask).to(x.dtype) * -100.0")
-"""A number such as -100 or -1e4 is added to the scores that are masked. Where the other scores are even
-lower, masked tokens get all the weight: hide them by minus infinity, or by a boolean mask."""
+"""A number such as -100 or -1e4 is added to the masked scores. Where the others are even lower,
+masked tokens get all the weight: hide them with minus infinity or a boolean mask."""
 
 CausalBesideTheMask = Block.but(
     "attn_mask=mask, need_weights=False",
@@ -542,7 +540,7 @@ it."""
 MaskIgnored = Block.but(
     "if mask is not None:…\nreturn …", "return self.attention(x, x, x, need_weights=False)[0]"
 )
-"""The mask is not passed to attention: in pre-norm, in post-norm, or in both."""
+"""The mask is not passed to attention in pre-norm, in post-norm, or in both."""
 
 BatchFirstForgotten = Block.but("num_heads, batch_first=True", "num_heads")
 """torch's attention takes the first axis for the length unless it is built with `batch_first=True`,
@@ -751,7 +749,7 @@ class Dropout(Correct, exercise="dropout_block"):
 
 
 NotRescaled = Dropout.but("keep / (1 - rate)", "keep")
-"""The kept features are not scaled up, so features are smaller in training than in evaluation:
+"""The kept features are not scaled up, so their mean in training is not that of evaluation:
 divide by 1 - rate."""
 
 DroppedInPlace = Dropout.but("return x * keep / (1 - rate)", "x *= keep\nx /= 1 - rate\nreturn x")
@@ -904,8 +902,8 @@ OnlyMeanAndVariance = CheckNorm.but(
     "assert torch.allclose(seen.mean(dim=-1), torch.zeros(3, 5), atol=1e-4)\n"
     "assert torch.allclose(seen.var(dim=-1, correction=0), torch.ones(3, 5), atol=1e-2)",
 )
-"""Only the mean and the variance of normalised tokens are tested, so epsilon, gain and bias go
-unnoticed: compare each number, with a random gain and bias and a large epsilon."""
+"""Only mean and variance of normalised tokens are tested; a wrong epsilon, gain or bias passes:
+compare each number, with a random gain and bias and a large epsilon."""
 
 GainIsOne = CheckNorm.but(
     "gain, bias = …", "gain, bias = torch.ones(4), torch.randn(4, generator=generator)"
@@ -928,8 +926,8 @@ ToleranceTooLarge = CheckNorm.but("1e-5, 0.5", "0.5,").but("eps), atol=1e-4", "e
 ExactComparison = CheckNorm.but(
     "assert …", "assert torch.equal(seen, F.layer_norm(x, (4,), gain, bias, eps))"
 )
-"""The test demands that numbers are equal, or too nearly so, but correct implementations round differently:
-allow a small difference."""
+"""The test requires numbers to be equal, or too nearly so, but correct implementations round
+differently: allow a small difference."""
 
 ExpectsDivisionByOneLess = CheckNorm.but(
     "assert torch.allclose(seen, F.layer_norm(x, (4,), gain, bias, eps), atol=1e-4)",
@@ -970,8 +968,8 @@ SmallNumberInsteadOfMinusInfinity = Mended.but(
     "later = torch.ones(x.shape[1], x.shape[1], dtype=x.dtype).triu(1)\n"
     "y2 = x + attend(y1, y1, y1, attn_mask=-100.0 * later)",
 )
-"""A number such as -100 is added to the scores of later tokens. Where scores are hundreds apart, later
-tokens still get weight: hide them by minus infinity, or by a boolean mask."""
+"""A number such as -100 is added to the scores of later tokens. Where scores are hundreds apart,
+later tokens still get weight: hide them with minus infinity or a boolean mask."""
 
 StillAsPublished = (
     Mended.but("tokens.mean(dim=-1, keepdim=True)", "tokens.mean(dim=1, keepdim=True)")
@@ -1175,8 +1173,8 @@ TiedExpertsAllChosen = Experts.but(
     "best = …\nchosen = …",
     "worst = probabilities.topk(top_k, dim=-1).values[..., -1:]\nchosen = probabilities >= worst",
 )
-"""All experts as probable as the last chosen one are chosen, more than top_k if some are equally
-probable: use the indices that topk returns."""
+"""All experts at least as probable as the top_k-th are chosen, more than top_k if some are tied:
+use the indices that topk returns."""
 
 OneExpertWhateverTopK = Experts.but("topk(top_k, dim", "topk(1, dim")
 """Each token uses a single expert; it should use top_k of them."""
@@ -1270,8 +1268,8 @@ BalancePerSequence = Experts.but(
     "fractions = used.mean(dim=1) / used[0, 0].sum()\n"
     "return tokens.shape[1] * (fractions * probabilities.mean(dim=1)).sum(dim=-1).mean()",
 )
-"""Each sequence gets a loss of its own, and these are averaged; both averages should be over all
-tokens of the batch."""
+"""Each sequence gets a loss of its own, and these are averaged; take f and P over all tokens of the
+batch."""
 
 FirstChoicesOnly = Experts.but(
     "fractions = used.mean(dim=0) / used[0].sum()",

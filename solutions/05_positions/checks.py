@@ -451,8 +451,8 @@ def is_crash(answer):
     "learned_positions",
     number="5.5",
     title="A learned table of positions",
-    asks="Add the rows `offset`, `offset + 1`, … of the table to the tokens; if the table is too "
-    "short, raise a ValueError that states its rows and the offset.",
+    asks="Add the rows `offset`, `offset + 1`, … of the table to the tokens; if it is too "
+    "short, raise a ValueError that states its length and the offset.",
     difficulty=1,
     importance=3,
     minutes=10,
@@ -1079,7 +1079,7 @@ def why_broken(results, losses, trained_length, window, tolerance):
         return f"{losses[:, start : start + window].mean():.4g}"
 
     before, length = trained_length - window, losses.shape[1]
-    said = f". The last trained window has a mean of {mean(before)}, the limit is {tolerance} above"
+    said = f". The last trained window has a mean of {mean(before)}; the limit is {tolerance} above"
     if expected == length:
         return (
             f"{said}, and no whole window after it exceeds that: the length, {length}, is returned"

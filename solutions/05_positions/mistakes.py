@@ -105,8 +105,8 @@ ThreeTokensOnly = CheckOrder.but("randn(7, 6", "randn(3, 6").but(
     "for order in ([0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]):\n"
     "    assert torch.allclose(layer(x[order]), layer(x)[order], atol=1e-4)",
 )
-"""Only three tokens are tried: all of them are neighbours on a circle, and nothing is ever at a later
-position. Use more tokens."""
+"""Only three tokens are tried: all of them are neighbours on a circle, and none is the fourth or
+later. Use more tokens."""
 
 FirstFeatureOnly = CheckOrder.but(
     "(x[order]), layer(x)[order]", "(x[order])[:, 0], layer(x)[order, 0]"
@@ -162,7 +162,7 @@ SinesInOneBlock = Sinusoids.but(
 be neighbours."""
 
 TableOfFewRows = Sinusoids.but("torch.arange(length)[:, None]", "torch.arange(5000)[:length, None]")
-"""The rows are taken from a table of a fixed length, such as 5,000, so a longer one is cut off: compute
+"""The rows come from a table of a fixed length, such as 5,000, so a longer one is cut off: compute
 as many rows as `length` says."""
 
 BaseIgnored = Sinusoids.but("base**exponent", "10_000**exponent")
@@ -198,8 +198,8 @@ SpeedsInSinglePrecision = Sinusoids.but(
     "angle = shift / base ** (i / d_model)",
     "angle = float(shift / base ** torch.tensor(i / d_model, dtype=torch.float32))",
 )
-"""The exponents are rounded to float32 (torch.arange divided by an integer is), and so is all that
-follows, so the angle of a large shift is wrong: compute them in float64."""
+"""The exponents are float32 (as torch.arange divided by an integer is), and so is all that follows:
+the angle of a large shift is wrong. Compute them in float64."""
 
 OneAngleForAll = Sinusoids.but("shift / base ** (i / d_model)", "shift")
 """Every clock is rotated by the angle of the fastest; each has its own angle, shift / base^(2i /
@@ -316,7 +316,7 @@ class Rotary(Correct, exercise="apply_rotary"):
 TableOfFewPositions = Rotary.but(
     "angle = …", "angle = (torch.arange(4096)[:, None] / base**exponent)[positions][:, None]"
 )
-"""The angles come from a table with a fixed number of rows, and a position may lie beyond the last one:
+"""The angles come from a table with a fixed number of rows, and positions may lie beyond the last:
 compute the angles from `positions`."""
 
 PositionsIgnored = Rotary.but(
@@ -415,7 +415,7 @@ AnglesOfTheOtherLayout = Rotary.but(
     "return (x * angle.cos() + crossed * angle.sin()).to(x.dtype)",
 )
 """Neighbours are paired, but the angles are arranged for halves, so the two features of a pair get
-different angles: repeat each angle twice, side by side."""
+different angles: place each angle twice, side by side."""
 
 SecondFromTheRotatedFirst = Rotary.but(
     "even, odd = …\nreturn …",
@@ -436,8 +436,8 @@ each pair back at its original indices, side by side."""
 OneAngleForAll = Rotary.but(
     "angle = …", "angle = positions[:, None, :, None].double() + 0 * exponent"
 )
-"""All pairs are rotated by the angle of the fastest one, position radians; pair i is rotated by
-position / base^(2i / d_head)."""
+"""All pairs are rotated by the angle of the fastest one, p radians at position p; pair i rotates
+by p / base^(2i / d_head)."""
 
 ExponentTwiceAsLarge = Rotary.but("torch.arange", "2 * torch.arange")
 """The exponent is twice as large as it should be: an index that runs over the even features is
@@ -493,14 +493,14 @@ SecondFeaturesFirst = Convert.but(
     return torch.cat((pairs[:, :, 1], pairs[:, :, 0]), dim=1).flatten(0, 1)
     """,
 )
-"""The odd features come before the even ones: the first half holds the first feature of each
-pair."""
+"""The odd features come before the even ones; the first feature of each pair should come
+first."""
 
 BiasAlwaysToHalfSplit = Convert.but(
     "heads = …",
     "if weight.dim() == 1:\n    shape = (-1, 2)\nheads = weight.unflatten(0, (num_heads, *shape))",
 )
-"""A bias goes from neighbours to halves for both values of `to`: it is permuted like the rows of its
+"""A bias goes from neighbours to halves for both values of `to`: permute it like the rows of its
 weight."""
 
 HeadsInterleaved = Convert.but("num_heads, *shape", "*shape, num_heads").but(
@@ -531,8 +531,8 @@ class Alibi(Correct, exercise="alibi_bias"):
 
 
 DistancesCutOff = Alibi.but("None] * distance", "None] * distance.clamp(max=511)")
-"""All distances beyond some number count as this number, as they do if a table of a fixed size is used:
-the bias must go on to fall."""
+"""All distances beyond some number count as this number, as with a table of a fixed size: the bias
+must keep falling."""
 
 DistanceRewarded = Alibi.but("-alibi_slopes", "alibi_slopes")
 """The sign is wrong: the farther a key, the more is added to its score. Subtract instead."""
@@ -606,21 +606,21 @@ power of two below first, and add every other one for the power above."""
 
 FilledWithoutSkipping = Alibi.but("range(1, 2 * below, 2)", "range(1, 2 * below)")
 """The missing slopes are taken from the finer series one after another; every other one is already
-there, so take the first, third, fifth."""
+there, so take the first, third, …"""
 
 ExponentCutOff = Alibi.but("2 ** (-8 * h / below)", "2.0 ** (-(8 // below) * h)").but(
     "2 ** (-4 * h / below)", "2.0 ** (-(4 // below) * h)"
 )
-"""The exponent 8 / n is divided as an integer, which gives 0 from 16 heads on, and all slopes are 1:
-divide with / instead of //."""
+"""8 / n is computed by integer division, which gives 0 from 16 heads on, and all slopes are 1: use
+/ instead of //."""
 
 AtLeastTwoHeads = Alibi.but("below = …", "below = 2\nwhile 2 * below <= num_heads:\n    below *= 2")
 """The power of two starts at 2, so a single head gets the first of two slopes: 1 is a power of two,
 too."""
 
 LargeNumberForInfinity = Alibi.but("-math.inf", "-1e9")
-"""Later keys get a large negative number; a row in which everything is hidden then attends to
-hidden keys. Use minus infinity."""
+"""Later keys get a large negative number, which hides them only as long as scores are small: use
+minus infinity."""
 
 MaskIgnoresTheCache = Alibi.but(
     "distance < 0", "torch.ones(q_len, k_len, dtype=torch.bool).triu(1)"
@@ -804,7 +804,7 @@ ComparedWithAllTrainedPositions = Extrapolation.but(
     "by_position[trained_length - window : trained_length]", "by_position[:trained_length]"
 )
 """The limit is set by the mean over all trained positions; the first tokens have little context and
-raise it. Compare with the last window before training ended."""
+raise it. Compare with the last trained window."""
 
 ZeroForNoBreak = Extrapolation.but("breaks_at = length", "breaks_at = 0")
 """If the limit is never exceeded, 0 is returned, which would mean an immediate failure: return the
@@ -817,8 +817,7 @@ breaks at once (argmax of flags that are all False is 0): return the length of t
 CountedFromTheTrainedLength = Extrapolation.but(
     "breaks_at = start", "breaks_at = start - trained_length"
 )
-"""The position is counted from the end of the trained length; count from the start of the
-window."""
+"""The position is counted from the end of the trained length; count from the first token."""
 
 LastInsteadOfFirst = Extrapolation.but("breaks_at = start\nbreak", "breaks_at = start")
 """The last bad window is returned; return the first one."""
@@ -833,7 +832,7 @@ ComparedWithTheWindowBefore = Extrapolation.but(
     "before + tolerance", "by_position[start - window : start].mean() + tolerance"
 )
 """Each window is compared with the window before it, which may be a bad one already, or an easy one
-after training ended: compare all with the last trained window."""
+beyond training: compare all with the last trained window."""
 
 WindowsAcrossTheTrainedLength = Extrapolation.but(
     "range(trained_length, length", "range(trained_length - window + 1, length"
@@ -894,11 +893,11 @@ ExponentStillPerEntry = Mended.but("(entry - entry % 2)", "2 * entry")
 need the same exponent."""
 
 TwoDroppedFloorForgotten = Mended.but("(entry - entry % 2)", "entry")
-"""The exponent is now j / d_model, which is correct for the sines; each cosine needs the exponent
+"""Entry j now has the exponent j / d_model, right for the sines; each cosine needs the exponent
 of the sine before it, so round j down to an even number."""
 
 FloorWithoutDoubling = Mended.but("entry - entry % 2", "entry // 2")
-"""The exponent is ⌊j / 2⌋ / d_model, half of what it should be: the pair i has 2i / d_model."""
+"""The exponent is ⌊j / 2⌋ / d_model, half of what it should be: pair i has 2i / d_model."""
 
 AnglesStillRepeatedInPairs = Mended.but("repeat(1, 2)", "repeat_interleave(2, dim=-1)")
 """The angles are still arranged for neighbours, while the features are paired by halves: the two
@@ -985,8 +984,8 @@ axis of the query."""
 TableOfFewPositions = Swapped.but(
     "angle = …", "angle = (torch.arange(512)[:, None] * speed)[positions][:, None]"
 )
-"""The angles come from a table with a fixed number of rows, and a sequence may start at any position,
-even beyond the last row: compute the angles from `positions`."""
+"""The angles come from a table with a fixed number of rows, and a sequence may start anywhere, even
+beyond the last row: compute the angles from `positions`."""
 
 HalvesPairedInsteadOfNeighbours = Swapped.but("a, b = …", "a, b = x.chunk(2, dim=-1)").but(
     "return torch.stack((a …", "return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)"
@@ -1001,7 +1000,7 @@ AnglesOfTheOtherLayout = Swapped.but(
     "return x * angle.cos() + crossed * angle.sin()",
 )
 """Neighbours are paired, but the angles are arranged for halves, so the two features of a pair get
-different angles: repeat each angle twice, side by side."""
+different angles: place each angle twice, side by side."""
 
 BaseOfAnotherModel = Swapped.but("speed = 10_000", "speed = 500_000")
 """The base is 500,000, as in some larger models; this one was trained with 10,000."""

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 5 of *Attention from the Ground Up*. You write a test for whether a layer sees the order of its tokens, and you give it positions in two ways: sinusoidal positions and rotary embeddings (RoPE). You then put your own rotation into a trained model. The deeper exercises add a learned table and ALiBi, fix two published formulas, find the position at which a model trained on short sequences fails on long ones, convert weights between two layouts, and extend RoPE to images and points in space.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A token is a row. Positions are counted from 0. Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. A *clock* is a pair of features that rotates as the position grows: clock $i$ of a vector of width $d$ rotates by $1/\text{base}^{2i/d}$ radians per position. Clock 0 rotates by one radian per position; the last clock needs thousands of positions for a full rotation.
 
@@ -22,7 +22,7 @@ from classroom import check
 #
 # Attention is a weighted average, and an average does not depend on the order of its terms. An attention layer without positions is therefore blind to the order: permute its tokens, and its outputs are permuted in the same way, otherwise unchanged. "Dog bites man" and "man bites dog" give the same three vectors.
 #
-# Write a test for this property, which is called permutation equivariance. `check_order_blindness` gets `layer`, a function of `x` with shape `(length, d_model)` that returns the same shape for any length and width. Your test calls the layer on tokens of your choice and asserts what holds for an order-blind layer. Every blind layer must pass, with any rounding error. Every layer must fail that depends on the order in any way, however weakly, or that gives one token the output of another.
+# Write a test for this property, which is called permutation equivariance. `check_order_blindness` gets `layer`, a function of `x` with shape `(length, d_model)` that returns the same shape for any length and width. Your test calls the layer on tokens of your choice and asserts what holds for an order-blind layer. Every blind layer must pass, despite rounding errors. Every layer that depends on the order in any way, however weakly, or gives one token the output of another must fail.
 #
 # A causal mask makes the order visible: the first token sees only itself, the second one sees both. Write `order_counter_example`: it returns two tokens on which causal attention with the given projections is *not* blind. Some output must change by more than 0.01. The projections are those of a new model of any width: their entries are random, with a mean of 0 and a standard deviation of $1/\sqrt{d_\text{model}}$, so your tokens need not be adapted to them.
 #
@@ -132,7 +132,7 @@ def sinusoidal_positions(length: int, d_model: int, base: float = 10_000.0) -> t
 
 
 def shift_matrix(shift: int, d_model: int, base: float = 10_000.0) -> torch.Tensor:
-    """Return the matrix (d_model, d_model) for which shift_matrix(k) @ row p is row p + k."""
+    """Return the matrix (d_model, d_model) for which matrix @ row p is row p + shift."""
     ### BEGIN SOLUTION
     blocks = []
     for i in range(d_model // 2):
@@ -156,7 +156,7 @@ def shift_matrix(shift: int, d_model: int, base: float = 10_000.0) -> torch.Tens
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# At position 0 a query stays unchanged. If all positions are shifted by 11, the rotated queries and keys change; their scores, the weights and the output do not. The values should not depend on positions: they are averaged, and the output would depend on the position at which the sequence starts.
+# At position 0 a query stays unchanged. If all positions are shifted by 11, the rotated queries and keys change; their scores, the weights and the output do not. The values should not depend on positions: they are averaged, so the output would depend on where the sequence starts.
 # </details>
 #
 # <details><summary>Hint: shapes</summary>
@@ -264,7 +264,7 @@ print(f"without any rotation: {nats_per_token(unturned, ids):.4f} nats per token
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Only counting from 1, because the distances stay the same. On the text above, the model has a loss of 3.2023 nats per token. You would notice both backwards (4.23) and keys one position too far (4.05), but not angles in half precision (3.2025 in float16, 3.2010 in bfloat16).
+# Only counting from 1, because the distances stay the same. The model's loss on the text above is 3.2023 nats per token. You would notice both turned backwards (4.23) or keys one position off (4.05), but not angles in half precision (3.2025 in float16, 3.2010 in bfloat16).
 # </details>
 #
 # <details><summary>Hint: what to copy</summary>
@@ -341,7 +341,7 @@ def learned_positions(x: torch.Tensor, table: torch.Tensor, offset: int = 0) -> 
 # %% [markdown]
 # {{exercise alibi_bias}}
 #
-# The simplest way to favour near tokens is to subtract from each score a number that grows with the distance. This is ALiBi (attention with linear biases); it needs no table and no rotation. Each head has its own slope, so some heads look far and others stay close.
+# The simplest way to favour nearby tokens is to subtract from each score a number that grows with distance. This is ALiBi (attention with linear biases); it needs no table and no rotation. Each head has its own slope, so some heads look far and others stay close.
 #
 # For $n$ heads, a power of two, the slopes are a geometric series that starts at its own ratio: $r, r^2, \dots, r^n$ with $r = 2^{-8/n}$. The authors' rule for other numbers: take the slopes for the largest power of two below $n$, then add the first, third, fifth, … of the series for *twice* that power, until there are $n$. For 6 heads, these are the four slopes for 4 heads, then the first and the third for 8.
 #
@@ -395,7 +395,7 @@ def alibi_bias(num_heads: int, q_len: int, k_len: int) -> torch.Tensor:
 #
 # These two functions have both been published in some form, and both run without an error.
 #
-# The first one computes a sinusoidal table. Any two rows at the same distance should have the same dot product. The left plot shows all dot products, and the stripes along the diagonals are missing. The function has **two** bugs: one in the exponent, and one that you can see in row 0.
+# The first one computes a sinusoidal table. All pairs of rows at one distance should have the same dot product. The left plot shows all dot products, and the stripes along the diagonals are missing. The function has **two** bugs: one in the exponent, and one that you can see in row 0.
 #
 # The second one rotates queries and keys. In its layout, the features $i$ and $i + d_\text{head}/2$ are a pair. A rotation does not change the norm of a vector, and a score does not change when both positions are shifted by the same number. The right plot shows a score that does. The function has **one** bug.
 #
@@ -471,12 +471,12 @@ def mended_rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise extrapolation}}
 #
-# A model is trained on windows of one length and then evaluated on longer ones. The cell below does this in a few seconds for three kinds of positions: one attention layer learns to predict the characters of Python's reference in windows of 32 characters and is then evaluated on windows of 128. The cell keeps the loss, in nats, of every window at every position. One layer and a hundred steps are enough to see which scheme extrapolates, but not how good it can become.
+# A model is trained on windows of one length and then evaluated on longer ones. The cell below does this in a few seconds for three kinds of positions: one attention layer learns to predict characters of the Python reference in windows of 32 and is then evaluated on windows of 128. The cell keeps the loss, in nats, of every window at every position. One layer and a hundred steps are enough to see which scheme extrapolates, but not how good it can become.
 #
 # A table of losses is not yet an answer. Write the function that summarises it. Given `losses` (windows, length), it returns
 #
 # 1. `by_position`, shape (length,): the loss at each position, averaged over the windows;
-# 2. `breaks_at`: the first position `p`, from `trained_length` on, at which the mean of `by_position[p : p + window]` exceeds its mean over the last `window` positions before `trained_length` by more than `tolerance`. Only whole windows count; if there is no such position, the length;
+# 2. `breaks_at`: the first position `p`, from `trained_length` on, at which the mean of `by_position[p : p + window]` exceeds the mean of the last `window` positions before `trained_length` by more than `tolerance`. Only whole windows count; if no position qualifies, the length;
 # 3. `perplexity`, shape (length,): entry `t - 1` is the perplexity of the first `t` tokens, the exponential of the mean loss over all windows and these `t` tokens.
 #
 # *Before you code:* why is the first token of a window harder than the thirtieth, for any model? What does that mean for a comparison with the mean over *all* trained positions? And which of the three results hides a failure at position 40 the longest?
@@ -675,7 +675,7 @@ def rotary_in_space(
 # %% [markdown]
 # ## Look at what you built
 #
-# First, see how little the loss alone reveals. Each row below has a different mistake in the rotation, in all three layers of the trained model. A training curve or an evaluation shows only the first column; a comparison of logits shows the second. You would notice most rows if you knew the correct loss. Look for the rows that you would have believed, and for the one that changes nothing. (These cells are not graded.)
+# First, see how little the loss alone reveals. Each row but the first changes the rotation, in all three layers of the trained model. A training curve or an evaluation shows only the first column; a comparison of logits shows the second. You would notice most rows if you knew the correct loss. Look for the rows that you would have believed, and for the one that changes nothing. (These cells are not graded.)
 
 # %%
 mine = logits_with(swapped_rotary, ids, places)
@@ -727,7 +727,7 @@ for name, turn in wrong.items():
     print(f"{name:24}  {nats_per_token(logits, ids):14.4f}  {change:.4f}")
 
 # %% [markdown]
-# Next come the same plots for the two fixed functions. After them, your sinusoidal table, a head with ALiBi, and the measured losses, with a dotted line where your function finds the failure.
+# Next come the same plots for the two fixed functions, then your sinusoidal table, a head with ALiBi, and the measured losses, with a dotted line where your function finds the failure.
 
 # %%
 picture_symptoms(mended_positions, mended_rotary)
@@ -755,13 +755,13 @@ plt.show()
 # %% [markdown]
 # {{question why_rotations}}
 #
-# Attention without any information about position cannot tell “dog bites man” from “man bites dog”. Why not? Rotary embeddings rotate queries and keys by angles proportional to their positions. Why does a score then depend on the distance between two positions alone, and why are the values not rotated? Answer in three to five sentences.
+# Attention without any information about position cannot tell “dog bites man” from “man bites dog”. Why not? Rotary embeddings rotate queries and keys by angles proportional to their positions. Why does a score then depend on positions only through their difference, and why are the values not rotated? Answer in three to five sentences.
 
 # %% [markdown] written="why_rotations" points=3
 # **What earns the points**, one each:
 #
 # 1. Without positions, permuting the tokens only permutes the outputs: each query sees the same set of keys and values, whatever their order.
-# 2. The dot product of two rotated vectors depends on the difference of the angles, because one rotation's transpose times the other is the rotation by the difference, hence on the distance.
+# 2. The dot product of two rotated vectors depends on the difference of the angles, hence on the distance, because one rotation's transpose times the other is the rotation by the difference.
 # 3. Only scores need to know where tokens are; rotated values would add up in different directions that depend on absolute positions, and the output would have to be rotated back.
 #
 # **Often seen, and wrong:** “Attention is order-free because of the softmax”; absolute and relative confused; the claim that rotation changes the norms of vectors.

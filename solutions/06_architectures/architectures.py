@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Encoder-decoder and decoder-only transformers
 #
-# This notebook goes with chapter 6 of *Attention from the Ground Up*. You have all the parts. Here they become models: one that continues a text, one that reads a sequence and generates another, and one that fills in masked tokens. Turning blocks into models takes little code, and almost all of it is about *which token may see which*: which token is the target, which tokens are given, which mask applies, and where a sequence ends. Mistakes there do not crash. The loss even looks better.
+# This notebook goes with chapter 6 of *Attention from the Ground Up*. You have all the parts. Here they become models: one that continues a text, one that reads a sequence and generates another, and one that fills in masked tokens. Turning blocks into models takes little code, and almost all of it is about *which token may see which*: which token is the target, which tokens are given, which mask applies, and where a sequence ends. Mistakes there do not crash; the loss may even improve.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
-# **Conventions.** Tokens are integers of the shape `(batch, length)`. `bos` is the token that begins a sequence, `eos` the one that ends it, and `pad` the padding of shorter sequences in a batch. A mask is boolean and True where attention is allowed. A weight matrix multiplies from the right, `x @ w`; `nn.Linear` stores the transposed matrix, `(d_out, d_in)`, and so do the weights of a trained model.
+# **Conventions.** Tokens are integers of shape `(batch, length)`. `bos` is the token that begins a sequence, `eos` the one that ends it, and `pad` the padding of shorter sequences in a batch. A mask is boolean and True where attention is allowed. A weight matrix multiplies from the right, `x @ w`; `nn.Linear` stores the transposed matrix, `(d_out, d_in)`, and so does a trained model.
 #
-# **Given.** The first cell defines `block`, a pre-norm block with one head and without gains and biases. Use it unchanged where an exercise stacks blocks. It also defines `averaging_logits`, the small model of exercise 6.12.
+# **Given.** The cell of imports defines `block`, a pre-norm block with one head and without gains and biases. Use it unchanged where an exercise stacks blocks. It also defines `averaging_logits`, the small model of exercise 6.12.
 
 # %%
 import math
@@ -49,7 +49,7 @@ def averaging_logits(parameters, tokens):
 # %% [markdown]
 # {{exercise decoder_only_logits}}
 #
-# A decoder-only model is a stack of blocks between two matrices. The embedding matrix turns each token into a vector: row `v` of `table` for token `v`. The unembedding matrix turns each final vector into one logit per token of the vocabulary. If both are the *same* matrix, the weights are **tied**: the logit of token `v` is the dot product of the final vector with row `v`. This saves `vocab_size * d_model` parameters, and each row learns in two ways: where its token is an input, and where it is predicted.
+# A decoder-only model is a stack of blocks between two matrices. The embedding matrix turns each token into a vector: row `v` of `table` for token `v`. The unembedding matrix turns each final vector into one logit per token of the vocabulary. If both are the *same* matrix, the weights are **tied**: the logit of token `v` is the dot product of the final vector with row `v`. This saves `vocab_size * d_model` parameters, and each row learns in two ways: where its token is an input, and in every prediction.
 #
 # The steps, in order:
 #
@@ -59,7 +59,7 @@ def averaging_logits(parameters, tokens):
 # 4. a final norm, `F.layer_norm` with `gain` and `bias`;
 # 5. the logits, with the tied matrix. Return logits: the loss and the sampler apply the softmax themselves.
 #
-# *Before you code:* two tokens have the same row in a tied matrix. What do you know about their logits? And which part of the gradient of `table` is lost if the unembedding matrix is a copy of it?
+# *Before you code:* two tokens have the same row in a tied matrix. What do you know about their logits? And which part of the gradient of `table` is lost if the logits come from `table.detach()`?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -72,7 +72,7 @@ def averaging_logits(parameters, tokens):
 # </details>
 # <details><summary>Hint: tied means shared</summary>
 #
-# Use `table` itself twice. `detach`, `clone().detach()`, `.data` and `torch.tensor(table)` make a second matrix that is only initially equal. The same holds in a module: `unembedding.weight = embedding.weight` ties, `nn.Parameter(embedding.weight.clone())` does not.
+# Use `table` itself twice. No gradient flows through `detach()`, `clone().detach()`, `.data` or `torch.tensor(table)`. In a module, `unembedding.weight = embedding.weight` ties; `nn.Parameter(embedding.weight.clone())` is only initially equal.
 # </details>
 
 
@@ -125,7 +125,7 @@ print(f"a model that copies, without the shift: {unshifted:.6f} nats per token")
 print(f"a model that knows nothing: {math.log(8):.3f} nats per token")
 
 # %% [markdown]
-# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`, even if logits are hundreds apart. Leave `targets` as they are.
+# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`, exact even if logits differ by hundreds. Keep `targets` as is.
 #
 # The logits at position `i` are the prediction of `targets[:, i]`: after the shift, nothing else needs to be shifted.
 #
@@ -166,7 +166,7 @@ def shifted_loss(model, targets: torch.Tensor, bos: int, pad: int) -> torch.Tens
 #
 # Two masks are easily confused here. Cross-attention has no causal mask: the whole source is known before the first token is generated. It does need the padding mask of the source: a target token must not attend to `pad`.
 #
-# Write the module with `num_heads` heads. Its four linear layers are called `query`, `key`, `value` and `output`, each `nn.Linear(d_model, d_model)`. Head `i` uses the features from `i * d_head` to `(i + 1) * d_head` of queries, keys and values, with `d_head = d_model // num_heads`.
+# Write the module with `num_heads` heads. Its four linear layers are called `query`, `key`, `value` and `output`, each `nn.Linear(d_model, d_model)`. Head `i` uses the features `i * d_head : (i + 1) * d_head` of queries, keys and values, with `d_head = d_model // num_heads`.
 #
 # *Before you code:* the source has 7 tokens and the target 5. What is the shape of one head's scores? Over which axis does the softmax run, and along which axis is the padding?
 #
@@ -223,7 +223,7 @@ class CrossAttention(nn.Module):
 # %% [markdown]
 # {{exercise greedy_translation}}
 #
-# After training, the target is unknown, and the model has to generate it. It encodes the source **once**. Then, at each step, its input is `bos` followed by the tokens generated so far, and the most likely next token is appended. This is greedy decoding. A sequence ends with the first `eos` that is generated; `bos` and `eos` may be the same token, as in BART.
+# After training, the target is unknown, and the model has to generate it. It encodes the source **once**. Then, at each step, its input is `bos` followed by the tokens generated so far, and the most likely next token is appended. This is greedy decoding. A sequence ends with the first `eos` that is generated; `bos` may equal `eos`, as in BART's decoder.
 #
 # In a batch, sequences end at different times. A finished sequence gets `pad` from then on, whatever the model predicts for it, until all sequences are finished. Generation stops after `max_len` tokens even if the model has not generated `eos`.
 #
@@ -389,7 +389,7 @@ def mended_decoder(
 
     Shapes: x (batch, tgt_len, d_model), memory (batch, src_len, d_model), source_mask
     (batch, src_len), True at real tokens; weights (6, d_model, d_model): query, key and value of
-    self attention, then those of cross attention; returns (batch, tgt_len, d_model).
+    self-attention, then those of cross-attention; returns (batch, tgt_len, d_model).
     """
     ### BEGIN SOLUTION
     w_q, w_k, w_v, cross_q, cross_k, cross_v = weights
@@ -403,7 +403,7 @@ def mended_decoder(
 # %% [markdown]
 # {{exercise one_block_three_masks}}
 #
-# What makes a block an encoder block or a decoder block? The mask, not the weights. The same block, with the same weights, can attend
+# Cross-attention apart, what makes a block an encoder or decoder? Only the mask. The same block, with the same weights, can attend
 #
 # - **in both directions** (an encoder): every token sees every token;
 # - **causally** (a decoder): every token sees itself and those before it;
@@ -465,7 +465,7 @@ def one_block_three_masks(
 # %% [markdown]
 # {{exercise swapped_cross_attention}}
 #
-# So far, your parts have run on random numbers. The course includes a trained encoder-decoder: it reads a date as written in one of 24 locales, character by character, and outputs it in ISO form. It has two encoder blocks and two decoder blocks; `d_model` is 64, there are 4 heads, and every norm has $\varepsilon = 10^{-5}$. The cell below loads it, opens its decoder at the cross-attention sub-layer, and measures its loss on dates of days that were not in the training data.
+# So far, your parts have run on random numbers. The course includes a trained encoder-decoder: it reads a date as written in one of 24 locales, character by character, and outputs it in ISO form. It has two encoder blocks and two decoder blocks; `d_model` is 64, there are 4 heads, and every norm has $\varepsilon = 10^{-5}$. The cell below loads it, opens its decoder at the cross-attention sub-layer, and measures its loss on dates that were not in the training data.
 
 # %%
 from groundup.data.batches import pair_batches
@@ -592,7 +592,7 @@ def swapped_cross_attention(
 # </details>
 # <details><summary>Hint: what to compare</summary>
 #
-# All eleven probabilities, not the most likely token, which most bugs do not change.
+# All eleven probabilities, not the most likely token, which many bugs do not change.
 # </details>
 
 
@@ -670,9 +670,9 @@ def masked_tokens(
 # %% [markdown]
 # {{exercise smoothed_loss}}
 #
-# Two parts of the 2017 training recipe are often wrong in published code.
+# Published code often gets two parts of the 2017 training recipe wrong.
 #
-# **Label smoothing.** The cross-entropy is minimal if all the probability is on one token, which no finite logits give. Smoothing requires a little less: the target distribution is $1 - \varepsilon$ on the correct token, *plus* $\varepsilon / V$ on each of the $V$ tokens, the correct one and `pad` included. This is the rule of the original paper (Szegedy et al. 2016, section 7) and of PyTorch. Others divide $\varepsilon$ among the $V - 1$ wrong tokens ([one author explains his choice](https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/50)), or exclude `pad` as well ([annotated-transformer#39](https://github.com/harvardnlp/annotated-transformer/issues/39) works through an example). Each rule can be trained with, but losses under different rules cannot be compared. Write the first one, as a mean over all targets that are not `pad`.
+# **Label smoothing.** The cross-entropy is minimal if the correct token has probability 1, which no finite logits give. Smoothing requires a little less: the target distribution is $1 - \varepsilon$ on the correct token, *plus* $\varepsilon / V$ on each of the $V$ tokens, the correct one and `pad` included. This is the rule of the original paper (Szegedy et al. 2016, section 7) and of PyTorch. Others divide $\varepsilon$ among the $V - 1$ wrong tokens ([one author explains his choice](https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/50)), or exclude `pad` as well ([annotated-transformer#39](https://github.com/harvardnlp/annotated-transformer/issues/39) works through an example). Each rule can be trained with, but losses under different rules cannot be compared. Write the first one, as a mean over all targets that are not `pad`.
 #
 # **The schedule**, called Noam after one of the authors: the learning rate of update $n$ is
 #
@@ -810,16 +810,16 @@ def sgd_step(parameters: dict, gradients: dict, learning_rate: float) -> dict:
 # %% [markdown]
 # {{exercise largest_gradient}}
 #
-# `backward()` gives the gradient of a batch. But which of its examples pulls hardest? A wrong label, a sequence in another language or a broken file often shows as one very large gradient. Clipping each example's gradient instead of the batch's, as differentially private training does, needs the same numbers. With pure functions they are cheap: `torch.func.grad(loss)` gives the gradient of *one* example, and `torch.func.vmap` maps that over the batch. Every leaf of the result then has an axis for the examples in front.
+# `backward()` gives the gradient of a batch. But which of its examples pulls hardest? A wrong label, a sequence in another language or a broken file often shows as one very large gradient. Clipping each example's gradient instead of the batch's, as differentially private training does, needs the same numbers. With pure functions they are cheap: `torch.func.grad(loss)` gives the gradient of *one* example, and `torch.func.vmap` maps that over the batch. Every leaf of the result then has the examples as its first axis.
 #
-# The model here is `averaging_logits` from the first cell, a function of a tree with four leaves: `parameters["embedding"]`, `["ffn"]["up"]`, `["ffn"]["down"]` and `["unembedding"]`. It has no attention: every position takes the average of the vectors up to its own, so it sees no later token either. Use it unchanged.
+# The model here is `averaging_logits` from the cell of imports, a function of a tree with four leaves: `parameters["embedding"]`, `["ffn"]["up"]`, `["ffn"]["down"]` and `["unembedding"]`. It has no attention: every position takes the average of the vectors up to its own, so it sees no later token either. Use it unchanged.
 #
 # Write two functions:
 #
-# - `example_gradients`: the gradient of each example's loss, as a tree like `parameters` in which every leaf has the batch as its first axis. The loss of an example is the mean cross-entropy over *its own* targets, without those that are `-100`. An example in which all targets are `-100` has a loss of 0.
+# - `example_gradients`: the gradient of each example's loss, as a tree like `parameters` in which every leaf has the batch as its first axis. The loss of an example is the mean cross-entropy over *its own* targets, without those that are `-100`. If all targets of an example are `-100`, its loss is 0.
 # - `largest_gradient`: the norm of each example's gradient, and the index of the example with the largest. The norm is that of the whole tree, as if all its entries stood in one long vector.
 #
-# *Before you code:* one example of a batch has 3 targets, another has 30, and the rest is padding. Instead of the mean of each, you differentiate each example's part in the mean of the batch: its summed loss, divided by 33. How does that change the comparison?
+# *Before you code:* one example of a batch has 3 targets, another has 30, and the rest is padding. Instead of the mean of each, you differentiate each example's share of the batch mean: its summed loss, divided by 33. How does that change the comparison?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -832,7 +832,7 @@ def sgd_step(parameters: dict, gradients: dict, learning_rate: float) -> dict:
 # </details>
 # <details><summary>Hint: padding under vmap</summary>
 #
-# `nats[targets != -100]` has another size in each example, which `vmap` does not allow. Multiply by the mask, sum, and divide by the number of targets, which must not be 0.
+# `nats[targets != -100]` differs in size between examples, which `vmap` does not allow. Multiply by the mask, sum, and divide by the number of targets, which must not be 0.
 # </details>
 # <details><summary>Hint: the norm of a tree</summary>
 #
@@ -883,7 +883,7 @@ def largest_gradient(
 # %% [markdown]
 # {{exercise check_set_model}}
 #
-# Which token of a set does not belong? All of them are of one kind, except one. The order of the tokens means nothing here, so a model that finds the odd one must not depend on it. An encoder without positions has this property, called **permutation equivariance**: if the tokens are reordered, the scores are the same numbers, reordered in the same way. Sets of different sizes share a batch by padding, and the padding must not matter either.
+# Which token of a set does not belong? All of them are of one kind, except one. The order of the tokens means nothing here, so a model that finds the odd one must not depend on it. An encoder without positions has this property, called **permutation equivariance**: if the tokens are reordered, the scores are the same numbers, reordered in the same way. Padding lets sets of different sizes share a batch, and it must not matter either.
 #
 # Both properties are easy to lose: by positions that a library adds by default, by a mask that is causal, by code that expects padding only at the end. The loss shows none of this. A test does.
 #
@@ -903,7 +903,7 @@ def largest_gradient(
 #
 # <details><summary>Hint: which orders?</summary>
 #
-# A reversal keeps distances, and so does moving all tokens around the circle. A few orders from `torch.randperm` with a seeded generator keep nothing.
+# A reversal keeps distances, and so does moving all tokens around the circle. A few orders from `torch.randperm` with a seeded generator keep none.
 # </details>
 # <details><summary>Hint: padding</summary>
 #
@@ -1042,13 +1042,13 @@ plt.show()
 # %% [markdown]
 # {{question why_three_attentions}}
 #
-# An encoder-decoder has three kinds of attention. For each: where do the queries come from, where the keys and values, and which mask does it need, in training and in generation? Why can the decoder be trained on all positions of a target in one forward pass, although it generates one token at a time? Answer in three to five sentences.
+# An encoder-decoder has three kinds of attention. For each: where do its queries, keys and values come from, and which mask does it need in training and in generation? Why can the decoder be trained on all positions of a target in one forward pass, although it generates one token at a time? Answer in three to five sentences.
 
 # %% [markdown] written="why_three_attentions" points=3
 # **What earns the points**, one each:
 #
 # 1. Encoder: all from the source, padding mask. Decoder self-attention: all from the target, causal mask and padding. Cross-attention: queries from the target, keys and values from the encoder's output, the source's padding mask.
 # 2. In training the target is known and is the decoder's input, shifted by one position (teacher forcing).
-# 3. The causal mask makes the output at each position depend on earlier inputs only, so all positions give the same predictions as in step-by-step decoding with the same tokens.
+# 3. The causal mask lets the output at each position depend on no later input, so all positions give the same predictions as in step-by-step decoding with the same tokens.
 #
 # **Often seen, and wrong:** A causal mask in the cross-attention; no padding mask there; “the model sees the target in training, so it learns to copy it”, which the shift and the mask prevent.

@@ -41,7 +41,7 @@ class Logits(Correct, exercise="decoder_only_logits"):
 TableCopied = Logits.but(
     "return x @ table.T", "unembedding = table.detach().clone()\nreturn x @ unembedding.T"
 )
-"""The logits come from a copy of the table, so its rows do not learn from the predictions; tied
+"""The logits come from a detached table, so its rows do not learn from the predictions; tied
 weights are one tensor that is used twice."""
 
 EmbeddingDetached = Logits.but(
@@ -55,8 +55,8 @@ SoftmaxOnTheLogits = Logits.but("x @ table.T", "torch.softmax(x @ table.T, dim=-
 itself."""
 
 ResidualAddedTwice = Logits.but("x = block(", "x = x + block(")
-"""The stream is added to what a block returns, which already contains it: `block` adds what its
-attention and its feed-forward network compute itself."""
+"""The stream is added to what a block returns, which already contains it: `block` itself
+adds what its attention and its feed-forward network compute."""
 
 FinalNormMissing = Logits.but("x = F.layer_norm(x, gain.shape, gain, bias)", "")
 """The final norm is missing; a pre-norm stack needs one more norm at its end."""
@@ -150,7 +150,7 @@ of the one before it."""
 AlwaysScaled = Logits.but(
     "x = table[tokens]…\n    x = …", "x = table[tokens] * math.sqrt(table.shape[1])"
 )
-"""The rows are scaled even if `is_scaled` is False; then use them unchanged."""
+"""The rows are scaled even if `is_scaled` is False: leave them unchanged."""
 
 LogitsScaledToo = Logits.but("table.T", "table.T * (math.sqrt(table.shape[1]) if is_scaled else 1)")
 """The table is scaled for the logits as well; the factor applies only to the embeddings."""
@@ -204,7 +204,7 @@ ShiftedBack = Loss.but(
     "return F.cross_entropy(logits.transpose(1, 2), inputs, ignore_index=pad)",
 )
 """The input and the targets are both shifted, which cancels: each position sees the token that it
-should predict. That happens also if the input is written into the targets themselves: after
+should predict. This also happens if the input is written into the targets themselves: after
 `inputs = targets` both are one tensor, so clone it, or join bos and the rest by torch.cat."""
 
 ShiftedLeft = Loss.but(
@@ -388,7 +388,7 @@ it is False."""
 
 SourceMaskOnTheQueries = Cross.but("hidden = …", "hidden = ~source_mask[:, None, :, None]")
 """The source mask lies along the queries, which are target tokens; the scores are (batch,
-num_heads, tgt_len, src_len), and the mask hides sources: along the last axis."""
+num_heads, tgt_len, src_len), and the mask hides source tokens: last axis."""
 
 ZeroInsteadOfMinusInfinity = Cross.but(
     "hidden = …\nscores = …", "scores = scores * source_mask[:, None, None, :]"
@@ -538,7 +538,7 @@ EncoderInTheLoop = Greedy.but("memory = …", "").but(
 before the loop."""
 
 NeverStops = Greedy.but("if done.all():\n    break", "")
-"""Generation continues to max_len although all sequences have ended: stop with the last of them."""
+"""Generation continues to max_len although all sequences have ended: stop once all have."""
 
 ContinuesAfterEos = Greedy.but("newest[done] = pad", "")
 """A sequence that has ended is continued; it must get pad from then on, whatever the model
@@ -667,7 +667,7 @@ class MaskedTokens(Correct, exercise="masked_tokens"):
 AllChosenTokensMasked = MaskedTokens.but(
     "inputs[chosen …\ninputs[swapped] = …", "inputs[chosen] = mask_id"
 )
-"""Every chosen token becomes the mask; a tenth of them should become random words, and a tenth
+"""Every chosen token is masked; a tenth of them should become random words, and a tenth
 should stay."""
 
 LossEverywhere = MaskedTokens.but("masked_fill(~chosen, -100)", "clone()")
@@ -716,8 +716,8 @@ drawn more often than others; each of the vocab_size - num_special words needs a
 the interval from 0 to 1, so scale by their number, then add num_special."""
 
 LastWordNeverDrawn = MaskedTokens.but("vocab_size - num_special", "vocab_size - num_special - 1")
-"""The last word is never drawn: the words from num_special to vocab_size - 1 are vocab_size -
-num_special, and rounding down leaves out the upper end anyway."""
+"""The last word is never drawn: the words from num_special to vocab_size - 1 vocab_size -
+num_special in number, and rounding down excludes the end anyway."""
 
 RandomWordRounded = MaskedTokens.but("floor", "round")
 """The random word is rounded to the nearest id, so the first has half its probability, and an id
@@ -744,8 +744,8 @@ NeverReplaced = MaskedTokens.but("swapped = …\ninputs[swapped] = …", "")
 WordsReplacedByThemselvesNotLabelled = MaskedTokens.but(
     "~chosen, -100", "~chosen | ((inputs == tokens) & (kind < 0.9)), -100"
 )
-"""A chosen token gets no label if the random word happens to be the same: whether it is chosen
-decides about the label, not whether it changes."""
+"""A chosen token gets no label if the random word happens to be the same: a chosen token has a
+label whether it changes or not."""
 
 EverythingMasked = MaskedTokens.but("chosen & (kind < 0.8)", "kind < 0.8")
 """Tokens that were not chosen are masked as well."""
@@ -754,7 +754,7 @@ IgnoredWithZero = MaskedTokens.but("chosen, -100", "chosen, 0")
 """Positions without a prediction have the label 0, which is a token; cross_entropy ignores -100."""
 
 ChoiceInverted = MaskedTokens.but("choice < share", "choice >= share")
-"""The tokens with choice >= share are chosen, 85 % of them instead of 15 %: choose where choice is
+"""The tokens with choice >= share are chosen, which reverses the selection: choose where choice is
 below share."""
 
 LabelsFirst = MaskedTokens.but("inputs, labels", "labels, inputs")
@@ -809,8 +809,8 @@ FewSplitsTried = CheckSplit.but(
     "seen = predict(text[:-2], text[-2:])\n"
     "assert torch.allclose(seen.double(), expected.double(), rtol=0, atol=3e-3)",
 )
-"""Models pass that depend weakly on the split or treat the first part as padding, because some
-splits show neither: try every split."""
+"""Models that depend weakly on the split, or treat the first part as padding, pass: try every
+split, and allow only for rounding."""
 
 WeakDependencePasses = CheckSplit.but(
     "seen = …\nassert …", "assert (predict(text[:cut], text[cut:]) - expected).abs().max() < 0.002"
@@ -911,8 +911,8 @@ PrefixWrittenIntoTheCausalMask = OneBlock.but(
     """,
 )
 """The prefixes are written into the causal mask itself, so it is no longer causal, and all
-sequences get the longest prefix: `mask = causal` and `[causal] * batch` are the same tensor again,
-not a copy. Clone it for each sequence."""
+sequences get the longest prefix: `mask = causal` and `[causal] * batch` make no copy:
+they are one tensor. Clone it for each sequence."""
 
 PrefixMaskCausalOnly = OneBlock.but("causal | in_prefix", "causal.expand(len(prefix_lens), -1, -1)")
 """The prefix mask is causal everywhere; tokens of the prefix must see one another in both
@@ -949,7 +949,7 @@ CausalFirst = OneBlock.but("return both_ways, causal", "return causal, both_ways
     "both_ways, causal, prefix = …\nreturn …",
     "return tuple(block(x, mask, weights) for mask in three_masks(x.shape[1], prefix_lens))",
 )
-"""The first two are in the wrong order: both directions, causal, prefix."""
+"""Exchange the first two: the order is both directions, causal, prefix."""
 
 
 # 6.10 -------------------------------------------------------------------------------------------
@@ -1061,7 +1061,7 @@ WrongWarmupExponent = Smoothed.but("warmup_steps**-1", "warmup_steps**-0")
 at the end of the warm-up."""
 
 MaximumInsteadOfMinimum = Smoothed.but("* min", "* max")
-"""The larger of the two terms is taken, which starts high and never stops growing: take the smaller
+"""The larger of the two terms is taken, which first falls and then grows for ever: take the smaller
 one."""
 
 SquareRootOfTheWidthForgotten = Smoothed.but(
@@ -1139,7 +1139,7 @@ PaddingSetToZero = Mended.but(
     "return x + attend(x @ cross_q, memory @ cross_k, memory @ cross_v, everything)",
 )
 """The source's padding is set to 0, but its positions still get a score, 0, and with it some
-weight: set their scores to minus infinity by the source mask."""
+weight: set those scores to minus infinity by the source mask."""
 
 QueriesFromTheOldStream = (
     Mended.but("everything = torch.ones(x.shape[1], memory.shape[1]) == 1", "")
@@ -1345,8 +1345,8 @@ BlocksInTheOrderOfWords = Functions.but(
 than ten blocks that is another order. Take them as they are in the tree, or sort by int(name)."""
 
 NothingMasked = Functions.but("dtype=torch.bool).tril()", "dtype=torch.bool)")
-"""The causal mask hides nothing: each position sees the tokens after it, and the loss is too
-low."""
+"""The causal mask hides nothing: each position sees the tokens after it, which it should
+predict."""
 
 BatchAxisAssumed = Functions.but("tokens.shape[-1]", "tokens.shape[1]")
 """The length is read from axis 1, which a single sequence does not have: count axes from the right,
@@ -1473,8 +1473,8 @@ larger gradients: divide by the number of its own targets."""
 FirstTargetsCounted = Examples.but(
     "counts = …", "counts = torch.arange(len(targets)) < (targets != -100).sum()"
 )
-"""As many targets as count are taken from the start, as if all -100 came at the end: use the ones
-that are not -100."""
+"""The first targets of each example are counted, as if all -100 came at the end: count those that
+are not -100."""
 
 DividedByTheBatchSize = Examples.but("clamp(min=1)", "clamp(min=1) / len(all_targets)").but(
     "each = …",
@@ -1608,7 +1608,7 @@ does a rotation on a circle. Try other orders, such as random ones."""
 NoChangeExpected = CheckSets.but("expected = …\nassert", "assert").but(
     "expected[real]", "scores[mask]"
 )
-"""Correct models are rejected, and one that always returns the same order passes: the scores must
+"""Correct models are rejected, and one that keeps an order of its own passes: the scores must
 be permuted like the tokens. Compare with scores[order]."""
 
 OrderOfScoresIgnored = CheckSets.but(
@@ -1665,7 +1665,7 @@ OnlyTheOddestCompared = CheckSets.but(
 compare all scores."""
 
 WeakDependencePasses = CheckSets.but("atol=1e-5", "atol=0.01", times=2)
-"""A weak dependence on positions passes: it changes a score by about a thousandth. Allow only for
+"""A weak dependence on positions passes: it changes a score by a few thousandths. Allow only for
 rounding."""
 
 NoToleranceForRounding = CheckSets.but(

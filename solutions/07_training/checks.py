@@ -80,9 +80,7 @@ def judge_merges(seen, words, num_merges):
     for place, (pair, (right, counts)) in enumerate(zip(seen, expected, strict=False)):
         if tuple(pair) != right:
             times = dict(counts)
-            why = (
-                f"these can be merged {times.get(tuple(pair), 0)} and {times[right]} times by then"
-            )
+            why = f"these can be merged {times.get(tuple(pair), 0)} and {times[right]} times here"
             return f"merge {place} is {tuple(pair)}, expected {right}: {why}"
     if len(seen) != len(expected):
         return f"there are {len(seen)} merges, expected {len(expected)}"
@@ -352,7 +350,7 @@ class TestBytePairs:
 
         def judge(seen):
             if isinstance(seen, Crash):
-                return f"for ids that are no valid UTF-8, `decode` raised {seen.kind}: {seen.text}"
+                return f"for ids that are invalid UTF-8, `decode` raised {seen.kind}: {seen.text}"
             return judge_text(seen, *args)
 
         expect_answer(subject, case, [asks_for("decode", args)], judge, may_crash=True)
@@ -1031,7 +1029,7 @@ def judge_loss(found, most, maps, weight, parts):
     "accumulated_gradients",
     number="7.5",
     title="Gradient accumulation",
-    asks="Return (gradient, loss) of the mean loss over all targets that count, of all parts, "
+    asks="Return (gradient, loss) of the mean loss over all targets that count in all parts, "
     "with one part in the model at a time.",
     difficulty=3,
     importance=4,
@@ -1066,7 +1064,7 @@ class TestAccumulatedGradients:
         )
         expect(
             not any(one and other for one, other in itertools.pairwise(noted)),
-            "a backward pass went through a part when that of another part was over, so its "
+            "the backward pass of a part came right after that of another part, so its "
             "activations were kept in memory until then",
         )
         number = sum(x[..., 0].numel() for x, _ in drawn_parts(case.fresh(0))[2])
@@ -1558,8 +1556,7 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
 
     Returns one dict per mistake: `train` and `held_out` losses in nats per token, and the `norm`
     of the gradient, each with one number per ten updates. Everything is computed in float64 and
-    rounded, weights after each update, so that the curves are the same on every CPU: a release
-    records answers by what was asked.
+    rounded, weights after each update, so that the curves are the same on every CPU.
     """
     generator = torch.Generator().manual_seed(seed)
     num_runs = len(mistakes)
@@ -1725,6 +1722,6 @@ class TestVerdicts:
             # What their mistakes are is said once, where it is missed.
             alarms = [f"{letter} (“{seen[letter]}”)" for letter in wrong if seen[letter] in group]
             named = ", ".join(alarms)
-            return f"these runs are something else than you return: {named}" if alarms else None
+            return f"these runs are not what you return: {named}" if alarms else None
 
         expect_answer(subject, case, [asks_for("verdicts", (curves,))], judge)

@@ -73,8 +73,8 @@ EmptyListOfIds = BytePairs.but(
     "    whole += tokens[i]\n"
     'return whole.decode(errors="replace")',
 )
-"""`decode` begins with the first id, and an empty list has none; it stands for an empty text: begin with
-b"", or use b"".join."""
+"""`decode` begins with the first id, but the empty list of an empty text has none: begin with b"",
+or use b"".join."""
 
 OverlapsCountedTwice = BytePairs.but(
     "counts = Counter()…\n        counts[pair] += …",
@@ -144,7 +144,7 @@ RunsCountedOnce = BytePairs.but(
         previous = pair
     """,
 )
-"""A pair that follows itself is not counted, however long the run is: in `aaaa`, the pair `a, a`
+"""A pair is not counted again if it follows itself at once: in `aaaa`, the pair `a, a`
 can be merged twice."""
 
 PairsCountedOncePerWord = BytePairs.but("len(word) - len(joined(word, pair))", "1")
@@ -304,11 +304,11 @@ TokensDecodedAlone = BytePairs.but(
 first."""
 
 InvalidBytesRefused = BytePairs.but('decode(errors="replace")', "decode()")
-"""`decode` raises an error for bytes that are no valid UTF-8; they should become replacement
+"""`decode` raises an error for bytes that are invalid UTF-8; they should become replacement
 characters, as a model may generate any ids."""
 
 InvalidBytesDropped = BytePairs.but('errors="replace"', 'errors="ignore"')
-"""Bytes that are no valid UTF-8 are dropped; they should become replacement characters."""
+"""Bytes that are invalid UTF-8 are dropped; they should become replacement characters."""
 
 
 # 7.1 ------------------------------------------------------------------------------------------
@@ -459,7 +459,7 @@ CorrectionCountsFromZero = AdamW.but("beta2**step", "beta2 ** (step - 1)").but(
 CorrectionOneUpdateLate = AdamW.but("beta2**step", "beta2 ** (step + 1)").but(
     "beta1**step", "beta1 ** (step + 1)"
 )
-"""The bias correction counts one update too many: at the first update, the exponent is 1."""
+"""The bias correction counts one update too many: at the first, the exponent must be 1."""
 
 EpsilonInsideTheRoot = AdamW.but(
     "size = …", "size = (mean_square / (1 - beta2**step) + eps).sqrt()"
@@ -473,7 +473,7 @@ EpsilonBeforeTheCorrection = AdamW.but(
 corrected square root."""
 
 EpsilonForgotten = AdamW.but("() + eps", "()")
-"""eps is missing, so where the gradient is zero, zero is divided by zero: add it to the square
+"""eps is missing, so where all gradients were zero, 0 is divided by 0: add it to the square
 root."""
 
 ProductInsteadOfPower = AdamW.but("beta2**step", "beta2 * step").but("beta1**step", "beta1 * step")
@@ -617,7 +617,7 @@ AngleInDegrees = Rate.but("math.pi", "180")
 """The angle runs to 180; `cos` takes radians, so half a period is pi."""
 
 EndsOneUpdateLate = Rate.but("1 - warmup_steps", "warmup_steps")
-"""The last update, step total_steps - 1, does not reach `final`: the decay is one step shorter."""
+"""The last update, step total_steps - 1, does not reach `final`: shorten the decay by a step."""
 
 FinalOneStepLate = Rate.but(
     "progress = …",
@@ -700,7 +700,7 @@ SquareRootForgotten = Clip.but(
 """The sum of the squares is used as the norm: take its square root."""
 
 RootOfTheMeanSquare = Clip.but(".norm()", ".square().mean().sqrt()")
-"""The root of the mean square (RMS) is used as the norm: add the squares of all entries up, do not
+"""The root of the mean square (RMS) is used as the norm: add up the squares of all entries; do not
 average them."""
 
 MeanOfNorms = Clip.but(
@@ -1025,8 +1025,8 @@ class CheckSame(Correct, exercise="check_same_attention"):
 
 
 ForwardOnly = CheckSame.but("slope = …\nassert …", "assert (seen - expected).abs().max() < 1e-4")
-"""The results are compared, but not all gradients, or a gradient only with itself (`.grad` is added
-to in place: clone it): attention may be correct in the forward pass and wrong in the backward pass,
+"""The results are compared, but not all gradients, or one only with itself (`.grad` changes in
+place: clone it): attention may be correct in the forward pass and wrong in the backward pass,
 and training needs both."""
 
 NoMaskTested = CheckSame.but("(False, True)", "(False,)")
@@ -1052,7 +1052,7 @@ widths."""
 OnlyFullBlocks = CheckSame.but(
     "in ((5, 4), (11, 4), (11, 6))", "in ((5, 4), (16, 4), (16, 6))"
 ).but("rand(2, 1, 5, 11)", "rand(2, 1, 5, 16)")
-"""The number of keys is always a multiple of eight, so every block is full; fast attention may fail
+"""The number of keys is always a multiple of four, so every block is full; fast attention may fail
 if one is not: try a length like 11."""
 
 ToleranceTooTight = CheckSame.but("(s - e).abs().max() < 1e-4", "torch.equal(s, e)")
@@ -1098,8 +1098,8 @@ the gradient of each factor."""
 LogitsWithoutBackward = Cost.but(
     "return 6 * matrices", "return 6 * matrices - 4 * d_model * vocab_size"
 )
-"""The product that gives the logits is counted without its backward pass, which costs twice as much
-again."""
+"""The product that gives the logits is counted without its backward pass, which costs twice as
+much."""
 
 MultiplyAddCountedOnce = Cost.but("6 * matrices + 12", "3 * matrices + 6")
 """A multiplication and the addition after it are counted as one operation; they are two."""
@@ -1144,7 +1144,7 @@ TimesLogarithmOfTwo = Cost.but("nats_per_token / math", "nats_per_token * math")
 divide."""
 
 BitsPerToken = Cost.but("(2) * num_tokens / num_bytes", "(2)")
-"""These are bits per token, and longer tokens need more of them: divide by the number of bytes."""
+"""These are bits per token: multiply by the number of tokens, divide by the number of bytes."""
 
 QuotientInverted = Cost.but("num_tokens / num_bytes", "num_bytes / num_tokens")
 """The quotient is inverted: divide the bits of all tokens by the number of bytes."""
@@ -1203,7 +1203,7 @@ rate that is too high: a sum over all updates makes the norm grow without limit.
 
 PlateauTakenForALowRate = Verdicts.but('"softmax twice"', '"learning rate too low"')
 """A loss that stays well above the best possible one is attributed to a low learning rate; with a
-low rate it would still be falling, and the initial gradient norm would not be so small."""
+low rate it would hardly fall, and the initial gradient norm would not be so small."""
 
 LowRateTakenForSoftmaxTwice = Verdicts.but('"learning rate too low"', '"softmax twice"')
 """A loss that hardly changes is attributed to the softmax; with a second softmax, the norm of the

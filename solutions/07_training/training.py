@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 7 of *Attention from the Ground Up*. You write the parts of a training program: batches, the optimizer, the learning-rate schedule and gradient clipping. The deeper exercises add gradient accumulation, mixed precision, the cost of training, a diagnosis of loss curves, a test for fast attention, and byte-pair encoding. Nothing here needs a GPU: everything runs in seconds on a CPU, and the same code would run on a GPU.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** Tokens are integers. Losses are in nats per token. Steps, or updates, are counted from 0 unless an exercise says otherwise. Functions return new tensors and do not change their inputs.
 
@@ -23,10 +23,10 @@ from classroom import check
 # %% [markdown]
 # {{exercise get_batch}}
 #
-# A language model is trained on windows of a long text. Three small functions prepare them, and a mistake in any of these gives a loss that is too good:
+# A language model is trained on windows of a long text. Three small functions prepare them, and a mistake in any can give a loss that is too good:
 #
 # - `cut` holds out the last `num_held_out` tokens of the text, none if that is 0. The text is split once, before any window is drawn, so no window of one part can reach into the other.
-# - `starts_from` returns the positions at which windows begin. It gets random numbers from 0 to below 1 and maps equal shares of them to all positions, as integers, at which a window of `length` tokens *and the token after it* fit: the lowest numbers give position 0, the highest the last such position.
+# - `starts_from` returns the positions at which windows begin. It gets random numbers from 0 to below 1 and maps equal shares of that range to all integer positions at which a window of `length` tokens *and the token after it* fit: the lowest numbers give position 0, the highest the last such position.
 # - `get_batch` returns the windows that begin at `starts`, and the targets: for each token of each window, the token that comes after it in the text.
 #
 # *Before you code:* a text has 6 tokens, windows have 4. Where can they begin? Which token of the text is never an input, and which is never a target?
@@ -95,7 +95,7 @@ def get_batch(
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The sign of the gradient, 1 or -1 (apart from $\epsilon$). The parameter moves by the learning rate in both cases.
+# The sign of the gradient, 1 or -1 (apart from $\epsilon$). Decay apart, it moves by the learning rate both times.
 # </details>
 #
 # <details><summary>Hint: what to return</summary>
@@ -173,9 +173,9 @@ def learning_rate(
 # %% [markdown]
 # {{exercise clip_gradients}}
 #
-# Occasionally a batch has a gradient with a far too large norm, and one step along it can undo hours of training. Gradient clipping (Pascanu et al. 2013, [algorithm 1](https://arxiv.org/abs/1211.5063)) keeps the direction and shortens the step: compute the norm of **all** entries of **all** gradients together, and if it exceeds `max_norm`, multiply every gradient by $\text{max\_norm}/\text{norm}$.
+# Occasionally a batch has a gradient with far too large a norm, and one step along it can undo hours of training. Gradient clipping (Pascanu et al. 2013, [algorithm 1](https://arxiv.org/abs/1211.5063)) keeps the direction and shortens the step: compute the norm of **all** entries of **all** gradients together, and if it exceeds `max_norm`, multiply every gradient by $\text{max\_norm}/\text{norm}$.
 #
-# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. Also return the norm before clipping, as a Python number or in the dtype of the gradients, because it is the best early warning of a run. If the norm is not finite, because a gradient contains NaN or infinity, raise `ValueError`: any gradient you returned would ruin every weight.
+# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. Also return the norm before clipping, as a Python number or in the dtype of the gradients: it is the best early warning of trouble. If the norm is not finite, because a gradient contains NaN or infinity, raise `ValueError`: any gradient you returned would ruin every weight.
 #
 # *Before you code:* two gradients have norms 3 and 4. What is the norm of both together? With `max_norm` 1, what are their norms after clipping?
 #
@@ -229,7 +229,7 @@ print(f"the parts: {losses[0]:.4f} and {losses[1]:.4f}, the mean of both: {sum(l
 print(f"all targets that count at once: {whole:.4f}")
 
 # %% [markdown]
-# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets of all parts that count, and this mean. `weight` must not change, nor require or keep a gradient afterwards. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. A part may contain no target that counts.
+# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets that count in all parts, and this mean. `weight` must not change, nor require or keep a gradient afterwards. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. A part may contain no target that counts.
 #
 # *Before you code:* what does `F.cross_entropy` return for a part in which every target is ignored? What is 0 times that?
 #
@@ -240,7 +240,7 @@ print(f"all targets that count at once: {whole:.4f}")
 #
 # <details><summary>Hint: divide by what?</summary>
 #
-# Targets are small, so you can examine all of them before the first part goes through the model. Count first, then use `reduction="sum"` and one division.
+# Targets need little memory: you can examine all before the first part goes through the model. Count first, then use `reduction="sum"` and one division.
 # </details>
 # <details><summary>Hint: gradients</summary>
 #
@@ -358,7 +358,7 @@ def master_step(
 # What does training cost, and how well does it use a device? Three formulas answer most such questions before any program runs.
 #
 # - `flops_per_token`: the operations per token of **training** a decoder-only model, forward and backward. Count only matrix products; a multiplication and the addition after it are two operations. Each layer has four matrices `(d_model, d_model)`, for query, key, value and output, and a feed-forward network with two, from `d_model` to `d_ff` and back. Every token is scored against all `length` tokens of the sequence, masked or not, and averages all of their values. At the end, one matrix gives `vocab_size` logits. Looking up a row of the embedding matrix costs nothing.
-# - `mfu`, model FLOPs utilisation: the operations per second that these tokens need, as a fraction of the device's peak. Data sheets give the peak in TFLOP/s, $10^{12}$ operations per second (Chowdhery et al. 2022, [appendix B](https://arxiv.org/abs/2204.02311)).
+# - `mfu`, model FLOPs utilisation: the operations per second of that training, as a fraction of the device's peak. Data sheets give the peak in TFLOP/s, $10^{12}$ operations per second (Chowdhery et al. 2022, [appendix B](https://arxiv.org/abs/2204.02311)).
 # - `bits_per_byte`: two models with different tokenizers cannot be compared by their loss per token, since their tokens differ in length. But the number of bytes of a text does not depend on the tokenizer: add up the nats of all its tokens, convert them to bits, and divide by the number of bytes.
 #
 # *Before you code:* a forward product `x @ w` needs two more in the backward pass, one for the gradient of `x`, one for that of `w`. How many times as much as a forward pass does training then cost? At which `length` do scores and averages cost as much as the four matrices?
@@ -407,7 +407,7 @@ def bits_per_byte(nats_per_token: float, num_tokens: int, num_bytes: int) -> flo
 # %% [markdown]
 # {{exercise verdicts}}
 #
-# A wrong training run rarely crashes. It gives a curve, and from the curve you can often name the mistake. The next cell trains one small model per mistake, all in parallel, on a language of twelve tokens whose best possible loss is known. You need not read the program to do the exercise, but you can look for the eight mistakes in it. One model is trained without a mistake, which is called `nothing`:
+# A wrong training run rarely crashes. It gives a curve, and from the curve you can often name the mistake. The next cell trains one small model per mistake, all in parallel, on a language of twelve tokens whose best possible loss is known. You need not read the program to do the exercise, but you can look for the eight mistakes in it. One model is trained without a mistake; its name is `nothing`:
 #
 # | name | what is wrong |
 # |---|---|
@@ -471,8 +471,7 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
 
     Returns one dict per mistake: `train` and `held_out` losses in nats per token, and the `norm`
     of the gradient, each with one number per ten updates. Everything is computed in float64 and
-    rounded, weights after each update, so that the curves are the same on every CPU: a release
-    records answers by what was asked.
+    rounded, weights after each update, so that the curves are the same on every CPU.
     """
     generator = torch.Generator().manual_seed(seed)
     num_runs = len(mistakes)
@@ -575,20 +574,20 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Now write down how you distinguish them. `verdicts` gets a dict of runs, named by letters. A run is a dict with `train` and `held_out`, the losses in nats per token, and `norm`, the norm of the gradient that the optimizer received: tensors of ten numbers, one per ten updates. `train` and `norm` are means over the ten updates; dropout is on in training. Return, for each letter, a name from the table.
+# Now write down how you distinguish them. `verdicts` gets a dict of runs, named by letters. A run is a dict with `train` and `held_out`, the losses in nats per token, and `norm`, the norm of the gradient that the optimizer received: tensors of ten numbers, one per ten updates. `train` and `norm` are means over the ten updates; dropout is on in training. Return a dict: letters to names in the table.
 #
-# The check trains its own runs, from other seeds than the one above. Several of them may have the same mistake. Look for what *must* differ, not for what happens to differ: a rule with a reason will also hold for the next seed.
+# The check trains its own runs, from seeds other than that above. Several of them may have the same mistake. Look for what *must* differ, not for what happens to differ: a rule with a reason will also hold for the next seed.
 #
-# *Before you code:* which mistakes are invisible in the training loss alone? With which of the nine can the held-out loss still end below the last dotted line? Why is the initial gradient norm so small if the softmax is applied twice?
+# *Before you code:* which mistakes are invisible in the training loss alone? With which of the nine can the held-out loss end below the last dotted line? Why is the initial gradient norm so small if the softmax is applied twice?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Dropout in evaluation, because the training is the same with and without it. Always the same batch also looks like wonderful training until you see the held-out loss. The runs that see their targets end below the last line: targets not shifted, and no mask. The probabilities of twelve tokens are all between 0 and 1, so the second softmax is nearly uniform for any weights, and two such softmaxes pass on only a small part of the gradient.
+# Dropout in evaluation, because the training is the same with and without it. Always the same batch also looks like wonderful training until you see the held-out loss. The runs that see their targets end below the last line: targets not shifted, and no mask. On its way back, the gradient is multiplied by the probabilities of the superfluous softmax. At first, each of the twelve is about 1/12, so only about a twelfth of it gets through.
 # </details>
 #
 # <details><summary>Hint: begin with the certain cases</summary>
 #
-# First, a norm ten times as large as that of the others, or a tenth of it. Then impossible losses. The gap between the two losses distinguishes the rest: with dropout only in training, the held-out loss should be below the training loss.
+# First, a norm ten times as large as that of the others, or a tenth of it. Then impossible losses. The size and gap of the losses tell the rest apart: with dropout only in training, the held-out loss should be below the training loss.
 # </details>
 # <details><summary>Hint: noise</summary>
 #
@@ -632,7 +631,7 @@ def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
 #
 # Naive attention keeps all scores in memory. Fast attention (FlashAttention) goes through the keys block by block and never stores all scores. A compiler may fuse, reorder and split operations. All of them promise the same numbers, up to rounding. Do they keep the promise?
 #
-# Write a test. `check_same_attention` gets a function `attention(query, key, value, mask)` and raises `AssertionError` if its results are not those of attention. Shapes are `(batch, heads, q_len, d_head)`, `(batch, heads, k_len, d_head)` and `(batch, heads, k_len, d_value)`; the scale is one over the square root of `d_head`. `mask` is `None`, or boolean and broadcastable to `(batch, heads, q_len, k_len)`, True where attention is allowed; every query can see at least one key. The functions work in float32 and are differentiable by `torch.autograd`. The inputs of one call may have at most 256 KiB, far more than you need.
+# Write a test. `check_same_attention` gets a function `attention(query, key, value, mask)` and raises `AssertionError` if its results are not those of attention. Shapes are `(batch, heads, q_len, d_head)`, `(batch, heads, k_len, d_head)` and `(batch, heads, k_len, d_value)`; the scale is one over the square root of `d_head`. `mask` is `None`, or boolean and broadcastable to `(batch, heads, q_len, k_len)`, True where attention is allowed; every query can see at least one key. The functions work in float32 and are differentiable by `torch.autograd`. The inputs of one call may take at most 256 KiB, far more than you need.
 #
 # Your test must reject eight wrong functions: one ignores the mask; one uses the mask of the first sequence for all; one scales by the width of the values; one reads only as many keys as there are queries; one omits the last block of four keys if it is not full; one does not rescale its running sum when a larger score comes; one rounds its inputs to bfloat16; and one has a correct forward pass and a wrong backward pass. Five correct functions must pass. For normally distributed inputs, the correct ones agree to about $10^{-6}$; the wrong ones differ by $10^{-3}$ or more.
 #
@@ -703,9 +702,9 @@ def check_same_attention(attention) -> None:
 #
 # Learning ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in their order.
 #
-# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these, in the order in which they are listed. (The merges are such as `byte_pairs` learns.) A special token, such as `<|end|>`, marks something that is not text; none is part of another. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text: so a stranger's text cannot end a document.
+# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these, in the order in which they are listed. (Expect merges that `byte_pairs` can learn.) A special token, such as `<|end|>`, marks something that is not text; none is part of another. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text: so a stranger's text cannot end a document.
 #
-# `decode` turns ids into text: it joins the bytes of all tokens, special ones included, and decodes the result as UTF-8. A token may end inside a character. Bytes that are no valid UTF-8 become `�`, Python's replacement character, because a model may generate any sequence of ids. An empty text has no ids.
+# `decode` turns ids into text: it joins the bytes of all tokens, special ones included, and decodes the result as UTF-8. A token may end inside a character. Bytes that are invalid UTF-8 become `�`, Python's replacement character, because a model may generate any sequence of ids. An empty text has no ids.
 #
 # *Before you code:* which merges do `[b"aaab", b"ab"]` give? Why must `apply_merges` keep the order, instead of taking the longest piece that fits?
 #
@@ -732,7 +731,7 @@ def check_same_attention(attention) -> None:
 # </details>
 # <details><summary>Hint: special tokens</summary>
 #
-# `re.split` keeps what it splits at if the pattern is in parentheses: `re.split("(<a>|<b>)", text)`. `|` and `.` have a meaning in patterns, so put each token through `re.escape`.
+# `re.split` keeps what it splits at if the pattern is in parentheses: `re.split("(<a>|<b>)", text)`. In patterns `|` and `.` are special, so put each token through `re.escape`.
 # </details>
 
 
@@ -797,7 +796,7 @@ def encode(
 def decode(
     ids: list[int], merges: list[tuple[bytes, bytes]], special_tokens: Sequence[str] = ()
 ) -> str:
-    """Turn ids into text; bytes that are no valid UTF-8 become replacement characters."""
+    """Turn ids into text; bytes that are invalid UTF-8 become replacement characters."""
     ### BEGIN SOLUTION
     tokens = [bytes([byte]) for byte in range(256)] + [first + second for first, second in merges]
     tokens += [token.encode() for token in special_tokens]
@@ -948,8 +947,8 @@ else:
 # %% [markdown] written="what_the_first_loss_says" points=3
 # **What earns the points**, one each:
 #
-# 1. With small random weights all tokens are about equally likely, each has probability 1/V, and its negative logarithm is ln V.
+# 1. With small random weights all tokens are about equally likely: each has probability 1/V, whose negative logarithm is ln V.
 # 2. Much larger: the model is confidently wrong, so the initial logits are too large (initialisation, a missing norm or scale). Much smaller: it has information that it should not have, or the loss is averaged over the wrong things, such as padding.
 # 3. Nearly 0: a leak (a missing causal mask, targets that are not shifted), or a data set so small that it is memorised; the held-out loss distinguishes the two.
 #
-# **Often seen, and wrong:** “The loss starts high because the model has not learnt anything”, without a number; base 2 and base e mixed; a small initial loss taken for good luck.
+# **Often seen, and wrong:** “The loss starts high because the model has learned nothing”, without a number; base 2 and base e confused; a small initial loss taken for good luck.

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Generation and inference
 #
-# This notebook goes with chapter 8 of *Attention from the Ground Up*. A trained model returns logits for the next token. Here you generate text from them. You sample tokens, and you build a KV cache so that no token is processed twice. The deeper exercises count the memory of a cache, batch several prompts, let a small model draft tokens for a large one (speculative decoding), search for the most probable sequence (beam search), and replace the cache by a state of fixed size (linear attention). The mistakes of this chapter rarely crash. They generate text that is a little worse, or fluent for six tokens and junk from the seventh on.
+# This notebook goes with chapter 8 of *Attention from the Ground Up*. A trained model returns logits for the next token. Here you generate text from them. You sample tokens, and you build a KV cache so that no token is processed twice. The deeper exercises count the memory of a cache, batch several prompts, let a small model draft tokens for a large one (speculative decoding), search for the most probable sequence (beam search), and replace the cache by a state of fixed size (linear attention). Mistakes in this chapter rarely raise errors. They give text that is a little worse, or fluent for six tokens and junk from the seventh on.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. Positions are counted from 0. A mask is boolean and True where attention is allowed. `bos` is the token that begins a sequence, `eos` the one that ends it. Random numbers `u`, from 0 to below 1, are arguments, so that the same numbers give the same text.
 #
-# **Given.** The first cell defines `turn`, which applies rotary embeddings to queries and keys, as in chapter 5. The second one loads a model that was trained on the source code of Python's standard library; the symptoms are shown with it.
+# **Given.** The cell of imports defines `turn`, which applies rotary embeddings to queries and keys, as in chapter 5. The next one loads a model that was trained on the source code of Python's standard library; the bug hunt uses it.
 
 # %%
 import math
@@ -59,7 +59,7 @@ for text in ("def __init__(self,", "    return"):
 # %% [markdown]
 # {{exercise next_token}}
 #
-# The logits define how probable each token is. Always taking the most probable one (greedy decoding) gives text that repeats itself; sampling from all of them sometimes gives one of the thousands of improbable tokens. Between these extremes, you combine four small functions, each from logits to logits or to tokens. `logits` is `(batch, vocab_size)`, and every row belongs to a separate sequence.
+# The logits define how probable each token is. Always taking the most probable one (greedy decoding) gives text that repeats itself; sampling from all of them sometimes gives one of the thousands of improbable tokens. To sample between these extremes, combine four small functions from logits to logits or tokens. `logits` is `(batch, vocab_size)`, and every row belongs to a separate sequence.
 #
 # - `with_temperature` divides the logits by the temperature. Below 1 the differences grow, above 1 they shrink. A temperature of 0 stands for its limit: the highest logit of each row stays, and the others become `-inf`.
 # - `top_k` keeps the `k` highest logits of each row and sets the others to `-inf`. If tokens tie for the last place, those with the lower ids stay. A `k` larger than the vocabulary keeps everything.
@@ -77,7 +77,7 @@ for text in ("def __init__(self,", "    return"):
 #
 # <details><summary>Hint: exactly k, with ties</summary>
 #
-# `logits.argsort(dim=-1, descending=True, stable=True)` orders ties by their ids. The ids from index `k` on must become `-inf`; `scatter` writes to the indices in an index tensor.
+# `logits.argsort(dim=-1, descending=True, stable=True)` orders ties by their ids. The ids from index `k` on must get `-inf`; `scatter` writes to the indices in an index tensor.
 # </details>
 # <details><summary>Hint: the token that crosses</summary>
 #
@@ -273,7 +273,7 @@ def show_symptoms(generate):
 show_symptoms(published_generate)
 
 # %% [markdown]
-# Write `mended_generate` with the same signature, then run `show_symptoms(mended_generate)` in a cell of your own. It generates the `num_new` most likely tokens, one after another, and passes every token to `read` once.
+# Write `mended_generate` with the same signature, then run `show_symptoms(mended_generate)` in a cell of your own. It generates `num_new` tokens, each time the most likely one, and passes no token to `read` twice.
 #
 # *Before you code:* the prompt has 6 tokens. What are the positions of the first and the second new token, and which positions does this loop give them? Why is the first new token always correct?
 #
@@ -319,7 +319,7 @@ def mended_generate(read, prompt: torch.Tensor, num_new: int) -> torch.Tensor:
 #
 # **Sliding window.** `sliding_cache` is one layer's cache as a ring buffer of `window` slots: the token at position `t` is written to slot `t % window`, over the token that was there (Jiang et al. 2023, [section 2](https://arxiv.org/abs/2310.06825), call it a rolling buffer). Nothing is moved, and attention does not depend on the order of the slots, as long as the position of each token is known: `positions` holds it, with -1 for an empty slot. Several tokens may come at once, even more than there are slots: then only the newest stay. Return new tensors, and do not change the old ones.
 #
-# (The library's own cache keeps one token less than the window: it uses the newest key without storing it first.)
+# (The library's cache keeps one token fewer than the window: it uses the newest key without storing it first.)
 #
 # *Before you code:* 32 layers, 32 heads of width 128, 16 bits per number, one sequence of 8192 tokens: how many gibibytes? And with 8 heads for keys and values instead of 32?
 #
@@ -410,7 +410,7 @@ def sliding_cache(
 # </details>
 # <details><summary>Hint: the mask from three others</summary>
 #
-# An entry is True if it is causal and the key is a real token, or if it is on the diagonal. `is_real[:, None, :]` is `(batch, 1, length)`.
+# An entry is True if the key is a real token and not later, or if it is on the diagonal. `is_real[:, None, :]` is `(batch, 1, length)`.
 # </details>
 
 
@@ -449,17 +449,17 @@ def next_logits(model, prompts: list[torch.Tensor], pad: int) -> torch.Tensor:
 #
 # Bugs in caches are common, and the symptom is text that is a little worse, or junk after a while ([x-transformers#219](https://github.com/lucidrains/x-transformers/issues/219) shows both kinds of text side by side). Chapter 6 had a test that split a prompt in two. Two pieces are not enough: some bugs need a third, some a long text, some a later piece of more than one token.
 #
-# Write a test for a complete cache. `check_cache` gets `step(tokens, cache)`. `tokens` is `(new,)`, at least one token, from 0 to 10; `cache` is None at the beginning of a text, later the cache that the previous call returned. `step` returns `(logits, cache)`, with logits `(new, 11)` for *all* new tokens. A call with the whole text and None uses no cache, so it is correct by definition. The test raises `AssertionError` if any other way to process the text gives different logits at any position.
+# Write a test for a complete cache. `check_cache` gets `step(tokens, cache)`. `tokens` is `(new,)`: one or more ids from 0 to 10; `cache` is None at the beginning of a text, later the cache that the previous call returned. `step` returns `(logits, cache)`, with logits `(new, 11)` for *all* new tokens. A call with the whole text and None uses no cache, so it is correct by definition. The test raises `AssertionError` if any other way to process the text gives different logits at any position.
 #
 # A cache is also a value: two texts may continue from the same cache and must not affect each other.
 #
-# Your test must reject twelve broken steps: positions that start again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are rotated again, a mask aligned at the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the previous chunk, one that keeps five tokens, one that is hidden inside the model, tokens in the cache that lose a little of their own logits, and the two largest logits of a token exchanged. Correct ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not, and two of the twelve change logits by only a few thousandths.
+# Your test must reject twelve broken steps: positions that start again with every chunk, one position for all tokens of a chunk, an offset that counts chunks, one that grows by the length of the prompt every time (in [tiny-llm#46](https://github.com/skyzh/tiny-llm/pull/46) it did so once too often), cached keys that are rotated again, a mask aligned at the wrong corner, tokens of a later chunk that see ahead, a cache that keeps only the previous chunk, one that keeps five tokens, one that is hidden inside the model, logits that are a little too low for tokens in the cache, and the two largest logits of a token exchanged. Correct ones must pass, and one of them computes in `float32`: differences below $10^{-5}$ are rounding, those above $10^{-3}$ are not, and two of the twelve change logits by only a few thousandths.
 #
 # *Before you code:* for each of the twelve, what is the shortest series of chunks that reveals it? Which one is invisible in the logits of the last token of a chunk?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Two chunks reveal nine of them, if these chunks are long enough. The offset that grows by the prompt and the cache of one chunk need a third, and the hidden cache needs two continuations of one prompt. Tokens that see ahead are invisible in the last token of a chunk: nothing is ahead of it.
+# Two chunks reveal nine of them, if these chunks are long enough. The offset that grows by the prompt and the cache of one chunk need a third, and the hidden cache needs two continuations of one prompt. With one layer, as here, tokens that see ahead do not change the last token of a chunk.
 # </details>
 #
 # <details><summary>Hint: several chunkings</summary>
@@ -558,7 +558,7 @@ def speculative(
 #
 # You get `next_log_probs`, a function of tokens `(rows, length)` that begin with `bos`. It returns `(rows, vocab_size)`: the log-probabilities of the token after each row. The probability of a sequence is a product, so its logarithm is a sum. Repeat these steps at most `max_len` times:
 #
-# 1. Extend every alive prefix by every token. (The first time there is only the empty prefix.)
+# 1. Extend every live prefix by every token. (The first time there is only the empty prefix.)
 # 2. Of *all* these candidates together, keep the `num_beams` with the highest sums.
 # 3. Those of them that end with `eos` are finished and set aside; they are no longer extended. The others are alive.
 #
@@ -579,7 +579,7 @@ def speculative(
 # </details>
 # <details><summary>Hint: one call for all prefixes</summary>
 #
-# All alive prefixes have the same length, so they fit into one tensor: one row each, with `bos` in front.
+# All live prefixes have the same length, so they fit into one tensor: one row each, with `bos` in front.
 # </details>
 
 
@@ -613,7 +613,7 @@ def beam_search(
 # %% [markdown]
 # {{exercise retention_chunked}}
 #
-# A KV cache grows with every token. **Linear attention** keeps a state of fixed size instead. It has no softmax: each output is a sum of the values so far, weighted by the dot products themselves. **Retention** (Sun et al. 2023, [section 2.1](https://arxiv.org/abs/2307.08621)) adds a decay $\gamma$, by which an older token counts for less. For one head, with rows $q_t$, $k_t$ and $v_t$ for token $t$, it is
+# A KV cache grows with every token. **Linear attention** keeps a state of fixed size instead. It has no softmax: each output is a sum of the values so far, weighted by the dot products themselves. **Retention** (Sun et al. 2023, [section 2.1](https://arxiv.org/abs/2307.08621)) adds a decay $\gamma$, so that older tokens count for less. For one head, with rows $q_t$, $k_t$ and $v_t$ for token $t$, it is
 #
 # $$o_t = \sum_{s \le t} \gamma^{t-s} \, (q_t k_s^{\top}) \, v_s = q_t S_t, \qquad S_t = \gamma S_{t-1} + k_t^{\top} v_t .$$
 #
@@ -621,7 +621,7 @@ def beam_search(
 #
 # - `retention_parallel` computes the weights of all pairs at once, `(length, length)` for each head, then the output.
 # - `retention_step` is the recurrent form. It gets the state after the earlier tokens and one new token, and returns that token's output and the new state. Do not change the state that you are given, because another sequence may continue from it.
-# - `retention_chunked` is the form for training on long sequences. It cuts the sequence into chunks of `chunk_len` tokens, of which the last may be shorter. Within a chunk it is parallel; what came before the chunk is read from a state, which is updated once per chunk. It returns the output and the states after each chunk, one after the other; from the last one `retention_step` can continue.
+# - `retention_chunked` is the form for training on long sequences. It cuts the sequence into chunks of `chunk_len` tokens, the last of which may be shorter. Within a chunk it is parallel; what came before the chunk is read from a state, which is updated once per chunk. It returns the output and the state after each chunk, stacked on a new axis 0; `retention_step` can continue from the last.
 #
 # `decay` holds one number for each head, above 0 and at most 1. Sequences may have hundreds of tokens: $0.1^{400}$ is 0 in float64, $0.1^{-400}$ is infinite, and 0 times infinity is NaN, in an output or in a gradient.
 #
@@ -806,7 +806,7 @@ for num_beams in (1, 4, 16):
         print(f"{num_beams:3} beams, alpha {alpha}: {score:6.2f}  {tokenizer.decode(line)!r}")
 
 # %% [markdown]
-# Then, speculative decoding. The draft model is very cheap: it counts which token followed which in the prompt's source. Its predictions are accepted surprisingly often. Left: how many tokens one call of the model gives, with 1 to 6 drafted tokens. Right: the memory of a cache, by your function, for a model of 32 layers and 32 heads of width 128, 16 bits per number: with keys and values for every head, for groups of four heads, for all heads together, and with a window of 4096 tokens.
+# Then, speculative decoding. The draft model is very cheap: it counts which token followed which in the prompt's source. Its predictions are accepted surprisingly often. Left: how many tokens one call of the model gives, with 1 to 6 drafted tokens. Right: your function's cache sizes for a model of 32 layers and 32 heads of width 128, 16 bits per number: keys and values of each head, shared by groups of four, shared by all heads, and in groups with a window of 4096 tokens.
 
 # %%
 import inspect

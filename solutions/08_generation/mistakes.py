@@ -105,12 +105,12 @@ KBeyondTheVocabulary = NextToken.but(
     "order = logits.argsort(dim=1, descending=True, stable=True)[:, : kept.shape[1]]\n"
     "return torch.full_like(logits, -math.inf).scatter(1, order, kept)",
 )
-"""`top_k` selects more tokens than there are; a k larger than the vocabulary keeps everything."""
+"""`top_k` asks for more tokens than exist; a k larger than the vocabulary keeps everything."""
 
 OneThresholdForTheBatch = NextToken.but(
     "rank = …", "least = logits[0].sort(descending=True).values[min(k, logits.shape[1]) - 1]"
 ).but("torch.where(rank < k, logits, -math.inf)", "logits.masked_fill(logits < least, -math.inf)")
-"""`top_k` uses the k-th logit of the first row as the threshold for all rows; each row has its
+"""`top_k` uses the first row's k-th highest logit as the threshold for all rows; each has its
 own."""
 
 OneArgsortTakenAsRanks = NextToken.but("stable=True).argsort(dim=1)", "stable=True)")
@@ -209,7 +209,7 @@ ColdestOfTheWholeBatch = NextToken.but("logits.amax(dim=1, keepdim=True)", "logi
 their tokens: take the maximum of each row."""
 
 AlwaysTheMostProbable = NextToken.but("edges = …\nreturn …", "return logits.argmax(dim=1)")
-"""`draw` always takes the most probable token; use u to choose it."""
+"""`draw` always takes the most probable token; let u choose one."""
 
 OneTokenTooEarly = NextToken.but(
     "torch.searchsorted(edges / edges[:, -1:], u[:, None], right=True)",
@@ -288,7 +288,7 @@ class Cached(Correct, exercise="cached_attention"):
 
 
 NoMask = Cached.but("allowed = …\nweights = …", "weights = scores.softmax(dim=-1)")
-"""New tokens see the new tokens after them; mask these, even though all old tokens are in the
+"""New tokens see the new tokens after them; mask these. Only the old tokens are all in the
 past."""
 
 HeadsTakenForThePast = Cached.but(
@@ -318,8 +318,8 @@ SoftmaxOverflows = Cached.but(
 overflow and those of very low ones are all 0: use torch.softmax."""
 
 RoomForFewTokens = Cached.but("past + torch.arange(new)", "torch.arange(64)[past : past + new]")
-"""There is room, or there are positions, for a fixed number of tokens only, and a text may be longer:
-let what is stored grow with the tokens."""
+"""The cache or table of positions has room for a fixed number of tokens, but a text may be
+longer: let what is stored grow with the tokens."""
 
 RoomSharedByContinuations = (
     Cached.but(
@@ -492,13 +492,13 @@ NewestNumberedFromTheStart = CacheBytes.but(
     "window = positions.numel()",
     "window = positions.numel()\nkey, value = key[:, :, -window:], value[:, :, -window:]",
 )
-"""Of more new tokens than there are slots, the newest are kept, but numbered from `start`: the first
-of them comes after those that are dropped, and its position decides about the slot."""
+"""If there are more new tokens than slots, the newest are kept, but numbered from `start`: the
+first of them comes after the dropped ones, and its position determines its slot."""
 
 FirstTokensOfALongPromptKept = CacheBytes.but(
     "key[:, :, i]", "key[:, :, i - max(key.shape[2] - window, 0)]"
 ).but("value[:, :, i]", "value[:, :, i - max(key.shape[2] - window, 0)]")
-"""Of more new tokens than there are slots, `sliding_cache` stores the first `window` keys and
+"""If there are more new tokens than slots, `sliding_cache` stores the first `window` keys and
 values, at the positions of the last: keep the newest."""
 
 QueryHeadsCounted = CacheBytes.but("* num_kv_heads", "* num_heads")
@@ -626,8 +626,8 @@ OneCandidatePerBeam = Beams.but(
     "own = own[: num_beams if not tokens else 1]\n"
     "longer += [(total + gain, [*tokens, token]) for gain, token in own]",
 )
-"""Each prefix is extended by its own best tokens, so poor prefixes stay alive; keep the best of all
-candidates together."""
+"""Each prefix is extended only by its own best token, so poor prefixes stay alive; keep the best of
+all candidates."""
 
 AFewCandidatesPerBeam = Beams.but(
     "longer += [(total + gain, [*tokens, token]) for token, gain in enumerate(row)]",
@@ -635,8 +635,8 @@ AFewCandidatesPerBeam = Beams.but(
     "own = own[: max(2, num_beams // 2)] if tokens else own\n"
     "longer += [(total + gain, [*tokens, token]) for gain, token in own]",
 )
-"""Each prefix gives at most some of its candidates; all places of a step may go to candidates of one
-prefix: extend every prefix by every token."""
+"""Only some candidates of each prefix are considered, but one prefix may take all places of a
+step: extend every prefix by every token."""
 
 FinishedSequencesExtended = Beams.but("done += …\nbeams = …", "beams = longer")
 """A finished sequence is extended by more tokens; set it aside with its sum."""
@@ -674,7 +674,7 @@ StopsAtEnoughEnds = Beams.but("not beams", "not beams or len(done) >= num_beams"
 """The search stops when `num_beams` sequences have ended; a better one may still be alive."""
 
 StopsIfNoSumIsHigher = Beams.but("not beams", "not beams or (done and max(done)[0] >= beams[0][0])")
-"""The search stops when no alive prefix has a higher sum than a finished sequence. Sums only fall,
+"""The search stops when no live prefix has a higher sum than a finished sequence. Sums only fall,
 but with `alpha` above 0 a longer sequence with a lower sum can have a better score: go on to
 `max_len`."""
 
@@ -683,7 +683,7 @@ StopsAndForgetsTheAlive = Beams.but(
     "if done and max(done)[0] > max(beams, default=(-math.inf, []))[0]:\n    beams = []\n"
     "if not beams:\n    break",
 )
-"""The search stops when a finished sum is higher than those of all alive prefixes, and drops these.
+"""The search stops when a finished sum is higher than those of all live prefixes, and drops them.
 With `alpha` above 0 a longer sequence with a lower sum can have a better score: go on to
 `max_len`."""
 
@@ -870,8 +870,8 @@ AcceptedWithTheTargetProbability = Speculative.but("[i, token] / draft[i, token]
 """A token is accepted with its target probability; use target / draft."""
 
 AcceptedAtTheRatio = Speculative.but("accept[i] < target", "accept[i] <= target")
-"""A token is accepted if its number equals target / draft, so for the number 0 even one that the
-target excludes; accept it only if the number is below."""
+"""A token is accepted if its number equals target / draft: if both are 0, the target excludes the
+token; accept it only if the number is below."""
 
 DrawnFromTheWholeTarget = Speculative.but("F.relu(target[i] - draft[i])", "target[i]")
 """The replacement is drawn from the target itself, so tokens that the draft favours are too
@@ -900,10 +900,10 @@ FirstTokenIfNoSumExceeds = Speculative.but(
     "edges = torch.cumsum(more, dim=0)\nreturn [*written, int((edges > u).int().argmax())]",
 )
 """The residual is not divided by its sum, so for a large u no cumulative sum exceeds it, and argmax
-returns 0, as of any row that is False throughout; divide the residual by its sum."""
+returns 0, as for any row that is all False; divide the residual by its sum."""
 
 BoundaryGivenToTheTokenBefore = Speculative.but("(u >= edges)", "(u > edges)", times=2)
-"""If u is on a boundary, the token below it is drawn, for u = 0 even one with probability 0; draw
+"""If u is on a boundary, the token below it is drawn (for u = 0 even an impossible one); draw
 the first token at which the cumulative probability exceeds u."""
 
 LaterAcceptancesCounted = Speculative.but(
@@ -920,7 +920,7 @@ ContinuesAfterARejection = Speculative.but(
     "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
     "edges = torch.cumsum(more / more.sum(), dim=0)\nwritten.append(int((u >= edges).sum()))",
 )
-"""After a rejected token, later ones are still considered, although they were drafted after it; the
+"""After a rejected token, later ones are still considered, although they depend on it; the
 replacement must be the last token."""
 
 RejectedTokenNotReplaced = Speculative.but("more = …\nreturn …", "return written")
@@ -973,7 +973,7 @@ then its mask matters."""
 OnlyLastLogitsCompared = CheckCache.but(
     "logits, at_once[start : start + size]", "logits[-1], at_once[start + size - 1]"
 )
-"""The test compares the logits of each chunk's last token; tokens that see ahead change only the
+"""The test compares the logits of each chunk's last token; here, seeing ahead changes only the
 others."""
 
 ShortText = CheckCache.but(
@@ -1045,7 +1045,7 @@ ProbabilitiesCompared = CheckCache.but(
     "logits.softmax(1), at_once[start : start + size].to(logits).softmax(1), rtol=0, atol=4e-3",
 )
 """The test compares probabilities, which hardly change where one logit changes by a few thousandths,
-and not at all where all of them do: compare the logits."""
+and not at all if all change alike: compare the logits."""
 
 EqualChunks = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1] * 8, [2] * 4, [4, 4])")
 """All chunks of the test have the same length, so an offset that grows by the length of the first
@@ -1237,11 +1237,11 @@ DecayAlongTheBatch = Retention.but(
 from the end of the scores: `decay[:, None, None]`."""
 
 NegativePowers = Retention.but("distance.clamp(min=0)).tril()", "distance) * (distance >= 0)")
-"""For later tokens the power is negative and becomes infinite in a long sequence, and infinity
+"""For later tokens the exponent is negative, the power infinite in long sequences, and infinity
 times 0 is NaN; set the distance to at least 0 before taking the power, then mask."""
 
 InfinitePowersMasked = Retention.but("distance.clamp(min=0)", "distance")
-"""For later tokens the power is negative and becomes infinite in a long sequence. Its weight is set
+"""For later tokens the exponent is negative: in a long sequence the power is infinite. It is set
 to 0 afterwards, but the gradient of `decay` is 0 times infinity, which is NaN; set the distance to
 at least 0 before taking the power, then mask."""
 
@@ -1251,7 +1251,7 @@ DecaySplitIntoTwoPowers = Retention.but(
     "weights = ((query * fade ** index[:, None]) @ (key / fade ** index[:, None]).mT).tril()",
 )
 """The decay is split into `decay ** t` for the query and `decay ** -s` for the key; in a long
-sequence the first becomes 0 and the second infinite. Use the power of the distance, which is
+sequence the first becomes 0 and the second infinite. Use `decay ** distance`, which is
 between 0 and 1."""
 
 ReadBeforeTheUpdate = Retention.but(
@@ -1384,5 +1384,5 @@ PaddingFades = Retention.but(
 real token."""
 
 StateDetached = Retention.but("(q @ state)", "(q @ state.detach())")
-"""The state is detached between chunks, so the keys and values of one chunk do not learn from the
-next; leave it in the graph."""
+"""The state is detached between chunks, so later chunks send no gradients to earlier keys and
+values; leave it in the graph."""

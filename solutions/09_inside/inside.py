@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 9 of *Attention from the Ground Up*. First you build a small transformer without training: you write down its weights. Then you look inside a trained one and find the same mechanism in it. In the deeper exercises you assemble your own transformer, train a model of your own, submit it, and analyse it.
 #
-# **How it works.** Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** Vectors are rows: a weight matrix multiplies from the right, `x @ w`. `nn.Linear`, and therefore every saved model, stores its matrix as `(d_out, d_in)`: `F.linear(x, weight, bias)` uses this layout. Attention weights are `(batch, heads, q_len, k_len)`. Layers, heads and positions are counted from 0.
 #
@@ -59,7 +59,7 @@ def attention_only(tokens, weights, vocab_size, max_len):
 #
 # You write the weights of both layers. Nothing is trained, and most entries are 0. The model is `attention_only` above; read it first. Its vectors are one-hot, so a weight matrix is a wiring diagram: row `i` specifies where feature `i` goes. Note the division by the square root of `d_head`, and that the softmax of small scores is nearly uniform: the size of your weights determines how sharp it is.
 #
-# Every sequence begins with token 0, which does not occur again: position 0 has no previous position, and whatever it attends to must do no harm. Your model is evaluated wherever a token occurs for the *second* time, and must predict the token that followed the first time. Its predictions must all be correct, also for other vocabularies and lengths than those shown here, up to several hundred tokens.
+# Every sequence begins with token 0, which does not occur again: position 0 has no previous position, and whatever it attends to must do no harm. Your model is evaluated wherever a token occurs for the *second* time, and must predict the token that followed the first time. All its predictions must be correct, including for vocabularies and lengths not shown here, up to several hundred tokens.
 #
 # *Before you code:* the query at position 5 is the one-hot vector of 5, and it should find position 4. What must the key at position 4 be? And with a score of 1 for the correct position and 0 for 199 others, what attention weight does the correct one get?
 #
@@ -274,12 +274,12 @@ for layer in range(reader.config.num_layers):
 #
 # Now write a complete model: your own transformer, as one function of a configuration, weights and tokens. If you have worked through the earlier chapters, you have all its parts. `classroom mine` in a terminal collects them from your notebooks into the package `mine`; open its files and copy what you need into the cell below (the grader sees only this notebook, so `import mine` is not enough).
 #
-# The weights are a dict by name, as in `model.safetensors`, and `config` is the dict under `config` in `config.json`. You need not support all of the library's models, only this family:
+# `weights` maps names to tensors as in `model.safetensors`, and `config` is the dict under `config` in `config.json`. You need not support all of the library's models, only this family:
 #
 # | in `config` | meaning |
 # |---|---|
 # | `d_model`, `num_layers`, `num_heads` | sizes; `d_head = d_model // num_heads` |
-# | `num_kv_heads` | key and value heads, `None` for `num_heads`; query head `h` uses key head `h * num_kv_heads // num_heads` |
+# | `num_kv_heads` | key and value heads (`None` means `num_heads`); query head `h` uses key head `h * num_kv_heads // num_heads` |
 # | `positions` | `"learned"`: add row `p` of `embedding.positions.table.weight` to the token at position `p`; `"rotary"`: rotate queries and keys, features `2i` and `2i + 1` of a head by the angle `p / rotary_base ** (2i / d_head)` |
 # | `norm`, `norm_eps` | `"layer"`: LayerNorm with `gain` and `bias`; `"rms"`: RMSNorm with `gain` |
 # | `activation` | `"gelu"`: `down(gelu(up(x)))`; `"swiglu"`: `down(silu(gate(x)) * up(x))` |
@@ -423,9 +423,9 @@ print(tokenizer.decode(written))
 #
 # as a start; it takes a few minutes on one core. `groundup train --help` lists the options: the tokenizer and its size, the preset, steps, batch size, context, optimizer, learning rate and schedule. `--library mine` computes with your own parts. Change one thing at a time: a run with two changes tells you nothing about either. A run with a tenth of the steps shows which of two choices learns faster. When you are satisfied, copy `config.json` and `model.safetensors` from `capstone` to the folder of this notebook.
 #
-# **How it is graded.** The two files are read, never run, outside your notebook. Sizes are checked first. Then bits per byte are measured on passages of the held-out part, drawn at grading time, and compared with a 5-gram model with Kneser-Ney smoothing on the same passages. Your model must beat it; there are more points at 99 % and at 98 % of its bits. If you train on the held-out part, only you will know, but your number will be worthless. Evaluate on it once, at the end.
+# **How it is graded.** The two files are read outside your notebook, never run. Sizes are checked first. Then bits per byte are measured on passages of the held-out part, drawn at grading time, and compared with a 5-gram model with Kneser-Ney smoothing on the same passages. Your model must beat it; there are more points at 99 % and at 98 % of its bits. If you train on the held-out part, your number is worthless. Every run ends with a measurement on it: compare few runs.
 #
-# Last, report your results, for 3 of the points: `capstone()` returns the number of parameters, and the bits per byte on `passage`, the first 3000 characters of the held-out part, as the cell below measures them. Both must be those of the two files.
+# Last, report your results, for 3 of the points: `capstone()` returns the number of parameters, and the bits per byte on `passage`, the first 3000 characters of the held-out part, as the cell below measures them. Both must match the two files.
 #
 # *Before you code:* your model predicts bytes, a friend's predicts pieces of four bytes. Whose loss per token is larger? Whose bits per byte? Which of the two numbers can be compared?
 #
@@ -436,7 +436,7 @@ print(tokenizer.decode(written))
 #
 # <details><summary>Hint: what helps most</summary>
 #
-# The training text is short: about 336 000 characters. How much text 128 tokens contain depends on the tokenizer. How many passes over the text does your run make, and is the loss on the held-out part still falling?
+# The training text is short: about 336 000 characters. How much text 128 tokens contain depends on the tokenizer. How many passes over the text does your run make, and is the loss still falling at its end?
 # </details>
 # <details><summary>Hint: too many parameters?</summary>
 #
@@ -588,6 +588,6 @@ if Path("model.safetensors").exists():
 #
 # 1. The weight says from where values are taken, not what they contribute: the value may be small, the output projection may ignore it, or later layers may cancel it.
 # 2. An intervention: ablate the head, or replace the value at A by that of another run (activation patching), and compare the prediction, with a baseline such as another head or position.
-# 3. A result named in advance that would refute it, such as an unchanged loss or logit; or the reservation that other heads may take over, so that no change in one ablation is not final.
+# 3. A result named in advance that would refute it, such as an unchanged loss or logit; or the reservation that other heads may take over, so one ablation without effect proves little.
 #
 # **Often seen, and wrong:** Another observation (more maps, more heads) offered as the experiment; a probe offered as proof of use, although it shows only that the information is present; no result that could refute.

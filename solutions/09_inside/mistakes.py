@@ -133,7 +133,7 @@ MatchesTheTokenItself = Induction.but('("before", same),', '("token", same),')
 the one after it."""
 
 QueryReadsBefore = Induction.but('"token", 200', '"before", 200')
-"""The queries of layer 2 come from `before`, as its keys do, so the previous token is searched for;
+"""The queries of layer 2 come from `before`, as its keys do, so both hold a previous token;
 take the queries from `token`."""
 
 QueriesAndKeysSwapped = Induction.but('"token", 200', '"before", 200').but(
@@ -174,7 +174,7 @@ HeadsAsWideAsTheContext = Induction.but(
     "same = torch.eye(vocab_size, dtype", "same = torch.eye(vocab_size, max_len, dtype"
 )
 """The heads that read tokens have a d_head of `max_len`, so if there are more tokens than positions,
-those from `max_len` on have no feature; d_head may be another number in each layer: take
+those from `max_len` on have no feature; d_head need not be the same in all layers: take
 `vocab_size`."""
 
 CopiesTheMatchedToken = Induction.but('"value2": wiring("token"', '"value2": wiring("before"')
@@ -234,8 +234,8 @@ LastDepthTakenAsNormalised = Inside.but(
 a residual stream, the last one too."""
 
 NormOmitted = Inside.but("read = …", "read = streams * gain + bias")
-"""Gain and bias are applied, but the vectors are not normalised: subtract the mean of each, and
-divide by its standard deviation, first."""
+"""Gain and bias are applied, but the vectors are not normalised: first subtract each one's mean
+and divide by its standard deviation."""
 
 WeightNotTransposed = Inside.but("weight.T", "weight")
 """The matrix multiplies from the right as it is stored; nn.Linear stores (d_out, d_in): multiply by
@@ -253,8 +253,7 @@ FirstHalfCounted = Inside.but("half,", "half - 1,")
 position of the second half."""
 
 LastPositionLeftOut = Inside.but("2 * half)", "2 * half - 1)")
-"""The average leaves out the last position; the second half goes to position 2 * half - 1,
-included."""
+"""The average leaves out the last position; the second half includes position 2 * half - 1."""
 
 AveragedOverAllPositions = Inside.but(
     "return attention[..., places, places - half + 1].mean(dim=(0, 2))",
@@ -359,7 +358,7 @@ RowsZeroedInsteadOfColumns = Inside.but(
     "kept[head * width : (head + 1) * width] = 0\n"
     "return F.linear(mixed.transpose(1, 2).flatten(2), kept, bias)",
 )
-"""Rows of `weight` are set to zero, which are the outputs of the projection; a head's features are
+"""Rows of `weight`, the outputs of the projection, are set to zero; a head's features are
 inputs, so they belong to columns."""
 
 HeadsMergedWrongly = Inside.but(
@@ -395,8 +394,8 @@ LogarithmOfTheMeanProbability = Inside.but(
     "    for x in (logits, ablated)\n"
     "]",
 )
-"""The probabilities of the targets are averaged before the logarithm; a cross-entropy is the mean
-of the logarithms, to which an improbable token contributes most."""
+"""The probabilities of the targets are averaged before the logarithm; a cross-entropy averages
+negative logarithms, to which an improbable token contributes most."""
 
 
 EpsilonInTheLogarithm = Inside.but(
@@ -565,7 +564,7 @@ EpsilonHardCoded = Model.but('config["norm_eps"]', "1e-5", times=2)
 FinalNormWithTheDefault = Model.but(
     'config["norm_eps"]', '(1e-5 if name == "final_norm" else config["norm_eps"])', times=2
 )
-"""The final norm has the default epsilon of 1e-5; it has that of the configuration, too."""
+"""The final norm uses 1e-5 as its epsilon; use `config["norm_eps"]`, as for the others."""
 
 GateAndUpExchanged = Model.but(
     '(apply(f"{block}.feed_forward.gate", x)) * up', '(up) * apply(f"{block}.feed_forward.gate", x)'
@@ -611,21 +610,21 @@ BiasesForgotten = Model.but("x = …\nreturn x + …", 'return x @ weights[name 
 BiasesByTheNorm = Model.but(
     'if name + ".bias" in weights else x', 'if config["norm"] == "layer" else x'
 )
-"""The biases of the linear layers are added if the norm is `layer`; the norm does not tell: add a
+"""The biases of the linear layers are added if the norm is `layer`; this does not follow: add a
 bias wherever the weights contain one."""
 
 BiasesByOneLayer = Model.but(
     'if name + ".bias" in weights else x',
     'if name[:9] + "attention.output.bias" in weights else x',
 ).but('weights[name + ".bias"] if', 'weights.get(name + ".bias", 0.0) if')
-"""One layer of a block decides whether the others add their biases; ask for each layer whether the
+"""One layer of a block decides whether all add their biases; check for each layer whether the
 weights contain one."""
 
 
 BiasesByTheFirstLayer = Model.but(
     'if name + ".bias" in weights else x', 'if "blocks.0.attention.query.bias" in weights else x'
 )
-"""The first linear layer decides whether all of them add a bias; only some layers may have one: ask
+"""The first linear layer decides whether all of them add a bias; some may have none: check
 for each layer whether the weights contain one."""
 
 
@@ -692,7 +691,7 @@ LargestAbsoluteChange = Ablation.but("cost > best[2]", "abs(cost) > abs(best[2])
 return the one with the largest cost."""
 
 OnlyCostsAboveZero = Ablation.but("best = None", "best = 0, 0, 0.0").but("best is None or ", "")
-"""The search starts at a cost of 0, so nothing is found if the model is better without each head:
+"""The search starts at a cost of 0, so no head is found if all the costs are negative:
 start with the first head."""
 
 AllOtherHeads = Ablation.but(
@@ -763,7 +762,7 @@ IntervalUpsideDown = Ablation.but(files=predicted_upside_down)
 """`low` is above `high`; the interval goes from low to high."""
 
 IntervalTooWide = Ablation.but(files=predicted_anything)
-"""The interval is so wide that nothing could contradict it; it may be at most half a bit per byte
+"""The interval is too wide to be a useful prediction; it may be at most half a bit per byte
 wide."""
 
 AnotherHeadCostsMore = Ablation.but(
