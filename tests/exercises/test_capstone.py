@@ -204,6 +204,14 @@ def test_weights_of_the_course_are_known_again_after_a_short_training(capstone):
         ({"kind": "byte", "special_tokens": 7}, "cannot read the held-out text"),
         ({"kind": "byte", "special_tokens": []}, "the tokenizer has 256 tokens, the model 512"),
         ({"kind": "character", "characters": "e", "special_tokens": []}, "cannot read the held"),
+        (
+            {
+                "kind": "character",
+                "characters": "".join(sorted(set(python_reference().validation))),
+                "special_tokens": [],
+            },
+            "cannot read the training text",
+        ),
     ],
 )
 def test_a_tokenizer_that_does_not_fit_is_refused(capstone, tokenizer, says):
