@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Transformer blocks
 #
-# This notebook goes with chapter 4 of *Attention from the Ground Up*. Attention moves information between tokens. A transformer block makes it possible to stack ninety-six attention layers. It has four more parts: a residual stream that is changed only by addition, a norm that fixes the scale of every sub-layer's input, a feed-forward network that works on each token alone, and small initial weights. You build all four, write a test for LayerNorm, fix a block with four bugs, and put your own sub-layer into a trained model.
+# This notebook goes with chapter 4 of *Attention from the Ground Up*. Attention moves information between tokens. A transformer block makes it possible to stack ninety-six attention layers. It adds four things: a residual stream that is changed only by addition, a norm that fixes the scale of every sub-layer's input, a feed-forward network that works on each token alone, and small initial weights. You build all four, write a test for LayerNorm, fix a block with four bugs, and put your own sub-layer into a trained model.
 #
 # **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
-# **Conventions.** A token is a row of `d_model` features, and a weight matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`; exercises that use this layout say so. A norm's scale is called `gain` and its shift `bias` (the paper's $\gamma$ and $\beta$; `nn.LayerNorm` calls the first one `weight`). A mask is boolean and True where attention is allowed.
+# **Conventions.** A token is a row of `d_model` features, and a weight matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`; exercises that use this layout say so. A norm's scale is called `gain` and its shift `bias` (also $\gamma$ and $\beta$; `nn.LayerNorm` calls the first one `weight`). A mask is boolean and True where attention is allowed.
 #
 # **Modules.** Where you write a class, the check builds it with its own arguments, sets its weights by the names given in the exercise, and calls it in training mode (the default): add no dropout. How your class initialises its weights is up to you.
 
@@ -77,7 +77,7 @@ def layer_norm(
 #
 # $$\mathrm{SwiGLU}(x) = \big(\mathrm{silu}(x W_\text{gate}) \odot x W_\text{up}\big)\,W_\text{down}, \qquad \mathrm{silu}(z) = z\,\sigma(z)$$
 #
-# It has three matrices, not two. For the same number of parameters, it is narrower, of width $w$ with $3\,d\,w = 2\,d\,d_\text{ff}$. This width is then rounded *up* to a multiple of a number that suits the hardware. `gated_width` returns the rounded width.
+# It has three matrices, not two. For the same number of parameters, its width $w$ must be smaller: $3\,d\,w = 2\,d\,d_\text{ff}$. This width is then rounded *up* to a multiple of a number that suits the hardware. `gated_width` returns the rounded width.
 #
 # *Before you code:* if $\phi$ were the identity, how many matrices would be enough to replace the two? With $d_\text{ff} = 4d$, what is the gated width as a multiple of $d$?
 #
@@ -158,7 +158,7 @@ def gated_width(d_ff: int, multiple: int) -> int:
 # | **post-norm** (the 2017 paper) | `x = norm(x + f(x))` | is normalised after every addition |
 # | **pre-norm** (GPT-2 and most since) | `x = x + f(norm(x))` | is never normalised, only read through a norm |
 #
-# And there is a third kind, `x = norm(x) + f(norm(x))`, which lecture notes and libraries have published as pre-norm ([PyTorch](https://github.com/pytorch/pytorch/issues/61165) among them, before it was released). It runs, it trains, and every shape fits. But its stream passes through every norm, so it is post-norm with its brackets moved, and it lacks the direct path from the last layer to the embeddings, which is the reason for pre-norm. The cell below sends tokens of three sizes through all three kinds.
+# And there is a third kind, `x = norm(x) + f(norm(x))`, which lecture notes and libraries have published as pre-norm ([PyTorch](https://github.com/pytorch/pytorch/issues/61165) among them, but not in a release). It runs, it trains, and every shape fits. But its stream passes through every norm, so it is post-norm with its brackets moved, and it lacks the direct path from the last layer to the embeddings, which is the reason for pre-norm. The cell below sends tokens of three sizes through all three kinds.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -365,7 +365,7 @@ def centring_matrix(d_model: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise stack_with_final_norm}}
 #
-# No norm in a pre-norm stack acts on the stream itself. Each sub-layer adds its output to the stream; if it has mean 0 and is independent of the stream, mean *squares* add. This does not harm the layers, which read through a norm. But the unembedding matrix would get inputs that grow with depth. So a pre-norm stack ends with one more norm, the **final norm**. A post-norm stack must not have it: its last operation is already a norm.
+# No norm in a pre-norm stack acts on the stream itself. Each sub-layer adds its output to the stream; if it has mean 0 and is independent of the stream, mean *squares* add. This does not harm the layers, which read through a norm. But the unembedding matrix would get inputs that grow with depth. So a pre-norm stack ends with one more norm, the **final norm**. A post-norm stack needs none: its last operation is already a norm.
 #
 # Stack feed-forward sub-layers, without biases and with ReLU: `x + relu(norm(x) @ w_up) @ w_down`. There are `num_layers` of them and `num_layers + 1` norms; the last row of `gains` and `biases` belongs to the final norm. Return the output of the final norm, and the size of the stream, before the first layer and after each one: the root mean square of all its numbers.
 #
@@ -476,7 +476,7 @@ def stream_variance(fan_in: int, num_layers: int, std: float) -> float:
 # %% [markdown]
 # {{exercise dropout_block}}
 #
-# Dropout sets features to zero at random, so that the network cannot rely on any single one. Four details are often wrong:
+# Dropout sets features to zero at random, so that the network cannot rely on any single one. Four details often go wrong:
 #
 # - A **rate** of 0.1 drops a tenth. (In one program 0.8 was meant as the probability of keeping a feature; it kept a fifth.)
 # - The features that are kept are divided by the probability of being kept, *in training*. Then a feature has the same mean as without dropout, and evaluation needs no correction.
@@ -697,11 +697,11 @@ def check_layer_norm(layer_norm) -> None:
 # %% [markdown]
 # {{exercise fold_norm}}
 #
-# A norm ends with a gain and a bias, and the next operation is a linear layer. Two linear maps in a row are one linear map. So a trained model can be rewritten: fold the gain and the bias into the weights of that linear layer, and the remaining norm has no parameters. The function does not change, and if you study the weights, there is one thing less between the stream and the layers that read it.
+# A norm ends with a gain and a bias, and the next operation is a linear layer. Two linear maps in a row are one linear map. So a trained model can be rewritten: fold the gain and the bias into that linear layer, and the remaining norm has no parameters. The function does not change, and if you study the weights, there is one thing less between the stream and the layers that read it.
 #
 # Write `fold_norm`. For every token, the new layer after the bare norm (gain 1, bias 0) must have the same output as the old layer after the full norm. The layout is that of `nn.Linear`: `weight` is `(d_out, d_in)`.
 #
-# Then use the centring matrix. `centre_writer` changes a linear layer that *writes* to the stream so that all its outputs have mean 0 over the features. If all layers that write do, and the embeddings are centred too, the stream of a pre-norm model is always centred, and every LayerNorm without a bias can be replaced by an RMSNorm.
+# Then use the centring matrix. `centre_writer` changes a linear layer that *writes* to the stream so that all its outputs have mean 0 over the features. If all such layers are changed and the embeddings are centred, the stream of a pre-norm model is always centred, and every LayerNorm without a bias can be replaced by an RMSNorm.
 #
 # *Before you code:* in `weight`, `(d_out, d_in)`, do the features of the norm belong to the rows or to the columns? And the features of the stream, for a layer that writes?
 #
@@ -712,7 +712,7 @@ def check_layer_norm(layer_norm) -> None:
 #
 # <details><summary>Hint: expand the product</summary>
 #
-# $(\hat x \odot \gamma + \beta)\,W^\top + b = \hat x\,(\gamma\text{ into the columns of }W)^\top + \text{a constant}$.
+# $(\hat x \odot \gamma + \beta)\,W^\top + b = \hat x\,(W\text{, columns times }\gamma)^\top + \text{a constant}$.
 # </details>
 
 
@@ -755,7 +755,7 @@ def centre_writer(
 #
 # 1. `route` returns each token's probabilities of all experts, and which experts it uses: a boolean tensor with `top_k` True entries for each token.
 # 2. `mixture_of_experts` takes both and returns the sum. Run an expert only on the tokens that use it. Running all experts on all tokens and multiplying by 0 costs everything that was to be saved, and it is wrong as soon as an unused expert overflows: 0 times infinity is NaN.
-# 3. An expert that is chosen more often is trained more often, becomes better, and is chosen more often still, until most experts are idle. A second loss, added with a small factor, prevents that (section 2.2 of the same paper). For $N$ experts, let $f_i$ be the fraction of all choices in the batch that went to expert $i$ (each token makes `top_k` choices), and $P_i$ the average probability of expert $i$ over all tokens of the batch, whatever they chose. Write `balance_loss`:
+# 3. An expert that is chosen more often is trained more often, becomes better, and is chosen more often still, until most experts are idle. A second loss, added with a small factor, prevents that (section 2.2 of Fedus et al.). For $N$ experts, let $f_i$ be the fraction of all choices in the batch that went to expert $i$ (each token makes `top_k` choices), and $P_i$ the average probability of expert $i$ over all tokens of the batch, whatever they chose. Write `balance_loss`:
 #
 # $$L_{\text{balance}} = N \sum_i f_i\,P_i$$
 #

@@ -90,16 +90,16 @@ BiasForgotten = LayerNorm.but("gain + bias", "gain")
 GainTimesBias = LayerNorm.but(
     "return …", "return ((x - mean) / torch.sqrt(variance + eps) + bias) * gain"
 )
-"""The gain multiplies the bias too: the bias is added last."""
+"""The gain multiplies the bias too: add the bias last."""
 
 GainTimesBiasByOneLess = GainTimesBias.but("True, correction=0", "True")
-"""These are two mistakes: the gain multiplies the bias too, which is added last; and the variance is
+"""These are two mistakes: the gain multiplies the bias too (add it last); and the variance is
 divided by d_model - 1, the default of var() and std(), instead of d_model."""
 
 GainBeforeTheNorm = LayerNorm.but(
     "def …", "def layer_norm(x, gain, bias, eps=1e-5):\n    x = x * gain"
 ).but("* gain + bias", "+ bias")
-"""The gain multiplies the token before its mean and variance are taken; it comes after the
+"""The gain multiplies the token before its mean and variance are taken; do it after the
 division."""
 
 SquaresNotCentred = LayerNorm.but(
@@ -214,10 +214,10 @@ MeanKeptInstead = RMSNorm.but(
 matrix."""
 
 SumSubtracted = RMSNorm.but("1 / d_model", "1")
-"""The matrix subtracts the sum of the features; divide it by d_model to get the mean."""
+"""It subtracts the sum of the features; divide the sum by d_model to get the mean."""
 
 MatrixInFloat32 = RMSNorm.but(", dtype=torch.float64", "")
-"""The matrix is in float32, the default of `torch.eye`: specify dtype=torch.float64."""
+"""The matrix is in float32, torch's default: specify dtype=torch.float64."""
 
 OnlyTheDiagonal = RMSNorm.but("- 1 / d_model", "* (1 - 1 / d_model)")
 """Only the diagonal of the identity is reduced, which shrinks each feature; the mean to subtract
@@ -330,7 +330,7 @@ BiasesForgotten = FeedForward.but("w_up + b_up", "w_up").but("w_down + b_down", 
 """The two biases are not added."""
 
 FirstBiasForgotten = FeedForward.but("w_up + b_up", "w_up")
-"""The bias of the first layer is not added: it comes before the activation."""
+"""The bias of the first layer is not added: add it before the activation."""
 
 GateAndUpExchanged = FeedForward.but(
     "F.silu(x @ w_gate) * (x @ w_up)", "(x @ w_gate) * F.silu(x @ w_up)"
@@ -358,8 +358,8 @@ GeluOnTheGate = FeedForward.but("F.silu", "F.gelu")
 sigmoid of z."""
 
 TwoThirdsForgotten = FeedForward.but("2 * d_ff / (3 * multiple)", "d_ff / multiple")
-"""The gated network is as wide as the plain one, so its third matrix is an extra cost: it should
-have two thirds of the width."""
+"""The gated network is as wide as the plain one, so its third matrix is an extra cost: use
+two thirds of the width."""
 
 RoundedDown = FeedForward.but("math.ceil(2 * d_ff / (3 * multiple))", "2 * d_ff // (3 * multiple)")
 """The width is rounded down, at the end or on the way, so it is too small: round up, once."""
@@ -1068,7 +1068,7 @@ ResidualFromTheNormOutput = Swapped.but("return x", "return read")
 """The output of the network is added to its normalised input; it must be added to the stream."""
 
 DividedByOneLess = Swapped.but("True, correction=0", "True")
-"""The variance is divided by d_model - 1: with 128 features the loss hardly changes, but the logits
+"""The variance is divided by d_model - 1, not by d_model: the loss hardly changes, but the logits
 do."""
 
 EpsilonForgotten = Swapped.but("variance + 1e-5", "variance")
@@ -1236,7 +1236,7 @@ ExpertsWithoutActivation = Experts.but("F.relu(tokens[own] @ w_up[i])", "(tokens
 """The experts have no ReLU between their two matrices, which could then be one matrix."""
 
 NotTimesTheNumberOfExperts = Experts.but("return tokens.shape[1] * (", "return (")
-"""The factor of the number of experts is missing: multiply by it, so that equal use gives 1."""
+"""The number of experts is missing as a factor: multiply by it, so that equal use gives 1."""
 
 FractionsOfTokens = Experts.but("used.mean(dim=0) / used[0].sum()", "used.mean(dim=0)")
 """The fractions are counted per token and sum to top_k: divide by the number of choices."""

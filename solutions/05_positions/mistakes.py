@@ -269,8 +269,8 @@ LastRowRejected = Learned.but("end > len", "end >= len")
 IndexErrorFromTorch = Learned.but(
     "end = …\nreturn …", "return x + table[torch.arange(offset, offset + x.shape[1])]"
 )
-"""The rows are selected by index, and torch raises its own error; raise a ValueError that says how
-many rows there are and how many were needed."""
+"""The rows are selected by index, and torch raises its own error; raise a ValueError that states
+the number of rows and the offset."""
 
 AddedInPlace = Learned.but("return x + table[offset:end]", "x += table[offset:end]\nreturn x")
 """The rows are added to the input in place, which changes it for all later code: return a new
@@ -281,7 +281,7 @@ RowsAlongTheBatch = Learned.but("table[offset:end]", "table[offset : offset + x.
 second axis of x."""
 
 RowBefore = Learned.but("table[offset:end]", "table[torch.arange(offset, end) - 1]")
-"""Each token gets the row before its own, and the first one the last row (index -1): positions are
+"""Each token gets the row before its own, and position 0 gets the last (index -1): positions are
 counted from 0, and `offset` is the position of the first token."""
 
 OneRowForAll = Learned.but("offset:end", "offset")
@@ -380,7 +380,7 @@ AnglesInHalfPrecision = Rotary.but(
     "speed = (1 / base**exponent).to(x.dtype)\n"
     "angle = (positions[..., None].to(x.dtype) * speed)[:, None]",
 )
-"""The angles are rounded to the half precision of x, which keeps about three digits: beyond a few
+"""The angles are rounded to the half precision of x, which keeps 2 or 3 digits: beyond a few
 hundred tokens, neighbours can no longer be distinguished. Compute the angles in float32 or
 float64."""
 
@@ -531,7 +531,7 @@ class Alibi(Correct, exercise="alibi_bias"):
 
 
 DistancesCutOff = Alibi.but("None] * distance", "None] * distance.clamp(max=511)")
-"""All distances beyond some number count as this number, as with a table of a fixed size: the bias
+"""All distances beyond some number count as that number, as with a table of a fixed size: the bias
 must keep falling."""
 
 DistanceRewarded = Alibi.but("-alibi_slopes", "alibi_slopes")
@@ -551,7 +551,7 @@ QueriesAlignedWithTheFirstKeys = Alibi.but("k_len - q_len, k_len", "q_len")
 tokens."""
 
 EvenSlopesAdded = Alibi.but("range(1, 2 * below, 2)", "range(2, 2 * below + 1, 2)")
-"""The second, fourth, … slope of the longer series are added, which are those of the shorter one
+"""The second, fourth, … slopes of the longer list are added, which are those of the shorter one
 again: add the first, third, fifth, …, which lie between them."""
 
 SlopesSorted = Alibi.but(
@@ -568,8 +568,8 @@ KeysInRows = Alibi.but(
 """Rows and columns are exchanged: a row belongs to a query."""
 
 FirstSlopeIsOne = Alibi.but("1, below + 1", "below").but("1, 2 * below", "0, 2 * below")
-"""The series starts with slope 1: heads are counted from 1 in the exponent, so the first slope is
-the ratio itself."""
+"""The slopes start with 1: count heads from 1 in the exponent, so that the first slope is the
+ratio."""
 
 RatioIsAlwaysHalf = Alibi.but(
     "below = …\nreturn …", "return 2.0 ** -torch.arange(1, num_heads + 1, dtype=torch.float64)"
@@ -580,8 +580,8 @@ the ratio is 2^(−8/n), so that the last slope is 2^(−8)."""
 EvenlySpacedSlopes = Alibi.but(
     "below = …\nreturn …", "return torch.arange(num_heads, 0, -1, dtype=torch.float64) / num_heads"
 )
-"""The slopes are evenly spaced; they should be a geometric series, each the same fraction of the
-one before."""
+"""The slopes are evenly spaced; they should be geometric, each the same fraction of the one
+before."""
 
 OneFormulaForAnyNumberOfHeads = Alibi.but(
     "below = …\nreturn …",
@@ -601,11 +601,11 @@ SlopesCutFromThePowerAbove = Alibi.but(
     "above = 2 ** math.ceil(math.log2(num_heads))\n"
     "return 2.0 ** (-8 * torch.arange(1, num_heads + 1, dtype=torch.float64) / above)",
 )
-"""For other numbers of heads, the slopes for the power of two above are cut off; take those for the
-power of two below first, and add every other one for the power above."""
+"""For other numbers of heads, the slopes for the power of two above are truncated; take those for
+the power below, then add every other one for the power above."""
 
 FilledWithoutSkipping = Alibi.but("range(1, 2 * below, 2)", "range(1, 2 * below)")
-"""The missing slopes are taken from the finer series one after another; every other one is already
+"""The missing slopes are taken from the finer list one after another; every other one is already
 there, so take the first, third, …"""
 
 ExponentCutOff = Alibi.but("2 ** (-8 * h / below)", "2.0 ** (-(8 // below) * h)").but(
@@ -708,8 +708,8 @@ the slow: each axis starts with its own fastest clock, and 2i is divided by the 
 DividedByTheWholeHead = InSpace.but(
     "exponent = …", "exponent = torch.arange(0, width, 2, dtype=torch.float64) / x.shape[-1]"
 )
-"""The exponent is divided by the width of the whole head; the pairs of one axis are counted within
-its part."""
+"""The exponent is divided by the width of the whole head; divide it by the width of the axis's
+part."""
 
 CoordinatesTruncated = InSpace.but("coordinates[..., None]", "coordinates.long()[..., None]")
 """The coordinates are truncated to integers; coordinates are real numbers, and a clock can have any
@@ -1018,8 +1018,8 @@ the angles in float32 or float64."""
 PositionsIgnored = Swapped.but(
     "positions[:, None, :, None]", "torch.arange(query.shape[-2])[:, None]"
 )
-"""The positions are assumed to be 0, 1, 2, …: a sequence with gaps is then treated as if it had
-none."""
+"""The positions are assumed to be 0, 1, 2, …: use those that are passed, which may have
+gaps."""
 
 FirstSequenceForAll = Swapped.but("positions[:, None, :, None]", "positions[0][:, None]")
 """The positions of the first sequence are used for the whole batch; each sequence has its own."""

@@ -22,7 +22,7 @@ from classroom import check
 #
 # Attention is a weighted average, and an average does not depend on the order of its terms. An attention layer without positions is therefore blind to the order: permute its tokens, and its outputs are permuted in the same way, otherwise unchanged. "Dog bites man" and "man bites dog" give the same three vectors.
 #
-# Write a test for this property, which is called permutation equivariance. `check_order_blindness` gets `layer`, a function of `x` with shape `(length, d_model)` that returns the same shape for any length and width. Your test calls the layer on tokens of your choice and asserts what holds for an order-blind layer. Every blind layer must pass, despite rounding errors. Every layer that depends on the order in any way, however weakly, or gives one token the output of another must fail.
+# Write a test for this property, which is called permutation equivariance. `check_order_blindness` gets `layer`, a function of `x` with shape `(length, d_model)` that returns the same shape for any length and width. Your test calls the layer on tokens of your choice and asserts what holds for an order-blind layer. Every blind layer must pass, despite rounding errors. Every layer that depends on the order in any way, even weakly, or gives one token the output of another must fail.
 #
 # A causal mask makes the order visible: the first token sees only itself, the second one sees both. Write `order_counter_example`: it returns two tokens on which causal attention with the given projections is *not* blind. Some output must change by more than 0.01. The projections are those of a new model of any width: their entries are random, with a mean of 0 and a standard deviation of $1/\sqrt{d_\text{model}}$, so your tokens need not be adapted to them.
 #
@@ -156,7 +156,7 @@ def shift_matrix(shift: int, d_model: int, base: float = 10_000.0) -> torch.Tens
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# At position 0 a query stays unchanged. If all positions are shifted by 11, the rotated queries and keys change; their scores, the weights and the output do not. The values should not depend on positions: they are averaged, so the output would depend on where the sequence starts.
+# At position 0 a query stays unchanged. If all positions are shifted by 11, the rotated queries and keys change; their scores, the weights and the output do not. The values should not depend on positions: else their average, the output, would depend on where the sequence starts.
 # </details>
 #
 # <details><summary>Hint: shapes</summary>
@@ -343,7 +343,7 @@ def learned_positions(x: torch.Tensor, table: torch.Tensor, offset: int = 0) -> 
 #
 # The simplest way to favour nearby tokens is to subtract from each score a number that grows with distance. This is ALiBi (attention with linear biases); it needs no table and no rotation. Each head has its own slope, so some heads look far and others stay close.
 #
-# For $n$ heads, a power of two, the slopes are a geometric series that starts at its own ratio: $r, r^2, \dots, r^n$ with $r = 2^{-8/n}$. The authors' rule for other numbers: take the slopes for the largest power of two below $n$, then add the first, third, fifth, … of the series for *twice* that power, until there are $n$. For 6 heads, these are the four slopes for 4 heads, then the first and the third for 8.
+# For $n$ heads, a power of two, the slopes are a geometric sequence starting at its ratio: $r, r^2, \dots, r^n$ with $r = 2^{-8/n}$. The authors' rule for other numbers: take the slopes for the largest power of two below $n$, then add the first, third, fifth, … of those for *twice* that power, until there are $n$. For 6 heads, these are the four slopes for 4 heads, then the first and the third for 8.
 #
 # The bias is for a decoder: $-\text{slope}\cdot(\text{position of the query} - \text{position of the key})$, and $-\infty$ for later keys. The queries are the *last* `q_len` of the `k_len` tokens; the earlier ones may be in a cache.
 #
@@ -623,7 +623,7 @@ def convert_rotary(weight: torch.Tensor, num_heads: int, to: str) -> torch.Tenso
 #
 # A patch of an image has a row and a column; an atom has three coordinates. RoPE works for both: give each axis an equal part of the features, and rotate that part by its own coordinate. Scores then depend on the differences of the coordinates, axis by axis, and not on the origin.
 #
-# First write `patch_coordinates`: it returns the row and column of each patch of an image, in reading order (along the first row, then along the second). Then write `rotary_in_space`: with `axes` axes, the first `d_head / axes` features belong to the first axis, the next ones to the second. Within its part, each axis has its own rotation of width `d_head / axes`: neighbours are paired, and pair $i$ rotates by $\text{coordinate}/\text{base}^{2i/\text{width}}$. Coordinates are real numbers.
+# First write `patch_coordinates`: it returns row and column of each of `height * width` patches, in reading order (along the first row, then the second). Then write `rotary_in_space`: with `axes` axes, the first `d_head / axes` features belong to the first axis, the next ones to the second. Within its part, each axis has its own rotation of width `d_head / axes`: neighbours are paired, and pair $i$ rotates by $\text{coordinate}/\text{base}^{2i/\text{width}}$. Coordinates are real numbers.
 #
 # *Before you code:* if an image were read as one long sequence of patches, how far apart would a patch and the one below it be? And the last patch of a row and the first one of the next row?
 #
