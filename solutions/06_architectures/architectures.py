@@ -360,7 +360,7 @@ def show_symptoms(decoder):
 show_symptoms(published_decoder)
 
 # %% [markdown]
-# A loss below the possible minimum is not good news: the targets have leaked into the input. Only the last output may depend on the last token. Padding must have no effect. And a decoder that works only if there are as many tokens as features computes dot products along the wrong axis.
+# A loss below the possible minimum is not good news: the outputs see their targets. Only the last output may depend on the last token. Padding must have no effect. And a decoder that works only if there are as many tokens as features computes dot products along the wrong axis.
 #
 # Write `mended_decoder` with the same signature, then run `show_symptoms(mended_decoder)` in a cell of your own.
 #
@@ -368,7 +368,7 @@ show_symptoms(published_decoder)
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Features by features: one feature of the queries, over all tokens, is compared with one feature of the keys, over all tokens. Tokens are not compared with each other at all.
+# Features with features: one feature of the queries, over all tokens, is compared with one of the keys, over all tokens. Tokens are not compared with each other at all.
 # </details>
 #
 # <details><summary>Hint: where they are</summary>
@@ -672,7 +672,7 @@ def masked_tokens(
 #
 # Published code often gets two parts of the 2017 training recipe wrong.
 #
-# **Label smoothing.** The cross-entropy is minimal if the correct token has probability 1, which no finite logits give. Smoothing requires a little less: the target distribution is $1 - \varepsilon$ on the correct token, *plus* $\varepsilon / V$ on each of the $V$ tokens, the correct one and `pad` included. This is the rule of the original paper (Szegedy et al. 2016, section 7) and of PyTorch. Others divide $\varepsilon$ among the $V - 1$ wrong tokens ([one author explains his choice](https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/50)), or exclude `pad` as well ([annotated-transformer#39](https://github.com/harvardnlp/annotated-transformer/issues/39) works through an example). Each rule can be trained with, but losses under different rules cannot be compared. Write the first one, as a mean over all targets that are not `pad`.
+# **Label smoothing.** The cross-entropy is minimal if the correct token has probability 1, which no finite logits give. Smoothing requires a little less: the target distribution is $1 - \varepsilon$ on the correct token, *plus* $\varepsilon / V$ on each of the $V$ tokens, the correct one and `pad` included. This is the rule of the original paper (Szegedy et al. 2016, section 7) and of PyTorch. Others divide $\varepsilon$ among the $V - 1$ wrong tokens ([one author explains his choice](https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/50)), or exclude `pad` as well ([annotated-transformer#39](https://github.com/harvardnlp/annotated-transformer/issues/39) works through an example). All these rules work, but losses under different rules cannot be compared. Write the first one, as a mean over all targets that are not `pad`.
 #
 # **The schedule**, called Noam after one of the authors: the learning rate of update $n$ is
 #
@@ -1047,7 +1047,7 @@ plt.show()
 # %% [markdown] written="why_three_attentions" points=3
 # **What earns the points**, one each:
 #
-# 1. Encoder: all from the source, padding mask. Decoder self-attention: all from the target, causal mask and padding. Cross-attention: queries from the target, keys and values from the encoder's output, the source's padding mask.
+# 1. Encoder: all from the source, padding mask. Decoder self-attention: all from the target, causal mask. Cross-attention: queries from the target, keys and values from the encoder's output, the source's padding mask.
 # 2. In training the target is known and is the decoder's input, shifted by one position (teacher forcing).
 # 3. The causal mask lets the output at each position depend on no later input, so all positions give the same predictions as in step-by-step decoding with the same tokens.
 #

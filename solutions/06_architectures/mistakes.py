@@ -716,8 +716,8 @@ drawn more often than others; each of the vocab_size - num_special words needs a
 the interval from 0 to 1, so scale by their number, then add num_special."""
 
 LastWordNeverDrawn = MaskedTokens.but("vocab_size - num_special", "vocab_size - num_special - 1")
-"""The last word is never drawn: the words from num_special to vocab_size - 1 vocab_size -
-num_special in number, and rounding down excludes the end anyway."""
+"""The last word is never drawn: there are vocab_size - num_special words, and rounding
+down excludes the end anyway."""
 
 RandomWordRounded = MaskedTokens.but("floor", "round")
 """The random word is rounded to the nearest id, so the first has half its probability, and an id
@@ -911,8 +911,8 @@ PrefixWrittenIntoTheCausalMask = OneBlock.but(
     """,
 )
 """The prefixes are written into the causal mask itself, so it is no longer causal, and all
-sequences get the longest prefix: `mask = causal` and `[causal] * batch` make no copy:
-they are one tensor. Clone it for each sequence."""
+sequences get the longest prefix. `mask = causal` and `[causal] * batch` copy nothing:
+clone the mask for each sequence."""
 
 PrefixMaskCausalOnly = OneBlock.but("causal | in_prefix", "causal.expand(len(prefix_lens), -1, -1)")
 """The prefix mask is causal everywhere; tokens of the prefix must see one another in both
@@ -1342,7 +1342,7 @@ BlocksInTheOrderOfWords = Functions.but(
     'for name in sorted(parameters["blocks"]):\n    x = block(x, past, parameters["blocks"][name])',
 )
 """The blocks run in the order of their names as words, in which "10" comes before "2": with more
-than ten blocks that is another order. Take them as they are in the tree, or sort by int(name)."""
+than ten blocks that is wrong. Take them as they are in the tree, or sort by int(name)."""
 
 NothingMasked = Functions.but("dtype=torch.bool).tril()", "dtype=torch.bool)")
 """The causal mask hides nothing: each position sees the tokens after it, which it should
@@ -1602,7 +1602,7 @@ become padding. Pass mask[order]."""
 OnlyReversed = CheckSets.but(
     "[[4, 8, 1, 6, 0, 3, 7, 5, 2], [7, 2, 5, 0, 8, 1, 6, 3, 4]]", "[list(range(9))[::-1]]"
 )
-"""A model that depends on the distance of two tokens passes: a reversal keeps all distances, and so
+"""A model that depends on the distance of tokens passes: a reversal keeps all distances, and so
 does a rotation on a circle. Try other orders, such as random ones."""
 
 NoChangeExpected = CheckSets.but("expected = …\nassert", "assert").but(

@@ -604,7 +604,7 @@ IntegerDivision = Rate.but("(step - warmup_steps) / (total", "(step - warmup_ste
 step: divide with /."""
 
 PiForgotten = Rate.but("math.pi * progress", "progress")
-"""The cosine is of the progress alone, so the angle ends at 1: half a period is pi."""
+"""The angle is the progress alone, so it ends at 1: half a period is pi."""
 
 WholePeriod = Rate.but("math.pi * progress", "2 * math.pi * progress")
 """The angle runs to 2 pi, a whole period, so the rate falls and rises again before the end: half a
@@ -837,8 +837,8 @@ RunningMeanFromAnIgnoredPart = Accumulated.but(
     return gradient, loss
     """,
 )
-"""A running mean divides by the number of targets seen so far, which is 0 as long as all parts are
-ignored, and 0 / 0 stays NaN: divide sums by the number of all targets that count."""
+"""A running mean divides by the number of targets seen so far, which is 0 until a target counts, and
+0 / 0 is NaN: divide sums by the number of all targets that count."""
 
 EpsilonInTheLogarithm = Accumulated.but(
     "part = …",
@@ -1025,8 +1025,8 @@ class CheckSame(Correct, exercise="check_same_attention"):
 
 
 ForwardOnly = CheckSame.but("slope = …\nassert …", "assert (seen - expected).abs().max() < 1e-4")
-"""The results are compared, but not all gradients, or one only with itself (`.grad` changes in
-place: clone it): attention may be correct in the forward pass and wrong in the backward pass,
+"""The results are compared, but not all gradients, or one with itself: `.grad` changes in
+place, so clone it. Attention may be correct in the forward pass and wrong in the backward pass,
 and training needs both."""
 
 NoMaskTested = CheckSame.but("(False, True)", "(False,)")
@@ -1092,7 +1092,7 @@ OnlyTheForwardPass = Cost.but("6 * matrices + 12", "2 * matrices + 4")
 forward pass."""
 
 BackwardLikeForward = Cost.but("6 * matrices + 12", "4 * matrices + 8")
-"""The backward pass is counted as much as the forward pass; it costs twice as much, a product for
+"""The backward pass is counted like the forward pass; it costs twice as much, a product for
 the gradient of each factor."""
 
 LogitsWithoutBackward = Cost.but(

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Training
 #
-# This notebook goes with chapter 7 of *Attention from the Ground Up*. You write the parts of a training program: batches, the optimizer, the learning-rate schedule and gradient clipping. The deeper exercises add gradient accumulation, mixed precision, the cost of training, a diagnosis of loss curves, a test for fast attention, and byte-pair encoding. Nothing here needs a GPU: everything runs in seconds on a CPU, and the same code would run on a GPU.
+# This notebook goes with chapter 7 of *Attention from the Ground Up*. You write the parts of a training program: batches, the optimizer, the learning-rate schedule and gradient clipping. The deeper exercises add gradient accumulation, mixed precision, the cost of training, a diagnosis of loss curves, a test for fast attention, and byte-pair encoding. Nothing here needs a GPU: everything runs in seconds on a CPU.
 #
 # **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
@@ -134,7 +134,7 @@ def adamw_step(
 # %% [markdown]
 # {{exercise learning_rate}}
 #
-# Adam divides by an average over past gradients, and at first there are few of them. The learning rate therefore rises slowly to its peak; this is the warm-up. At the end, small steps average out the noise of the batches. The learning rate therefore decays again, usually as half a cosine (Loshchilov and Hutter 2017, [equation 5](https://arxiv.org/abs/1608.03983)). The rule, with steps counted from 0:
+# Adam divides by a mean of squared gradients, and at first there are few of them. The learning rate therefore rises slowly to its peak; this is the warm-up. At the end, small steps average out the noise of the batches. The learning rate therefore decays again, usually as half a cosine (Loshchilov and Hutter 2017, [equation 5](https://arxiv.org/abs/1608.03983)). The rule, with steps counted from 0:
 #
 # - in steps 0 to `warmup_steps - 1` the rate rises linearly: step 0 has $\text{peak}/(\text{warmup\_steps}+1)$, the next step twice that, and so on;
 # - step `warmup_steps` has the peak;
@@ -229,7 +229,7 @@ print(f"the parts: {losses[0]:.4f} and {losses[1]:.4f}, the mean of both: {sum(l
 print(f"all targets that count at once: {whole:.4f}")
 
 # %% [markdown]
-# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets that count in all parts, and this mean. `weight` must not change, nor require or keep a gradient afterwards. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. A part may contain no target that counts.
+# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets that count in all parts, and this mean. `weight` must not change, nor require or keep a gradient afterwards. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. Some parts may lack targets that count.
 #
 # *Before you code:* what does `F.cross_entropy` return for a part in which every target is ignored? What is 0 times that?
 #
@@ -240,7 +240,7 @@ print(f"all targets that count at once: {whole:.4f}")
 #
 # <details><summary>Hint: divide by what?</summary>
 #
-# Targets need little memory: you can examine all before the first part goes through the model. Count first, then use `reduction="sum"` and one division.
+# Targets need little memory: you can examine them all before a part goes through the model. Count first, then use `reduction="sum"` and one division.
 # </details>
 # <details><summary>Hint: gradients</summary>
 #
@@ -574,9 +574,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Now write down how you distinguish them. `verdicts` gets a dict of runs, named by letters. A run is a dict with `train` and `held_out`, the losses in nats per token, and `norm`, the norm of the gradient that the optimizer received: tensors of ten numbers, one per ten updates. `train` and `norm` are means over the ten updates; dropout is on in training. Return a dict: letters to names in the table.
+# Now write down how you distinguish them. `verdicts` gets a dict of runs, named by letters. A run is a dict with `train` and `held_out`, the losses in nats per token, and `norm`, the norm of the gradient that the optimizer received: tensors of ten numbers, one per ten updates. `train` and `norm` are means over the ten updates; dropout is on in training. Return a dict from letters to names.
 #
-# The check trains its own runs, from seeds other than that above. Several of them may have the same mistake. Look for what *must* differ, not for what happens to differ: a rule with a reason will also hold for the next seed.
+# The check trains its own runs, with other seeds. Several of them may have the same mistake. Look for what *must* differ, not for what happens to differ: a rule with a reason will also hold for the next seed.
 #
 # *Before you code:* which mistakes are invisible in the training loss alone? With which of the nine can the held-out loss end below the last dotted line? Why is the initial gradient norm so small if the softmax is applied twice?
 #
@@ -635,7 +635,7 @@ def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
 #
 # Your test must reject eight wrong functions: one ignores the mask; one uses the mask of the first sequence for all; one scales by the width of the values; one reads only as many keys as there are queries; one omits the last block of four keys if it is not full; one does not rescale its running sum when a larger score comes; one rounds its inputs to bfloat16; and one has a correct forward pass and a wrong backward pass. Five correct functions must pass. For normally distributed inputs, the correct ones agree to about $10^{-6}$; the wrong ones differ by $10^{-3}$ or more.
 #
-# *Before you code:* which of the eight would a test detect that uses `torch.randn(2, 3, 8, 4)` for query, key and value, and no mask?
+# *Before you code:* which of the eight does a test detect with `torch.randn(2, 3, 8, 4)` for query, key and value, and no mask?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -689,7 +689,7 @@ def check_same_attention(attention) -> None:
 #
 # A model reads tokens, so someone must decide what a token is. Characters make sequences long; a vocabulary of words has no token for a new word. Byte-pair encoding (BPE) starts with small pieces and repeatedly merges the most frequent pair of neighbours. Sennrich et al. 2016 ([section 3.2](https://arxiv.org/abs/1508.07909)) brought it to translation. GPT-2 starts with bytes instead of characters (Radford et al. 2019, section 2.2): there are only 256, and every text in every script consists of them. You write the whole tokenizer.
 #
-# `split_words` cuts a text into words, because no token should reach from one word into the next (pre-tokenisation). A word is a run of letters, digits and underscores, or a run of other visible characters, together with the *one* space before it, if there is one. Every other character of white space is a word by itself. Words are returned as `bytes`, encoded as UTF-8.
+# `split_words` cuts a text into words, because no token should reach from one word into the next (pre-tokenisation). A word is a run of letters, digits and underscores, or a run of other visible characters, together with the *one* space before it, if there is one. Every other white-space character is a word by itself. Words are returned as `bytes`, encoded as UTF-8.
 #
 # `apply_merges` splits one word into pieces: single bytes at first, then every merge is applied to the whole word, from left to right, in the order in which the merges were learned.
 #
@@ -700,9 +700,9 @@ def check_same_attention(attention) -> None:
 # 3. take the pair with the largest count; if several have the same count, the one that comes **first in alphabetical order**, as Python sorts tuples of bytes;
 # 4. merge every occurrence of it, in all words, from left to right; go back to 2.
 #
-# Learning ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in their order.
+# Learning ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in the order learned.
 #
-# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these, in the order in which they are listed. (Expect merges that `byte_pairs` can learn.) A special token, such as `<|end|>`, marks something that is not text; none is part of another. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text: so a stranger's text cannot end a document.
+# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these, in the order in which they are listed. (Expect merges that `byte_pairs` can learn.) A special token, such as `<|end|>`, marks something that is not text; none is part of another. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text, so a stranger's text cannot end a document.
 #
 # `decode` turns ids into text: it joins the bytes of all tokens, special ones included, and decodes the result as UTF-8. A token may end inside a character. Bytes that are invalid UTF-8 become `�`, Python's replacement character, because a model may generate any sequence of ids. An empty text has no ids.
 #
@@ -897,7 +897,7 @@ off = max(abs(a - b) for a, b in zip(mine, torchs, strict=True))
 print(f"25 updates with your parts and with torch's: the losses differ by {off:.1g} at most")
 
 # %% [markdown]
-# With the same model and the same batches, the two programs must have the same losses, up to rounding. This is the strongest test of all the parts at once. Next, a longer run.
+# With the same model and the same batches, the two programs must have the same losses, up to rounding. This tests your AdamW and your clipping together. Next, a longer run.
 
 # %%
 import time
