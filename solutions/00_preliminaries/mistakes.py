@@ -103,13 +103,13 @@ LogarithmOfTheSoftmax = Softmax.but(
     "return torch.log_softmax(scores, …", "return stable_softmax(scores, dim).log()"
 )
 """The logarithm is taken after the softmax has rounded small weights to 0, and ln 0 is minus
-infinity: subtract the logsumexp of the scores from them."""
+infinity: subtract the logsumexp from the scores."""
 
 LogarithmOfAWeightAndAnEpsilon = Softmax.but(
     "return torch.log_softmax(scores, …", "return (stable_softmax(scores, dim) + 1e-12).log()"
 )
-"""The logarithm is taken after the softmax, of weights to which a small number is added, so no result
-is below that number's (-27.6 for 1e-12): subtract the logsumexp of the scores from them."""
+"""A small number is added to the weights before the logarithm, so no result is below that number's
+own logarithm (-27.6 for 1e-12): subtract the logsumexp from the scores."""
 
 ShiftNotAddedBack = Softmax.but(
     "logsumexp = …",
@@ -122,8 +122,8 @@ exp(s - m)."""
 
 
 class NanForAFullyMaskedRow(Softmax):
-    """A row of minus infinities gives NaN: its largest score is minus infinity as well, and -inf -
-    (-inf) is NaN. Such a row needs a finite shift, and must not be divided by its total, 0."""
+    """A row of minus infinities gives NaN: -inf - (-inf) is NaN, and so is 0/0. Such a row needs a
+    finite shift, and must not be divided by its total, 0."""
 
     def stable_softmax(scores, dim):
         exponentials = (scores - scores.amax(dim=dim, keepdim=True)).exp()
@@ -148,7 +148,7 @@ NoShiftBesideAMaskedRow = Softmax.but(
     "return exponentials / total.masked_fill(total == 0, 1.0)",
 )
 """A single row of minus infinities switches off the shift of all rows, so rows around 1000 overflow
-beside it: shift by 0 in that row only (torch.where), and each other row by its largest score."""
+beside it: shift only that row by 0 (torch.where), and each other row by its largest score."""
 
 NoShiftBesideAMaskedScore = Softmax.but(
     "exponentials = …\nreturn …",
@@ -227,7 +227,7 @@ EpsilonInTheLogarithm = CrossEntropy.but(
 confident wrong prediction gets almost no gradient: take the log-softmax of the logits instead."""
 
 LossesInBits = CrossEntropy.but("clamp(min=1)", "clamp(min=1) / math.log(2)")
-"""The losses are in bits: nats use the natural logarithm; do not divide by ln 2."""
+"""The losses are in bits, but nats use the natural logarithm."""
 
 MinusForgotten = CrossEntropy.but("return loss_of", "return -loss_of").but(
     "return losses_of", "return -losses_of"
@@ -236,8 +236,8 @@ MinusForgotten = CrossEntropy.but("return loss_of", "return -loss_of").but(
 
 
 class PositionsCompete(CrossEntropy):
-    """The softmax runs along the length (dim=1), so that positions compete; at each position the
-    tokens of the vocabulary compete, along the last axis."""
+    """The softmax runs along the length (dim=1), so positions compete; at each position the tokens
+    should compete, along the last axis."""
 
     def cross_entropy(logits, targets, ignore_index):
         counted = targets != ignore_index
@@ -262,8 +262,8 @@ token. Name the axis: `squeeze(-1)`."""
 BatchSqueezedAway = CrossEntropy.but(
     "return losses_of(…", "return losses_of(logits, targets, ignore_index).squeeze()"
 )
-"""`squeeze()` without an axis removes the axis of the batch, too, if it holds one sequence: name the axis
-to be removed."""
+"""`squeeze()` without an axis removes the batch axis, too, if there is only one sequence: name the
+axis to be removed."""
 
 
 class TargetsOverwritten(CrossEntropy):
@@ -350,8 +350,8 @@ ZeroWithoutAGradient = CrossEntropy.but(
     "    return torch.zeros((), dtype=logits.dtype)\n"
     "return loss_of(logits, targets, ignore_index)",
 )
-"""Without any target, a new 0 is returned, which does not depend on the logits, so `backward()` fails:
-compute the sum of no terms, and divide by at least 1."""
+"""If no target counts, a new 0 is returned that does not depend on the logits, so `backward()`
+fails: compute the sum of no terms, and divide by at least 1."""
 
 ConvertedToPlainNumbers = CrossEntropy.but(
     "return torch.stack(…",
@@ -518,9 +518,8 @@ VocabularyFromTheText = Bigram.but(
 `vocab_size` rows and columns."""
 
 EpsilonInTheLogarithm = Bigram.but("keepdim=True)).log()", "keepdim=True) + 1e-9).log()")
-"""A small number is added inside the logarithm. With little smoothing, an unseen
-pair's probability is no larger than that number: the smoothing
-already keeps every probability above 0."""
+"""A small number is added inside the logarithm; with little smoothing, an unseen pair's probability
+is no larger. Leave it out: the smoothing already keeps every probability above 0."""
 
 SmoothedInTheNumeratorOnly = Bigram.but(
     "counts = pair_counts(documents, …\nreturn …",
@@ -552,7 +551,7 @@ BitsInsteadOfNats = Bigram.but(").mean()", ").mean() / math.log(2)").but(
 """The losses are in bits: nats use the natural logarithm."""
 
 SignForgotten = Bigram.but("-surprisals", "surprisals")
-"""The sign is missing: logarithms of probabilities are negative, a surprisal is positive."""
+"""The minus sign is missing: log-probabilities are negative, and surprisals are positive."""
 
 SumInsteadOfMean = Bigram.but("documents).mean()", "documents).sum()")
 """The surprisals are summed, so a longer text has a larger loss: take their mean."""
@@ -605,7 +604,7 @@ SoftplusInsteadOfSilu = Activations.but("F.silu(x)", "F.softplus(x)")
 """This is softplus, a smooth ReLU that is positive everywhere; SiLU is x·σ(x)."""
 
 SoftplusOverflows = Activations.but("F.softplus(x)", "torch.log(1 + torch.exp(x))")
-"""e^1000 is infinite, so ln(1 + e^x) is too, where it should be 1000: it is the logsumexp of x and
+"""e^1000 overflows, so ln(1 + e^x) is infinite and not 1000: compute it as the logsumexp of x and
 0."""
 
 SoftplusChosenAfterTheOverflow = Activations.but(
@@ -636,7 +635,7 @@ CubicTermTenTimesTooLarge = Activations.but(
     "F.gelu(x, …",
     "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.44715 * x**3)))",
 )
-"""The cubic term has the factor 0.44715; it is 0.044715, with a zero after the point."""
+"""The factor of the cubic term should be 0.044715, not 0.44715: a zero is missing."""
 
 CubicTermOutsideTheFactor = Activations.but(
     "F.gelu(x, …", "0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * x + 0.044715 * x**3))"
@@ -886,7 +885,7 @@ OneRowAlone = CheckSoftmax.but(
     "for some in (scores[0], scores[0] + 1000, scores[0] - 1000):\n"
     "    assert alike(softmax(some, 0), torch.softmax(some, 0))",
 )
-"""Each call has one row, or rows that lie close together, along one dimension. Only a table with
+"""Every call has one row, or rows close together, and the same dimension. Only a table with
 rows 1000 apart, tested along both dimensions, shows whether each row has its own shift and whether
 `dim` is used."""
 
@@ -912,8 +911,8 @@ NoToleranceForRounding = (
     .but("assert alike", "assert torch.equal")
     .but("randn(3, 4", "randn(50, 7")
 )
-"""Floats are compared exactly, or nearly so, and correct results fail because of rounding: allow a
-tolerance."""
+"""Floats are compared exactly, or nearly so, and rounding makes correct results fail: tolerate
+0.00001."""
 
 SumsExactlyOne = CheckSoftmax.but("randn(3, 4", "randn(100, 7").but(
     "scores = torch.cat(…\n    assert …", "assert (softmax(scores, -1).sum(-1) == 1).all()"
@@ -941,8 +940,8 @@ implementations differ: leave such rows out."""
 NanAgrees = CheckSoftmax.but(
     "return bool(…", "return not bool(((seen - expected).abs() > 1e-5).any())"
 )
-"""Comparing NaN with anything gives False, so a search for large differences finds none: test
-whether every difference is small."""
+"""`NaN > 0.00001` is False, so a search for large differences finds none: test whether every
+difference is small."""
 
 SignedDifference = CheckSoftmax.but(
     "return bool(…", "return bool(((seen - expected) <= 1e-5).all())"

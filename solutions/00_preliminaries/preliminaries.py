@@ -559,9 +559,9 @@ published_test(lambda scores, dim: 0 * scores)
 #
 # First write `agree`, the comparison that a test rests on. Two tensors agree if they have the same shape and no number differs by more than 0.00001. NaN agrees with nothing, not even with NaN. (If you use `torch.allclose`, find out what it adds to `atol`.)
 #
-# Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. Softmaxes whose weights are wrong, such as one with a base other than e, must fail; correct ones must pass. You may compare with `torch.softmax`. Be fair: a correct softmax may compute in single precision and be off by up to 0.00001; its result has the dtype of the scores. For a row in which all scores are minus infinity, correct ones differ (you know two conventions from exercise 0.1), so do not test such rows.
+# Then write `check_softmax`. It gets `softmax`, a function of `(scores, dim)`, calls it on scores of your choice, and uses `assert`. Softmaxes whose weights are wrong, such as one with a base other than e, must fail; correct ones must pass. You may compare with `torch.softmax`. Be fair: a correct softmax may compute in single precision and be off by up to 0.00001; its result has the dtype of the scores. Correct softmaxes differ on a row that is all minus infinity (you know two conventions from exercise 0.1), so do not test such rows.
 #
-# *Before you code:* what is `float("nan") > 0.1`? And `not (float("nan") <= 0.1)`? Which inputs would reveal each mistake possible in 0.1?
+# *Before you code:* what is `float("nan") > 0.1`? And `not (float("nan") <= 0.1)`? Which inputs would reveal each possible mistake in 0.1?
 #
 # <details><summary>Answers, after you have tried</summary>
 #

@@ -32,7 +32,7 @@ from classroom import check
 # With a huge bandwidth all weights are equal, and the result is the mean of the values. Far away it should be the value of the nearest key, which has nearly all the weight; but `exp(-500_000)` is exactly 0 in floating point, so the formula becomes $0/0$, which is NaN. The slope of the root is infinite at 0, and its gradient NaN even if you square it again: the formula needs no root.
 # </details>
 #
-# Now expand the square: $-\lVert q-k\rVert^2 = 2\,q\cdot k - \lVert q\rVert^2 - \lVert k\rVert^2$. If all keys have the same norm, two of the three terms cancel in the quotient, and the result is a softmax of `scale * (q · k)`. Which scale?
+# Now expand the square: $-\lVert q-k\rVert^2 = 2\,q\cdot k - \lVert q\rVert^2 - \lVert k\rVert^2$. If all keys have the same norm, two of the three terms cancel in the quotient: the weights are a softmax of `scale * (q · k)`. Which scale?
 #
 # <details><summary>Hint: the shapes</summary>
 #
@@ -73,7 +73,7 @@ def scale_for(bandwidth: float) -> float:
 # %% [markdown]
 # {{exercise soft_lookup}}
 #
-# A Python dictionary compares your query with every key and returns the value of the one that is equal. Attention is a soft dictionary: it returns a mixture of all values, with weights $\mathrm{softmax}(q\cdot k_j/\tau)$. The temperature $\tau$ determines how soft.
+# A Python dictionary finds the one key that is equal to your query and returns its value. Attention is a soft dictionary: it returns a mixture of all values, with weights $\mathrm{softmax}(q\cdot k_j/\tau)$. The temperature $\tau$ determines how soft.
 #
 # *Before you code:* which weights does the query $q = 0$ get? What happens to them as $\tau$ grows, and as $\tau \to 0$? At $\tau = 10^{-3}$ a score of 2 becomes 2000: will your code handle that?
 #
@@ -257,7 +257,7 @@ def mended_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 #
 # and the output `(0.5863, 0.4673)`. The query, the keys and the values are in the cell below. The introduction forgot one step. Write `worked_row` so that it is correct.
 #
-# The text also says that a dot product measures how much two vectors "point in the same direction". Write `rankings`: the indices of the keys from best to worst, first by dot product, then by the cosine of the angle. Then compare the ranks of "dipped".
+# The text also says that a dot product measures how much two vectors "point in the same direction". Write `rankings`: the indices of the keys from best to worst, once by dot product, once by the cosine of the angle. Then compare the ranks of "dipped".
 #
 # *Before you code:* if every key were twice as long, which of the two rankings would change? If only one key were?
 #

@@ -28,8 +28,8 @@ RootAndThenSquare = Kernel.but(
     "squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1)",
     "squared = (query.unsqueeze(-2) - key.unsqueeze(-3)).square().sum(dim=-1).sqrt() ** 2",
 )
-"""The squared distance is the square of a root, and where a query equals a key, the slope of the root is
-infinite and its gradient NaN: sum the squares, and take no root."""
+"""The squared distance is the square of a root, and where a query equals a key, the slope of the
+root is infinite and its gradient NaN: sum the squares, and take no root."""
 
 MeanOfSquares = Kernel.but("sum(dim=-1)", "mean(dim=-1)")
 """The squared differences are averaged over the features; the squared distance is their sum, not
@@ -173,11 +173,11 @@ MixingMatrixTransposed = Scores.but("w_query @ w_key.T", "w_key @ w_query.T")
 """The mixing matrix is transposed: for row vectors it is w_query times w_key transposed."""
 
 MixingMatrixInHeadSpace = Scores.but("w_query @ w_key.T", "w_query.T @ w_key")
-"""The factors are in the wrong order, and the product is d_head by d_head: the matrix between two
+"""The wrong factor is transposed, so the product is d_head by d_head: the matrix between two
 tokens is d_model by d_model."""
 
 AsymmetryDividedByTheSquare = Scores.but("/ scores.norm()", "/ scores.square().sum()")
-"""The difference is divided by the square of the norm, so doubling the scores halves it: divide by
+"""The divisor is the square of the norm, so doubling the scores halves the asymmetry: divide by
 the norm."""
 
 AsymmetryOfTheLargestEntries = Scores.but(
@@ -188,12 +188,12 @@ AsymmetryOfTheLargestEntries = Scores.but(
 of all squares."""
 
 AsymmetryWithAFloor = Scores.but("scores.norm()", "scores.norm().clamp(min=1)")
-"""The divisor is at least 1, so small scores seem more symmetric
-than large ones: divide by the norm, however small it is."""
+"""The divisor is at least 1, so small scores seem more symmetric than large ones: divide by the
+norm, however small it is."""
 
 AsymmetryWithAnEpsilon = Scores.but("/ scores.norm()", "/ (scores.norm() + 1e-6)")
-"""A small number is added to the divisor, so small scores seem more symmetric than large
-ones: divide by the norm, however small it is."""
+"""A small number is added to the divisor, so small scores seem more symmetric than large ones:
+divide by the norm, however small it is."""
 
 AsymmetryNotRelative = Scores.but(" / scores.norm()", "")
 """The difference is not divided by the size of the scores, so doubling them doubles it."""
@@ -327,8 +327,8 @@ ScaleIgnored = LogitStd.but("(d_head) * scale", "(d_head)")
 """The scale is not applied."""
 
 TakenForANormalDistribution = LogitStd.but("6 / d_head", "0.0")
-"""A sum of products is not normal: each product has excess kurtosis 6, and the sum of d_head
-has 6 / d_head."""
+"""A sum of products is not normal: each has excess kurtosis 6, and the sum of d_head of them
+6 / d_head."""
 
 KurtosisWithoutExcess = LogitStd.but("return 6", "return 3 + 6")
 """This is the kurtosis; the excess kurtosis is 3 less, because a normal distribution has kurtosis
@@ -342,13 +342,13 @@ EntropyInBits = LogitStd.but("sum(dim=-1)", "sum(dim=-1) / math.log(2)")
 """The entropy is in bits; nats use the natural logarithm."""
 
 ZeroTimesMinusInfinity = LogitStd.but("torch.special.entr(weights)", "-(weights * weights.log())")
-"""The logarithm of a weight of 0 is minus infinity, and 0 times that is NaN; the term is 0."""
+"""The logarithm of 0 is minus infinity, and 0 times that is NaN; the term should be 0."""
 
 SmallWeightsDropped = LogitStd.but(
     "torch.special.entr(weights)", "torch.special.entr(weights.masked_fill(weights < 1e-4, 0.0))"
 )
-"""Small weights are left out, but many of them together have a large entropy: only a weight of exactly
-0 adds nothing."""
+"""Small weights are left out, but many of them together have a large entropy: leave out only exact
+zeros."""
 
 EntropySummedOverRows = LogitStd.but("sum(dim=-1)", "sum()")
 """The entropies of all rows are summed; each query has its own."""
@@ -425,8 +425,8 @@ class CheckHull(Correct, exercise="check_convex_hull"):
 
 
 class NothingCaught(CheckHull):
-    """No bug makes the test fail: it checks at most the shape, or values so far apart that a wrong
-    output is still within their range (around 0, half an output is inside)."""
+    """No bug makes the test fail: it asserts at most the shape, or uses values so far apart that a
+    wrong output is still in range (around 0, half an output is inside)."""
 
     def check_convex_hull(attention):
         torch.manual_seed(4)
@@ -499,7 +499,7 @@ result. Draw the numbers of the map at random."""
 
 FeaturesOnlyMoved = CheckHull.but("matrix = …", "matrix = torch.eye(6)[[1, 2, 3, 4, 5, 0]]")
 """Your map only moves features to other places, which changes neither their numbers nor the length
-of a value, so a bug in each number or in the length passes. Draw the numbers of the map at
+of a value, so a clamp, a constant or a rescaling passes. Draw the numbers of the map at
 random."""
 
 ExactRange = CheckHull.but("query = 2 …", "query = torch.randn(50, 4, generator=generator)").but(
