@@ -5,7 +5,7 @@
 #
 # **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
-# **Conventions.** Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. Positions are counted from 0. A mask is boolean and True where attention is allowed. `bos` is the token that begins a sequence, `eos` the one that ends it. Random numbers `u`, from 0 to below 1, are arguments, so that the same numbers give the same text.
+# **Conventions.** Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. Positions are counted from 0. A mask is boolean and True where attention is allowed. `bos` is the token that begins a sequence, `eos` the one that ends it. Random numbers `u`, with 0 ≤ `u` < 1, are arguments, so that the same numbers give the same text.
 #
 # **Given.** The cell of imports defines `turn`, which applies rotary embeddings to queries and keys, as in chapter 5. The next one loads a model that was trained on the source code of Python's standard library; the bug hunt uses it.
 
@@ -72,7 +72,7 @@ for text in ("def __init__(self,", "    return"):
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# None of them: they keep the order, and the most probable token always stays. With `k` = 1 the result is the most probable token for any `u`. With one threshold for all rows, every token of the rows with lower logits becomes `-inf`, and the softmax of such a row is NaN.
+# None of them: they keep the order, and the most probable token always stays. With `k` = 1 the result is the most probable token for any `u`. With that row's threshold for all, every token of the other rows becomes `-inf`, and the softmax of such a row is NaN.
 # </details>
 #
 # <details><summary>Hint: exactly k, with ties</summary>
@@ -498,7 +498,7 @@ def check_cache(step) -> None:
 # %% [markdown]
 # {{exercise speculative}}
 #
-# A large model takes about as long for five tokens in one pass as for one, because the time goes into reading its weights, not into computing. In speculative decoding, a small model therefore *drafts* some tokens, and the large one, the *target*, evaluates all of them in one forward pass. Most of them are easy and accepted, and the text has exactly the distribution that the target alone would give. It is not approximately the same: it is the same (Leviathan et al. 2023, [section 2.3 and appendix A.1](https://arxiv.org/abs/2211.17192)).
+# A large model takes about as long for five tokens in one pass as for one, because the time goes into reading its weights, not into computing. In speculative decoding, a small model therefore *drafts* some tokens, and the large one, the *target*, evaluates all of them in one forward pass. Most are easy and are accepted, and the text has exactly the distribution that the target alone would give. It is not approximately the same: it is the same (Leviathan et al. 2023, [section 2.3 and appendix A.1](https://arxiv.org/abs/2211.17192)).
 #
 # Suppose that token $x$ was drafted with probability $q(x)$, and the target gives it probability $p(x)$.
 #
@@ -506,7 +506,7 @@ def check_cache(step) -> None:
 # - The first token that is rejected is replaced, and all drafted tokens after it are discarded. The replacement is drawn from the residual distribution, where the target gives *more* probability than the draft: $\max(0, p - q)$, divided by its sum.
 # - If all are accepted, one more token is drawn from the target's last row, which has already been computed.
 #
-# Drawing works as in `draw`: with the number `u`, the first token at which the cumulative probability exceeds `u`.
+# Draw as in `draw`: the first token at which the cumulative probability exceeds `u`. Return a tensor or a list.
 #
 # *Before you code:* what happens if both models agree completely? With two tokens, the draft gives 0.7 and 0.3, the target 0.4 and 0.6. How often is token 0 the result?
 #
@@ -521,7 +521,7 @@ def check_cache(step) -> None:
 # </details>
 # <details><summary>Hint: the rows</summary>
 #
-# Row `i` of `target` is the prediction at the position of `drafted[i]`. `target` has one row more than `draft`.
+# Row `i` of `target` is the prediction at the position of `drafted[i]`. `target` has one more row than `draft`.
 # </details>
 
 
@@ -621,7 +621,7 @@ def beam_search(
 #
 # - `retention_parallel` computes the weights of all pairs at once, `(length, length)` for each head, then the output.
 # - `retention_step` is the recurrent form. It gets the state after the earlier tokens and one new token, and returns that token's output and the new state. Do not change the state that you are given, because another sequence may continue from it.
-# - `retention_chunked` is the form for training on long sequences. It cuts the sequence into chunks of `chunk_len` tokens, the last of which may be shorter. Within a chunk it is parallel; what came before the chunk is read from a state, which is updated once per chunk. It returns the output and the state after each chunk, stacked on a new axis 0; `retention_step` can continue from the last.
+# - `retention_chunked` is the form for training on long sequences. It cuts the sequence into chunks of `chunk_len` tokens, the last of which may be shorter. Within a chunk it is parallel; what came before the chunk is read from a state, which is updated once per chunk. It returns the output, and the state after each chunk stacked on a new axis 0; `retention_step` can continue from the last.
 #
 # `decay` holds one number for each head, above 0 and at most 1. Sequences may have hundreds of tokens: $0.1^{400}$ is 0 in float64, $0.1^{-400}$ is infinite, and 0 times infinity is NaN, in an output or in a gradient.
 #

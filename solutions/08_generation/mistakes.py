@@ -870,8 +870,8 @@ AcceptedWithTheTargetProbability = Speculative.but("[i, token] / draft[i, token]
 """A token is accepted with its target probability; use target / draft."""
 
 AcceptedAtTheRatio = Speculative.but("accept[i] < target", "accept[i] <= target")
-"""A token is accepted if its number equals target / draft: if both are 0, the target excludes the
-token; accept it only if the number is below."""
+"""A token is accepted if its number equals target / draft: a number of 0 accepts even a token that
+the target excludes; it must be below."""
 
 DrawnFromTheWholeTarget = Speculative.but("F.relu(target[i] - draft[i])", "target[i]")
 """The replacement is drawn from the target itself, so tokens that the draft favours are too
@@ -1106,15 +1106,15 @@ OffsetGrowsByOne = Mended.but("seen += tokens.shape[1]", "seen += 1")
 whole prompt to the cache: the offset must grow by the number of tokens that were read."""
 
 OffsetGrowsByTheBatch = Mended.but("seen += tokens.shape[1]", "seen += tokens.shape[0]")
-"""The offset grows by the number of prompts in the batch; `tokens` has the shape (batch, new), and
-it must grow by `tokens.shape[1]`."""
+"""The offset grows by the number of prompts in the batch; it must grow by `tokens.shape[1]`, the
+number of new tokens."""
 
 NoOffset = Mended.but("seen + torch", "torch")
 """The offset is not added, so every new token gets position 0; the first one comes after the
-prompt, and each next one after it."""
+prompt, and the others follow."""
 
 OffsetNeverGrows = Mended.but("seen += tokens", "seen = prompt")
-"""All new tokens get the first position after the prompt; each should have the next position."""
+"""All new tokens get the first position after the prompt; it must grow by 1 for each."""
 
 OffsetFromZero = Mended.but("seen += tokens.shape[1]", "seen = len(written)")
 """New tokens get positions from 0 on, as if there were no prompt; they come after it."""
@@ -1380,7 +1380,7 @@ it."""
 PaddingFades = Retention.but(
     "states.append(state)", "states.append(fade ** (chunk_len - n) * state)"
 )
-"""The state fades on through the padding of the last chunk; it must be the state after the last
+"""The state fades during the padding of the last chunk; it must be the state after the last
 real token."""
 
 StateDetached = Retention.but("(q @ state)", "(q @ state.detach())")

@@ -140,7 +140,7 @@ print(f"{int(right.sum())} of {len(right)} predictions in the second half are co
 #
 # **`induction_score`.** The input is a passage of random tokens, repeated once. In the second half, at position `t`, an induction head attends to the token that came *after* this token in the first half. The score is its attention weight there, averaged over the second half and the batch: one number per head, from 0 to 1.
 #
-# **`logit_lens`.** The residual stream has the same width at every depth. Decode it at each depth in the same way as after the last block: final norm, unembedding, softmax over the vocabulary. At the last depth, the result is the model's own probabilities; at earlier depths, it is the prediction if the model ended there. The norm here is a LayerNorm with $\varepsilon = 10^{-5}$.
+# **`logit_lens`.** The residual stream has the same width at every depth. Decode it at each depth in the same way as after the last block: final norm, unembedding, softmax over the vocabulary. At the last depth, the result is the model's own probabilities; at earlier depths, what it would predict if it ended there. The norm here is a LayerNorm with $\varepsilon = 10^{-5}$.
 #
 # **`without_head`** and **`bits_lost`.** An attention map does not show what a head is *for*. Ablate the head and measure the effect. The outputs of the heads are concatenated, and the output projection `weight` mixes them. Without head `h`, its features are zero at the input of this projection, and nothing else changes: the bias belongs to no head. The effect is the cross-entropy of the model without the head minus that of the model with it, here in **bits** per token.
 #
@@ -286,7 +286,7 @@ for layer in range(reader.config.num_layers):
 #
 # All are pre-norm with a final norm, and their weights are tied: the embedding matrix also gives the logits. Block `i` has `blocks.i.attention_norm`, `blocks.i.attention.query`, `.key`, `.value`, `.output`, `blocks.i.feed_forward_norm`, `blocks.i.feed_forward.up`, `.down` and, for SwiGLU, `.gate`; each linear layer has a `.weight` and, if the dict contains it, a `.bias`. The other names are `embedding.tokens.weight` and `final_norm`. The presets `tiny` and `llama` of `groundup train` make such models.
 #
-# Write two functions. `step` processes *the next* tokens: `cache` is `None` at first, then the cache that your previous `step` returned. It may have any format, made of tensors, lists, tuples, dicts and numbers. `language_model` processes all tokens at once. However a text is split into steps, its logits must stay the same.
+# Write two functions. `step` processes *the next* tokens: `cache` is `None` at first, then the cache that your previous `step` returned. It may have any format made of tensors, lists, tuples, dicts and numbers. `language_model` processes all tokens at once. However a text is split into steps, its logits must stay the same.
 #
 # *Before you code:* five tokens have been processed, and two more come. What is the shape of the mask? What are the positions of the two tokens? Are the keys in your cache already rotated?
 #
@@ -297,7 +297,7 @@ for layer in range(reader.config.num_layers):
 #
 # <details><summary>Hint: one function is enough</summary>
 #
-# `language_model(config, weights, tokens)` is the first half of `step(config, weights, tokens, None)`.
+# `language_model(config, weights, tokens)` is `step(config, weights, tokens, None)[0]`.
 # </details>
 # <details><summary>Hint: the mask of a step</summary>
 #
@@ -423,7 +423,7 @@ print(tokenizer.decode(written))
 #
 # as a start; it takes a few minutes on one core. `groundup train --help` lists the options: the tokenizer and its size, the preset, steps, batch size, context, optimizer, learning rate and schedule. `--library mine` computes with your own parts. Change one thing at a time: a run with two changes tells you nothing about either. A run with a tenth of the steps shows which of two choices learns faster. When you are satisfied, copy `config.json` and `model.safetensors` from `capstone` to the folder of this notebook.
 #
-# **How it is graded.** The two files are read outside your notebook, never run. Sizes are checked first. Then bits per byte are measured on passages of the held-out part, drawn at grading time, and compared with a 5-gram model with Kneser-Ney smoothing on the same passages. Your model must beat it; there are more points at 99 % and at 98 % of its bits. If you train on the held-out part, your number is worthless. Every run ends with a measurement on it: compare few runs.
+# **How it is graded.** The two files are read outside your notebook, never run. Sizes are checked first. Then bits per byte are measured on passages of the held-out part, drawn at grading time, and compared with a 5-gram model with Kneser-Ney smoothing on the same passages. Your model must beat it; there are more points at 99 % and at 98 % of its bits. If you train on the held-out part, your number is worthless. Each run ends with a measurement on it, so compare few.
 #
 # Last, report your results, for 3 of the points: `capstone()` returns the number of parameters, and the bits per byte on `passage`, the first 3000 characters of the held-out part, as the cell below measures them. Both must match the two files.
 #
@@ -440,7 +440,7 @@ print(tokenizer.decode(written))
 # </details>
 # <details><summary>Hint: too many parameters?</summary>
 #
-# Which parts have the most? An embedding matrix of 1 024 rows of 128 has 131 072 parameters, and twice as many without weight tying. `groundup.looking.accounting.parameters(config)` counts them by part.
+# Which parts have the most? An embedding matrix of 1 024 rows of 128 has 131 072 parameters; without weight tying there are two. `groundup.looking.accounting.parameters(config)` counts them by part.
 # </details>
 
 # %%

@@ -234,8 +234,8 @@ LastDepthTakenAsNormalised = Inside.but(
 a residual stream, the last one too."""
 
 NormOmitted = Inside.but("read = …", "read = streams * gain + bias")
-"""Gain and bias are applied, but the vectors are not normalised: first subtract each one's mean
-and divide by its standard deviation."""
+"""Gain and bias are applied without normalising first: subtract each vector's mean, and divide by
+the root of its variance plus 1e-5."""
 
 WeightNotTransposed = Inside.but("weight.T", "weight")
 """The matrix multiplies from the right as it is stored; nn.Linear stores (d_out, d_in): multiply by
