@@ -311,7 +311,7 @@ def why_loss(heard, targets, expected):
     return (
         f"The model's input is correct. {count} of the {targets.numel()} targets are not pad: their "
         f"losses, in the first row those of {[t for t in targets[0].tolist() if t != PAD]} at the "
-        f"logits of the same positions, have the sum {count * expected:.4g}, which is divided by "
+        f"logits of the same positions, add up to {count * expected:.4g}, which is divided by "
         f"{count} ({names})"
     )
 

@@ -415,8 +415,8 @@ BATCH = {"inputs": "batch length", "targets": "batch length"}
     "get_batch",
     number="7.1",
     title="Batches without leaks",
-    asks="`cut` splits a text into a training part and a held-out part, `starts_from` turns "
-    "random numbers into positions where windows can begin, `get_batch` returns the windows "
+    asks="`cut` splits a text into a training part and a held-out part; `starts_from` turns "
+    "random numbers into positions where windows can begin; `get_batch` returns the windows "
     "and the token after each of their tokens.",
     difficulty=1,
     importance=5,
@@ -695,7 +695,7 @@ def judge_form(seen, gradients):
         return f"`clip_gradients` should return (clipped, norm); it returned {describe(seen)}"
     clipped = seen[0]
     if not isinstance(clipped, (tuple, list)) or len(clipped) != len(gradients):
-        return f"clipped should be a list of {len(gradients)}; it is {describe(clipped)}"
+        return f"clipped should have length {len(gradients)}; it is {describe(clipped)}"
     return None
 
 
@@ -1002,7 +1002,7 @@ class TestAccumulatedGradients:
         number = sum(x[..., 0].numel() for x, _ in drawn_parts(case.fresh(0))[2])
         expect(
             sum(noted) >= number,
-            f"the parts have {number} tokens, but the model computed the logits of {sum(noted)} "
+            f"the parts have {number} tokens, but the model received only {sum(noted)} "
             "with a weight that requires a gradient",
         )
 
@@ -1054,7 +1054,7 @@ def judge_norm_of(seen, x, gain, eps):
     problem = differs("the normalised vector", seen, expected, HALF_DIGITS)
     if problem and x.dtype == torch.float16:
         lost = "infinite" if x.square().isinf().any() else "0"
-        problem += f" (in float16, squares of such entries are {lost}: convert before squaring)"
+        problem += f" (squared in float16, such entries are {lost})"
     return problem
 
 
@@ -1078,7 +1078,11 @@ def judge_losses(seen, logits, targets):
     expected = losses_oracle(logits, targets)
     if problem := differs("the losses", seen, expected, 1e-5):
         return problem
-    return None if seen.dtype == torch.float32 else f"the losses have dtype {seen.dtype}"
+    return (
+        None
+        if seen.dtype == torch.float32
+        else f"the losses should have dtype torch.float32, not {seen.dtype}"
+    )
 
 
 def master_inputs(case):
@@ -1295,8 +1299,8 @@ def bits_oracle(nats_per_token, num_tokens, num_bytes):
     "training_cost",
     number="7.7",
     title="The cost of training, and bits per byte",
-    asks="`flops_per_token` counts the operations of training, `mfu` returns the fraction of a "
-    "device's peak that they use, `bits_per_byte` makes losses comparable across "
+    asks="`flops_per_token` counts the operations of training; `mfu` returns the fraction of a "
+    "device's peak that they use; `bits_per_byte` makes losses comparable across "
     "tokenizers.",
     difficulty=2,
     importance=4,
@@ -1436,6 +1440,6 @@ class TestVerdicts:
             # What their mistakes are is said once, where it is missed.
             alarms = [f"{letter} (“{seen[letter]}”)" for letter in wrong if seen[letter] in group]
             named = ", ".join(alarms)
-            return f"these runs are not what you return: {named}" if alarms else None
+            return f"your verdict is wrong for: {named}" if alarms else None
 
         expect_answer(subject, case, [asks_for("verdicts", (curves,))], judge)

@@ -1030,7 +1030,7 @@ def judge_logits(answer, prompts, pad, table, layers):
     for row, (seen, alone) in enumerate(zip(logits, expected, strict=True)):
         if problem := differs("logits", seen, alone):
             return (
-                f"prompt {row} has {len(prompts[row])} of at most {max(map(len, prompts))} tokens; "
+                f"prompt {row} has {len(prompts[row])} tokens (longest: {max(map(len, prompts))}); "
                 f"compared with the logits for this prompt alone, {problem}"
             )
     return None

@@ -1221,7 +1221,7 @@ def prediction_of(subject, case):
         fail_as(
             case,
             "PredictionForOtherWeights",
-            "prediction.json is about other weights than the submitted ones",
+            "prediction.json is for weights other than those submitted",
         )
     return own, said
 

@@ -257,7 +257,7 @@ def causality_audit(model, x: torch.Tensor) -> torch.Tensor:
 #
 # A published decoder hides padding and the future with "a mask": one number per key, 0 or $-10^6$, added to the scores. It runs and it trains. Run the cell. It tests two things that should be tested for every mask: does it have any effect, and does the last token influence the first query's output?
 #
-# There are two bugs. Write the corrected function: a query, padded or not, attends to the real tokens up to itself, however large the scores of others. Return the output only.
+# There are two bugs. Write the corrected function: a query, padded or not, attends to the real tokens up to itself, however large the other scores. Return the output only.
 #
 # *Before you code:* take a column of numbers and add a million to all of them. What is the softmax down that column? And how many different futures are there in a sequence of 7 tokens? Can one row of numbers represent them?
 #

@@ -41,8 +41,8 @@ CutFromATable = Causal.but(
     "return …",
     "table = torch.ones(128, 128, dtype=torch.bool).tril()\nreturn table[k_len - q_len : k_len, :k_len]",
 )
-"""The mask is cut out of a table of fixed size, such as 128, and a slice beyond its end is shorter without
-an error: make the mask for the lengths that you are given."""
+"""The mask is cut out of a table of fixed size, such as 128, and a slice beyond its end is silently
+shorter: make the mask for the lengths that you are given."""
 
 OnesAndZeros = Causal.but("k_len, dtype=torch.bool", "k_len")
 """The mask holds the numbers 1 and 0 instead of True and False: ~ and & do not work on it."""
@@ -95,8 +95,8 @@ AsLongAsTheLongest = Padding.but("(k_len)", "(int(lengths.max()))")
 """The mask is as long as the longest sequence; the keys may be padded further, to k_len."""
 
 PaddingCutFromATable = Padding.but("torch.arange(k_len)", "torch.arange(512)[:k_len]")
-"""The positions are cut out of a table of fixed size, such as 512, and a slice beyond its end is shorter
-without an error: count as many positions as there are keys."""
+"""The positions are cut out of a table of fixed size, such as 512, and a slice beyond its end is
+silently shorter: count as many positions as there are keys."""
 
 EmptySequenceGetsAKey = Padding.but("lengths[:, None]", "lengths.clamp(min=1)[:, None]")
 """An empty sequence is treated like one of length 1, so that its padding is attended to: a length of 0
@@ -181,8 +181,8 @@ WindowTooNarrow = Combined.but("place < window", "place < window - 1")
 MasksCutFromATable = Combined.but(
     "place = torch.arange(length)", "place = torch.arange(128)[:length]", times=2
 )
-"""The positions are cut out of a table of fixed size, such as 128, and a slice beyond its end is shorter
-without an error: count as many positions as there are tokens."""
+"""The positions are cut out of a table of fixed size, such as 128, and a slice beyond its end is
+silently shorter: count as many positions as there are tokens."""
 
 WindowOnBothSides = Combined.but("place[:, None] - place", "(place[:, None] - place).abs()")
 """The window also hides keys far ahead. The prefix mask decides how far ahead a query may look;
@@ -228,7 +228,7 @@ still the same: compare the ids themselves."""
 CausalMaskCombinedToo = Combined.but(
     "allowed = …", "allowed = prefix_mask(prefix_lengths, length) & real & document_mask(documents)"
 ).but("return allowed …", "return (allowed & window_mask(length, window)).tril()")
-"""A causal mask is also combined by "and" and undoes the prefix: the prefix mask already says what
+"""A causal mask is also combined by “and” and undoes the prefix: the prefix mask already says what
 may lie ahead."""
 
 WindowForgotten = Combined.but(
@@ -261,14 +261,14 @@ class Masked(Correct, exercise="masked_softmax"):
 TenThousandSubtracted = Masked.but(
     "weights = …", "weights = (scores + -1e4 * ~mask).softmax(dim=-1)"
 )
-"""Masked scores are reduced by 10,000, and one that is higher than the others by more still
+"""Masked scores are reduced by 10,000, and one that is higher than the others by even more
 gets weight: no finite number is enough, so replace the score instead."""
 
 ZeroTakenForMasked = Masked.but(
     "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)",
     "scores.masked_fill(scores * mask == 0, torch.finfo(scores.dtype).min)",
 )
-"""The scores are multiplied by the mask, and what is 0 then is taken for masked, but an allowed score can
+"""The scores are multiplied by the mask, and every 0 is then taken for masked, but an allowed score can
 be 0, too: use the mask itself to say what is masked."""
 
 ScoresMultipliedByTheMask = Masked.but(
@@ -740,8 +740,8 @@ class Online(Correct, exercise="online_softmax_attention"):
 
 
 HighestStartsAtZero = Online.but("torch.full((len(query),), -math.inf)", "torch.zeros(len(query))")
-"""The largest score so far starts at 0, so if all scores are far below 0 every exponential is 0, and so
-is the output: start at minus infinity."""
+"""The largest score so far starts at 0, so if all scores are far below 0, every exponential is 0,
+and so is the output: start at minus infinity."""
 
 OldTotalNotRescaled = Online.but(
     "return (…\n)",

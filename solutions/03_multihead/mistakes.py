@@ -196,7 +196,7 @@ MaskInverted = Loop.but(
     "    forbidden = None if mask is None else ~mask",
 ).but("attn_mask=mask", "attn_mask=forbidden")
 """The heads get the mask with True and False swapped; True means allowed here, as in
-torch's own."""
+torch."""
 
 MaskInvertedInPlace = Loop.but(
     "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):",
@@ -421,8 +421,8 @@ projection first, then by the output projection."""
 ProductsInHeadSpace = Circuits.but(
     "query @ key.transpose(-2, -1), value @ output", "query.transpose(-2, -1) @ key, output @ value"
 )
-"""The factors are in the wrong order, so the products are d_head by d_head: a circuit maps tokens
-to tokens and is d_model by d_model."""
+"""The factors are in the wrong order, so the products are d_head by d_head: a circuit is d_model
+by d_model."""
 
 ColumnsOfTheOutputProjection = Circuits.but(
     "output = w_output.unflatten", "output = w_output.T.unflatten"

@@ -821,6 +821,6 @@ plt.show()
 #
 # 1. One head gives each query one distribution over the keys; two heads give two that are independent of each other.
 # 2. An example in which one position needs two things at once, such as a verb that needs its subject and its object, with the reason why a single distribution averages the two.
-# 3. Each head has a lower rank: its scores come from 32 dimensions instead of 64, so it can express fewer patterns of matching.
+# 3. Each QK circuit has a lower rank: its scores come from 32 dimensions instead of 64, so it can express fewer patterns of matching.
 #
 # **Often seen, and wrong:** “They are faster because they run in parallel”; “more heads have more parameters”; the claim that each head sees only a part of the tokens (each sees all tokens, through projections of its own).

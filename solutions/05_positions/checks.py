@@ -1081,9 +1081,7 @@ def why_broken(results, losses, trained_length, window, tolerance):
     before, length = trained_length - window, losses.shape[1]
     said = f". The last trained window has a mean of {mean(before)}; the limit is {tolerance} above"
     if expected == length:
-        return (
-            f"{said}, and no whole window after it exceeds that: return the length, {length}"
-        )
+        return f"{said}, and no whole window after it exceeds that: return the length, {length}"
     said += f", and the first window to exceed that starts at {expected} (mean {mean(expected)})"
     is_a_start = seen.is_integer() and trained_length <= seen <= length - window
     return f"{said}; the one at {int(seen)} has {mean(int(seen))}" if is_a_start else said
