@@ -1,8 +1,9 @@
-"""Small runs for the pages below chapter 6: any model, and the same small model of dates."""
+"""Small runs for the pages below chapter 6: the same small model of dates."""
 
 from collections.abc import Callable
 
 import torch
+from descent import descend
 from torch import Tensor, nn
 
 from groundup import presets
@@ -27,30 +28,6 @@ CONFIG = presets.encoder_decoder(
     num_layers=1,
 )
 """A small encoder-decoder for dates."""
-
-
-def descend(
-    model: nn.Module,
-    loss_of_a_batch: Callable[[nn.Module], Tensor],
-    num_steps: int,
-    peak: float,
-    warm_up: int = 30,
-) -> list[float]:
-    """Minimise a loss; the learning rate rises along a line and falls along another."""
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(learned, betas=(0.9, 0.98), fused=True)
-    losses = []
-    for step in range(num_steps):
-        for group in optimizer.param_groups:
-            group["lr"] = peak * min(1, (step + 1) / warm_up) * (1 - 0.95 * step / num_steps)
-        loss = loss_of_a_batch(model)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(learned, 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    model.eval()
-    return losses
 
 
 def learn_dates(
