@@ -23,7 +23,8 @@ CONFIG = presets.encoder_decoder(
     vocab_size=target_characters.vocab_size,
     max_len=64,
     d_model=32,
-    d_ff=128,
+    num_heads=2,
+    d_ff=64,
     num_encoder_layers=1,
     num_layers=1,
 )
@@ -40,8 +41,8 @@ def learn_dates(
     draws = torch.Generator().manual_seed(1)
 
     def loss_of_a_batch(model: nn.Module) -> Tensor:
-        pairs = dates.draw(32, draws, dates.train_days)
-        inputs, targets = next(pair_batches(pairs, 32, source_characters, target_characters))
+        pairs = dates.draw(24, draws, dates.train_days)
+        inputs, targets = next(pair_batches(pairs, 24, source_characters, target_characters))
         if change is not None:
             inputs = change(inputs, targets)
         return cross_entropy(model(**inputs), targets)
