@@ -84,9 +84,12 @@ class CharacterNGram:
         """
         if len(text) < 2:
             raise ValueError(f"a text must have at least 2 characters, got {len(text)}")
-        bits = 0.0
-        for i in range(1, len(text)):
-            bits -= math.log2(self.probability(text[i], text[max(0, i - self.order + 1) : i]))
+        # What occurs several times is computed once.
+        ngrams = Counter(text[max(0, i - self.order + 1) : i + 1] for i in range(1, len(text)))
+        bits = math.fsum(
+            -count * math.log2(self.probability(ngram[-1], ngram[:-1]))
+            for ngram, count in ngrams.items()
+        )
         return bits / (len(text) - 1)
 
 
