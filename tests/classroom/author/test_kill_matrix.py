@@ -149,3 +149,12 @@ def test_the_version_of_an_exercise_does_not_feel_its_neighbours(course, mistake
     ] == "def twice(number):\n    return number ** 2\n"
     after = {name: kill_matrix.version(folder, name) for name in ("centre", "twice")}
     assert before["centre"] == after["centre"] and before["twice"] != after["twice"]
+
+
+def test_a_mistake_that_is_explained_in_other_words_is_not_measured_again(mistakes):
+    folder = mistakes.parent
+    mistakes.write_text(mistakes.read_text() + ROUNDED)
+    before = kill_matrix.version(folder, "centre")
+    mistakes.write_text(mistakes.read_text().replace("rounded to whole numbers", "a whole number"))
+    assert "a whole number" in load_answers(mistakes)[-2].explanation
+    assert kill_matrix.version(folder, "centre") == before
