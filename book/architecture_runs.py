@@ -1,9 +1,8 @@
-"""Small runs for the pages below chapter 6: the same small model of dates."""
+"""Small runs for the pages below chapter 6: any model, and the same small model of dates."""
 
 from collections.abc import Callable
 
 import torch
-from descent import descend
 from torch import Tensor, nn
 
 from groundup import presets
@@ -23,12 +22,35 @@ CONFIG = presets.encoder_decoder(
     vocab_size=target_characters.vocab_size,
     max_len=64,
     d_model=32,
-    num_heads=2,
-    d_ff=64,
+    d_ff=128,
     num_encoder_layers=1,
     num_layers=1,
 )
 """A small encoder-decoder for dates."""
+
+
+def descend(
+    model: nn.Module,
+    loss_of_a_batch: Callable[[nn.Module], Tensor],
+    num_steps: int,
+    peak: float,
+    warm_up: int = 30,
+) -> list[float]:
+    """Minimise a loss; the learning rate rises along a line and falls along another."""
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learned, betas=(0.9, 0.98), fused=True)
+    losses = []
+    for step in range(num_steps):
+        for group in optimizer.param_groups:
+            group["lr"] = peak * min(1, (step + 1) / warm_up) * (1 - 0.95 * step / num_steps)
+        loss = loss_of_a_batch(model)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(learned, 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    return losses
 
 
 def learn_dates(
@@ -41,8 +63,8 @@ def learn_dates(
     draws = torch.Generator().manual_seed(1)
 
     def loss_of_a_batch(model: nn.Module) -> Tensor:
-        pairs = dates.draw(24, draws, dates.train_days)
-        inputs, targets = next(pair_batches(pairs, 24, source_characters, target_characters))
+        pairs = dates.draw(32, draws, dates.train_days)
+        inputs, targets = next(pair_batches(pairs, 32, source_characters, target_characters))
         if change is not None:
             inputs = change(inputs, targets)
         return cross_entropy(model(**inputs), targets)
