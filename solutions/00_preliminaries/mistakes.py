@@ -518,8 +518,9 @@ VocabularyFromTheText = Bigram.but(
 `vocab_size` rows and columns."""
 
 EpsilonInTheLogarithm = Bigram.but("keepdim=True)).log()", "keepdim=True) + 1e-9).log()")
-"""A small number is added inside the logarithm; with little smoothing, an unseen pair's probability
-is no larger. Leave it out: the smoothing already keeps every probability above 0."""
+"""A small number is added inside the logarithm; with little smoothing, an unseen pair's
+probability is no larger than that number. Leave it out: the smoothing already keeps every
+probability above 0."""
 
 SmoothedInTheNumeratorOnly = Bigram.but(
     "counts = pair_counts(documents, …\nreturn …",

@@ -327,7 +327,7 @@ ScaleIgnored = LogitStd.but("(d_head) * scale", "(d_head)")
 """The scale is not applied."""
 
 TakenForANormalDistribution = LogitStd.but("6 / d_head", "0.0")
-"""A sum of products is not normal: each has excess kurtosis 6, and the sum of d_head of them
+"""A sum of products is not normal: each product has excess kurtosis 6, and the sum of d_head of them
 6 / d_head."""
 
 KurtosisWithoutExcess = LogitStd.but("return 6", "return 3 + 6")

@@ -196,7 +196,7 @@ MaskInverted = Loop.but(
     "    forbidden = None if mask is None else ~mask",
 ).but("attn_mask=mask", "attn_mask=forbidden")
 """The heads get the mask with True and False swapped; True means allowed here, as in
-torch."""
+scaled_dot_product_attention."""
 
 MaskInvertedInPlace = Loop.but(
     "def loop_of_heads(x, w_query, w_key, w_value, w_output, mask=None):",

@@ -214,7 +214,7 @@ MeanKeptInstead = RMSNorm.but(
 matrix."""
 
 SumSubtracted = RMSNorm.but("1 / d_model", "1")
-"""It subtracts the sum of the features; divide the sum by d_model to get the mean."""
+"""The matrix subtracts the sum of the features; divide the sum by d_model to get the mean."""
 
 MatrixInFloat32 = RMSNorm.but(", dtype=torch.float64", "")
 """The matrix is in float32, torch's default: specify dtype=torch.float64."""

@@ -43,10 +43,9 @@ def solutions() -> dict[str, str]:
             re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", source, re.DOTALL)
         ):
             found[f"{notebook.parent.name} solution {count}"] = squeezed(block)
-    for chapter in sorted((ROOT / "solutions").iterdir()):
-        for mistake in load_answers(chapter / "mistakes.py"):
+        for mistake in load_answers(notebook) if notebook.name == "mistakes.py" else ():
             if mistake.exercise != THROWN_AWAY:
-                found[f"{chapter.name} {mistake.name}"] = squeezed(mistake.explanation)
+                found[f"{notebook.parent.name} {mistake.name}"] = squeezed(mistake.explanation)
     return {name: text for name, text in found.items() if len(text) > 60}
 
 
