@@ -26,6 +26,7 @@ from typing import Any
 import griffe
 from docutils import nodes
 from docutils.statemachine import StringList
+from parallel_pages import write_sources_together
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -349,6 +350,7 @@ def where_defined(app: Sphinx, name: str, attribute: str) -> str:
 def setup(app: Sphinx) -> dict:
     for kept in (library, _source):  # from an earlier build of this process
         kept.cache_clear()
+    viewcode.collect_pages = write_sources_together
     app.setup_extension("sphinx.ext.viewcode")
     # It imports a module to learn where its file is, and writes a page anew if it cannot.
     viewcode.get_module_filename = file_of

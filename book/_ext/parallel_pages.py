@@ -6,21 +6,25 @@ code. Kernels are forked from a warm process (`warm_kernels`). Each page compute
 pages share two cores, and sums come out the same whatever the machine. A page that fails here is
 left to Sphinx, which executes it again and reports the error where readers of build logs expect it.
 
-In the end pages are written side by side, too.
+In the end pages are written side by side, too, and those of the library's source by two processes.
 """
 
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import nbformat
 from jupyter_cache.base import CacheBundleIn
 from jupyter_cache.executors.utils import ExecutionResult, single_nb_execution
 from sphinx.application import Sphinx
+from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.environment import BuildEnvironment
+from sphinx.ext import viewcode
 from sphinx.util import logging
+from sphinx.util.parallel import ParallelTasks
 from stale_pages import page_cache, read_notebook
 from warm_kernels import WarmKernels
 
@@ -31,6 +35,7 @@ FEW = 5
 A_HEAP = 10
 """Pages that one process writes."""
 
+_source_pages = viewcode.collect_pages
 logger = logging.getLogger(__name__)
 
 
@@ -72,8 +77,8 @@ class Pages:
         self._cache = page_cache(env)
         self._kernels = ExitStack()
         self._kernels.enter_context(kernels)
-        # One more than there are cores: while a kernel starts or ends, nobody computes there.
-        self._pool = ThreadPoolExecutor(max_workers=1 + (os.cpu_count() or 1))
+        # Two more than there are cores: while a kernel starts or ends, nobody computes there.
+        self._pool = ThreadPoolExecutor(max_workers=2 + (os.cpu_count() or 1))
         self._results = {
             docname: self._pool.submit(self._execute, docname, waiting[docname])
             for docname in sorted(waiting, key=lambda name: -amount_of_code(waiting[name]))
@@ -157,6 +162,23 @@ def write_together(app: Sphinx, env: BuildEnvironment) -> None:
     """
     if sys.platform == "linux" and app.pages_read > FEW:
         app.parallel = 1 + max(2, app.pages_read // A_HEAP)
+
+
+def _write(builder: StandaloneHTMLBuilder, pages: list[tuple[str, dict, str]]) -> None:
+    for page in pages:
+        builder.handle_page(*page)
+
+
+def write_sources_together(app: Sphinx) -> list[tuple[str, dict, str]]:
+    """Write the pages of source code two at a time, and leave none of them to Sphinx."""
+    pages = list(_source_pages(app))
+    if app.parallel == 1:
+        return pages
+    tasks = ParallelTasks(2)
+    for half in (pages[::2], pages[1::2]):
+        tasks.add_task(partial(_write, app.builder), half)
+    tasks.join()
+    return []
 
 
 def setup(app: Sphinx) -> dict:

@@ -28,11 +28,17 @@ from typing import Any, ClassVar
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
 IMPORTED = (
+    "IPython.core.completerlib",
+    "ipykernel.debugger",  # two thirds of the time in which a kernel starts
     "ipykernel.kernelapp",
     "ipykernel.ipkernel",
+    "jaxtyping",
+    "matplotlib.backends.backend_svg",
     "matplotlib.pyplot",
     "myst_nb.ext.glue",  # for glue: a second and a half, most of it for a grammar of addresses
     "numpy",
+    "safetensors.torch",
+    "tokenizers",
     "torch",
     "torch._dynamo",  # what the first update of an optimizer imports
 )
@@ -116,7 +122,8 @@ class WarmKernels:
             return
         self._door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())],
+            # Frozen modules would make the debugger in each kernel warn; kernels start without.
+            [sys.executable, "-Xfrozen_modules=off", __file__, str(theirs.fileno())],
             env=os.environ | {"MPLBACKEND": os.environ.get("MPLBACKEND") or INLINE},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
