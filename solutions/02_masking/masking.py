@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Masking: causal and padding masks
 #
-# This notebook goes with chapter 2 of *Attention from the Ground Up*. You write the five common masks and combine them, build a softmax that handles rows in which nothing is allowed, write an audit that finds leaks, test that padding does not change a model's outputs, compute attention in blocks, and fix five published programs, most of whose masks did not do what their authors thought.
+# This notebook goes with chapter 2 of *Attention from the Ground Up*. You write five common masks and combine them, build a softmax that handles rows in which nothing is allowed, write an audit that finds leaks, test that padding does not change a model's outputs, compute attention in blocks, and fix five published programs, most of whose masks did not do what their authors thought.
 #
 # **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points. Each exercise can be solved independently. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
@@ -104,7 +104,7 @@ except RuntimeError as error:
     print("-1e9, float16 ", error)
 
 # %% [markdown]
-# Write a softmax over the allowed keys that gives a weight of exactly 0 to masked ones, and to every key of a row in which nothing is allowed. Neither the weights nor the gradient of the scores may hold NaN: replacing it after the softmax can leave it in the gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
+# Write a softmax over the allowed keys that gives a weight of exactly 0 to masked ones, and to every key of a row in which nothing is allowed. Neither the weights nor the gradient may contain NaN: replacing it after the softmax can leave it in the gradient. Keep the dtype of the scores; float16 and bfloat16 must work.
 #
 # *Before you code:* a softmax does not change when the same number is added to all scores of a row. So what does adding $-10^6$ to every masked score do to a row in which all keys are masked? What is the most negative finite float16 number?
 #
@@ -436,7 +436,7 @@ def largest_difference(
     """Return the largest absolute difference between two results at real tokens.
 
     Shapes: first (batch, length, d_model), second (batch, other_length, d_model), lengths
-    (batch,), none larger than length or other_length. It is infinite if there is a NaN at a real
+    (batch,), none larger than length or other_length. Returns infinity if NaN is at a real
     token.
     """
     ### BEGIN SOLUTION
@@ -673,7 +673,7 @@ def online_softmax_attention(
 # %% [markdown]
 # {{exercise mended_device}}
 #
-# This function ran on a laptop for a year. On its first day on a GPU it failed: "expected all tensors to be on the same device". After that was fixed, the model was converted to `bfloat16`, and the function failed again. Unless the code specifies otherwise, a tensor made from scratch is on the CPU, and in float32 unless it holds integers.
+# This function ran on a laptop for a year. On its first day on a GPU it failed: "expected all tensors to be on the same device". After that was fixed, the model was converted to `bfloat16`, and the function failed again. By default, a tensor made from scratch is on the CPU, and in float32 if it holds neither integers nor booleans.
 #
 # You do not need a GPU to find such bugs. PyTorch has a device called `meta`, whose tensors have a shape and a dtype but no numbers. A tensor on `meta` cannot be combined with one on the CPU, so a computation on `meta` fails at the line that would fail on a GPU.
 

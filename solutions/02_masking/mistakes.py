@@ -21,7 +21,7 @@ OneStepAhead = Causal.but("- q_len", "- q_len + 1")
 """The diagonal is off by one: each query sees the token that it is supposed to predict."""
 
 DiagonalMasked = Causal.but("- q_len", "- q_len - 1")
-"""The diagonal is off by one: a query must see itself. Otherwise the first one sees nothing, and a
+"""The diagonal is off by one: a query must see itself. Otherwise position 0 sees nothing, and a
 softmax over nothing is NaN."""
 
 AlignedToTheFirstKey = Causal.but("tril(diagonal=k_len - q_len)", "tril()")
@@ -134,11 +134,11 @@ class Combined(Correct, exercise="combine_masks"):
 MasksCombinedByOr = Combined.but(
     "allowed = …", "allowed = prefix_mask(prefix_lengths, length) | real"
 ).but("return allowed …", "return allowed | window_mask(length, window) | document_mask(documents)")
-"""The masks are combined by “or”: a key is visible only if every mask allows it."""
+"""The masks are combined by “or”: use “and”, as every mask has to allow a key."""
 
 PrefixJoinedByAnd = Combined.but(") | (place", ") & (place")
-"""Prefix and causality are combined by “and”, so that no query sees more than the prefix: allow the
-prefix or what came before."""
+"""Prefix and causality are combined by “and”, so that no query sees more than the prefix: allow a
+key for either reason."""
 
 PrefixMaskCausal = Combined.but(
     "def prefix_mask(prefix_lengths, …\n    place = …",
@@ -176,7 +176,7 @@ WindowTooWide = Combined.but("place < window", "place <= window")
 """The window is one too wide: it counts the query itself, so `window` positions back is too far."""
 
 WindowTooNarrow = Combined.but("place < window", "place < window - 1")
-"""The window is one too narrow: the query and the window - 1 positions before it are visible."""
+"""The window is one too narrow: a query should see itself and the window - 1 keys before it."""
 
 MasksCutFromATable = Combined.but(
     "place = torch.arange(length)", "place = torch.arange(128)[:length]", times=2
@@ -228,8 +228,8 @@ still the same: compare the ids themselves."""
 CausalMaskCombinedToo = Combined.but(
     "allowed = …", "allowed = prefix_mask(prefix_lengths, length) & real & document_mask(documents)"
 ).but("return allowed …", "return (allowed & window_mask(length, window)).tril()")
-"""A causal mask is also combined by “and” and undoes the prefix: the prefix mask already says what
-may lie ahead."""
+"""A causal mask is combined by “and” as well, which undoes the prefix: the prefix mask already says
+what may lie ahead."""
 
 WindowForgotten = Combined.but(
     "allowed = …\nreturn …",
@@ -248,7 +248,7 @@ PaddingForgotten = Combined.but(
     "allowed = prefix_mask(prefix_lengths, length) & window_mask(length, window)\n"
     "return allowed & document_mask(documents)",
 )
-"""Padded keys are still visible."""
+"""Padded keys are still visible: mask them, too."""
 
 
 # 2.3 ------------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ too."""
 ZerosAsInput = Audit.but(
     "def causality_audit(model, x):", "def causality_audit(model, x):\n    x = torch.zeros_like(x)"
 ).but("2.0 - x[j].flip(0)", "torch.linspace(-1.0, 1.0, x.shape[1])")
-"""The model is called on zeros. Products with zeros vanish and everything is symmetric, so
+"""The model is called on zeros. Products with zeros vanish and all tokens are equal, so
 influences are missed: start from the given x."""
 
 FirstFeatureOnly = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j, 0] += 1.0").but(
@@ -470,7 +470,7 @@ ThresholdTooHigh = Audit.but("1e-10", "1e-4")
 RoundingCounted = Audit.but(
     "(model(changed) - before).abs().amax(dim=-1) > 1e-10", "(model(changed) != before).any(dim=-1)"
 )
-"""Every difference from 0 is counted. If a sum is computed in another order, the last digit
+"""Every non-zero change is counted. If a sum is computed in another order, the last digit
 changes, which is not an influence: allow for rounding."""
 
 ChangesAddUp = Audit.but(
@@ -594,7 +594,7 @@ BatchOnlyReordered = CheckPadding.but(
     """,
 )
 """The sequences are only put in another order, so a statistic of the whole batch stays the same.
-Compare each with the same one alone or among others."""
+Compare the results for one alone and among others."""
 
 NothingIsCompared = CheckPadding.but(
     "generator = …\nassert …",
@@ -609,8 +609,8 @@ ComparedExactly = (
     .but("together = …", "alone = model(x[-1:, :7], lengths[-1:])")
     .but("assert …", "assert largest_difference(alone, model(x, lengths)[-1:], lengths[-1:]) == 0")
 )
-"""Results must agree down to the last digit, or nearly. That digit depends on the order in which
-numbers are added, so correct models fail: allow a tolerance."""
+"""The test wants results equal down to the last digit, or nearly. That digit depends on the
+order in which numbers are added, so correct models fail: allow a tolerance."""
 
 NanInThePadding = CheckPadding.but(
     "alone = …", "alone = model(x[-1:, :5], torch.tensor([5]))\nx[-1, 5:] = math.nan"
@@ -630,8 +630,8 @@ OtherSequencesNeverChange = CheckPadding.but(
     assert largest_difference(second, model(other, lengths), lengths) < 1e-4
     """,
 )
-"""Only the padding changes, not the other sequences, or only the first sequence is compared, and a
-model may get just that one right: compare each with what the model returns for it alone."""
+"""Either the other sequences never change, or only the first sequence is compared, which a model
+may happen to get right: compare each with what the model returns for it alone."""
 
 OneSequenceByItself = CheckPadding.but("x, torch.tensor([8, 7, 5])", "x[-1:], torch.tensor([5])")
 """Both calls get the same sequences: a mask as long as the longest of them, and a dependence between

@@ -32,7 +32,7 @@ sees the order, as a comparison of shapes does. Returning a value asserts nothin
 AllTokensEqual = CheckOrder.but(
     "randn(7, 6, generator=torch.Generator().manual_seed(2))", "ones(7, 6)"
 ).but("tensor([4, 0, 5, 1, 6, 3, 2])", "tensor([4, 0, 2, 1, 6, 3, 5])")
-"""All tokens are equal, so permuting them changes nothing for any layer: use different tokens."""
+"""All tokens are equal, so which of them a layer mixes does not show: use different tokens."""
 
 OnlyReversed = CheckOrder.but(
     "order = …\nassert …", "assert torch.allclose(layer(x.flip(0)), layer(x).flip(0), atol=1e-4)"
@@ -162,11 +162,11 @@ SinesInOneBlock = Sinusoids.but(
 be neighbours."""
 
 TableOfFewRows = Sinusoids.but("torch.arange(length)[:, None]", "torch.arange(5000)[:length, None]")
-"""The rows come from a table of a fixed length, such as 5,000, so a longer one is cut off: compute
+"""The rows come from a table of a fixed length, such as 5,000, so longer tables are cut off: compute
 as many rows as `length` says."""
 
 BaseIgnored = Sinusoids.but("base**exponent", "10_000**exponent")
-"""The base is fixed at 10,000; it is an argument."""
+"""The base is fixed at 10,000: use `base`."""
 
 AnglesInSinglePrecision = Sinusoids.but(
     "exponent = …\nangle = …",
@@ -232,8 +232,7 @@ class Learned(Correct, exercise="learned_positions"):
 
 
 OffsetIgnored = Learned.but("table[offset:end]", "table[: x.shape[1]]")
-"""The first rows are added for any offset: tokens that follow a cache have the positions after
-it."""
+"""The first rows are added whatever the offset: tokens after a cache continue its positions."""
 
 WholeTableAdded = Learned.but("end = …\nreturn …", "return x + table")
 """The whole table is added, which works only for sequences as long as the table: take the rows that
@@ -328,7 +327,7 @@ FirstSequenceForAll = Rotary.but("angle = …", "angle = positions[0][:, None] /
 """The positions of the first sequence are used for the whole batch; each sequence has its own."""
 
 BaseIgnored = Rotary.but("base**exponent", "10_000**exponent")
-"""The base is fixed at 10,000; it is an argument."""
+"""The base is fixed at 10,000: use `base`."""
 
 FactorTwoForgotten = Rotary.but("0, x.shape[-1], 2", "x.shape[-1] // 2")
 """The exponent is half as large as it should be: pair i has the exponent 2i / d_head, because i
@@ -381,7 +380,7 @@ AnglesInHalfPrecision = Rotary.but(
     "angle = (positions[..., None].to(x.dtype) * speed)[:, None]",
 )
 """The angles are rounded to the half precision of x, which keeps 2 or 3 digits: beyond a few
-hundred tokens, neighbours can no longer be distinguished. Compute the angles in float32 or
+hundred tokens, the angles are far from correct. Compute the angles in float32 or
 float64."""
 
 ValuesRotatedToo = Rotary.but(
@@ -535,7 +534,7 @@ DistancesCutOff = Alibi.but("None] * distance", "None] * distance.clamp(max=511)
 must keep falling."""
 
 DistanceRewarded = Alibi.but("-alibi_slopes", "alibi_slopes")
-"""The sign is wrong: the farther a key, the more is added to its score. Subtract instead."""
+"""The sign is wrong: the farther away a key, the more its score rises. Subtract instead."""
 
 LaterKeysVisible = Alibi.but("* distance", "* distance.abs()").but(
     "bias.masked_fill(distance < 0, -math.inf)", "bias"
@@ -831,8 +830,8 @@ the mean of a whole window there, too."""
 ComparedWithTheWindowBefore = Extrapolation.but(
     "before + tolerance", "by_position[start - window : start].mean() + tolerance"
 )
-"""Each window is compared with the window before it, which may be a bad one already, or an easy one
-beyond training: compare all with the last trained window."""
+"""Each window is compared with the window before it, which may itself be bad already, or happen to
+be easy: compare all with the last trained window."""
 
 WindowsAcrossTheTrainedLength = Extrapolation.but(
     "range(trained_length, length", "range(trained_length - window + 1, length"

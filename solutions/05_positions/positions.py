@@ -96,7 +96,7 @@ def order_counter_example(
 #
 # Why clocks? A shift by $k$ positions rotates each clock by a fixed angle, whatever the position. One matrix therefore shifts all positions: $\text{PE}(p + k) = M_k\, \text{PE}(p)$ (with PE as a column). Write this matrix as well.
 #
-# An angle of thousands of radians uses four digits before the decimal point, and float32 has seven digits in total. Compute the angles in float64. The result may be float32 or float64.
+# An angle of thousands of radians uses four digits before the decimal point, and float32 has seven digits in total. Compute the angles in float64. Results may be float32 or float64.
 #
 # *Before you code:* what is row 0? What is $M_0$? And what is $M_{-k} M_k$?
 #
