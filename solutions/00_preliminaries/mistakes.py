@@ -188,7 +188,7 @@ ShiftedInPlace = Softmax.but(
     "exponentials = scores.exp()\n"
     "return exponentials / exponentials.sum(dim=dim, keepdim=True).clamp(min=1e-300)",
 )
-"""The shift is written into the caller's scores: `scores -= …` changes that tensor, `scores - …`
+"""The shift is written into the caller's scores: `scores -= …` changes that tensor; `scores - …`
 makes a new one."""
 
 

@@ -503,7 +503,7 @@ ZeroGradientTakenForNoUpdate = AdamW.but(
     "moved = parameter - lr * (mean / (1 - beta1**step)) / size\n"
     "return torch.where(gradient == 0, parameter, moved), mean",
 )
-"""Entries whose gradient is 0 are not moved; the mean of the earlier gradients still moves them."""
+"""Entries with gradient 0 do not move; the mean of earlier gradients should still move them."""
 
 VectorsNotDecayed = AdamW.but(
     "(1 - lr * weight_decay)", "(1 - lr * weight_decay * (parameter.dim() > 1))"
@@ -1025,8 +1025,8 @@ class CheckSame(Correct, exercise="check_same_attention"):
 
 
 ForwardOnly = CheckSame.but("slope = …\nassert …", "assert (seen - expected).abs().max() < 1e-4")
-"""The results are compared, but not all gradients, or one with itself: `.grad` changes in
-place, so clone it. Attention may be correct in the forward pass and wrong in the backward pass,
+"""Results are compared, but not all gradients, or one only with itself: `.grad` changes in
+place; clone it. Attention may be correct in the forward pass and wrong in the backward pass,
 and training needs both."""
 
 NoMaskTested = CheckSame.but("(False, True)", "(False,)")

@@ -134,7 +134,7 @@ def adamw_step(
 # %% [markdown]
 # {{exercise learning_rate}}
 #
-# Adam divides by a mean of squared gradients, and at first there are few of them. The learning rate therefore rises slowly to its peak; this is the warm-up. At the end, small steps average out the noise of the batches. The learning rate therefore decays again, usually as half a cosine (Loshchilov and Hutter 2017, [equation 5](https://arxiv.org/abs/1608.03983)). The rule, with steps counted from 0:
+# Adam divides by the root of a mean of squared gradients, and at first there are few of them. The learning rate therefore rises slowly to its peak; this is the warm-up. At the end, small steps average out the noise of the batches. The learning rate therefore decays again, usually as half a cosine (Loshchilov and Hutter 2017, [equation 5](https://arxiv.org/abs/1608.03983)). The rule, with steps counted from 0:
 #
 # - in steps 0 to `warmup_steps - 1` the rate rises linearly: step 0 has $\text{peak}/(\text{warmup\_steps}+1)$, the next step twice that, and so on;
 # - step `warmup_steps` has the peak;
@@ -175,7 +175,7 @@ def learning_rate(
 #
 # Occasionally a batch has a gradient with far too large a norm, and one step along it can undo hours of training. Gradient clipping (Pascanu et al. 2013, [algorithm 1](https://arxiv.org/abs/1211.5063)) keeps the direction and shortens the step: compute the norm of **all** entries of **all** gradients together, and if it exceeds `max_norm`, multiply every gradient by $\text{max\_norm}/\text{norm}$.
 #
-# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. Also return the norm before clipping, as a Python number or in the dtype of the gradients: it is the best early warning of trouble. If the norm is not finite, because a gradient contains NaN or infinity, raise `ValueError`: any gradient you returned would ruin every weight.
+# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. Also return the norm before clipping, as a Python number or in the dtype of the gradients: it is the best early warning of trouble. If the norm is not finite, because a gradient contains NaN or infinity, raise `ValueError`: a step along it would ruin the weights.
 #
 # *Before you code:* two gradients have norms 3 and 4. What is the norm of both together? With `max_norm` 1, what are their norms after clipping?
 #
@@ -229,7 +229,7 @@ print(f"the parts: {losses[0]:.4f} and {losses[1]:.4f}, the mean of both: {sum(l
 print(f"all targets that count at once: {whole:.4f}")
 
 # %% [markdown]
-# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets that count in all parts, and this mean. `weight` must not change, nor require or keep a gradient afterwards. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. Some parts may lack targets that count.
+# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets that count in all parts, and this mean. `weight` must not change, nor require or keep a gradient afterwards. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. Some parts, but not all, may lack targets that count.
 #
 # *Before you code:* what does `F.cross_entropy` return for a part in which every target is ignored? What is 0 times that?
 #
@@ -691,7 +691,7 @@ def check_same_attention(attention) -> None:
 #
 # `split_words` cuts a text into words, because no token should reach from one word into the next (pre-tokenisation). A word is a run of letters, digits and underscores, or a run of other visible characters, together with the *one* space before it, if there is one. Every other white-space character is a word by itself. Words are returned as `bytes`, encoded as UTF-8.
 #
-# `apply_merges` splits one word into pieces: single bytes at first, then every merge is applied to the whole word, from left to right, in the order in which the merges were learned.
+# `apply_merges` splits one word into pieces: it begins with single bytes and applies each merge to the whole word, from left to right, in the order in which the merges were learned.
 #
 # `byte_pairs` learns the merges. It gets the words of a text, each as often as it occurs, and a number of merges:
 #
@@ -702,7 +702,7 @@ def check_same_attention(attention) -> None:
 #
 # Learning ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in the order learned.
 #
-# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these, in the order in which they are listed. (Expect merges that `byte_pairs` can learn.) A special token, such as `<|end|>`, marks something that is not text; none is part of another. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text, so a stranger's text cannot end a document.
+# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these, in the order in which they are listed. (Assume merges that `byte_pairs` can learn.) A special token, such as `<|end|>`, marks something that is not text; none is part of another. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text, so a stranger's text cannot end a document.
 #
 # `decode` turns ids into text: it joins the bytes of all tokens, special ones included, and decodes the result as UTF-8. A token may end inside a character. Bytes that are invalid UTF-8 become `�`, Python's replacement character, because a model may generate any sequence of ids. An empty text has no ids.
 #
