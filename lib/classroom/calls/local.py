@@ -152,6 +152,7 @@ _HINTS = (
 _ONE_HOT = re.compile(r"one_hot\(([^,()]|\([^()]*\))*\)")
 _ABOUT_SIZES = re.compile(r"mat1|batch2|size of (the )?tensor|[Ss]izes|broadcast|einsum|[Ss]hape")
 _LINES_BEFORE = 8
+_OF_A_PRODUCT = re.compile(r"@|matmul|bmm|einsum|attention|linear")
 _MOST_SHAPES = 4
 _OF_A_VIEW = re.compile(
     r"shape '\[(?P<view>.*)\]' is invalid for input of size (?P<entries>\d+)"
@@ -626,16 +627,23 @@ def _shapes_in(summary: traceback.FrameSummary, error: BaseException) -> str:
     said = ", ".join(f"`{name}` is {shape}" for name, shape in shapes.items())
     largest = max(shapes.values(), key=len)
     ends = {largest[-1:], *(shape[-2:-1] for shape in shapes.values())}  # as of a product
+    last = -1 if _OF_A_PRODUCT.search(line) else None  # the axis that need not be alike there
     for name, shape in shapes.items():
-        fits = [s for s in _with_axes_inside(shape, len(largest)) if _are_alike(s[:-1], largest)]
-        if len(fits) == 1 and shape[-1:] in ends and len(shape) < len(largest):
+        fits = [
+            s
+            for s in _with_axes_inside(shape, len(largest), last)
+            if _are_alike(s[:last], largest) and (last is None or shape[-1:] in ends)
+        ]
+        if len(fits) == 1 and len(shape) < len(largest):
             said += f"; `{name}` fits as {fits[0]}"
     return f". There, {said}"
 
 
-def _with_axes_inside(shape: tuple[int, ...], dim: int) -> Iterator[tuple[int, ...]]:
-    """Yield a shape with axes of size 1 between its own, so that it has `dim` axes."""
-    for places in itertools.combinations(range(1, dim - 1), max(dim - len(shape), 0)):
+def _with_axes_inside(
+    shape: tuple[int, ...], dim: int, last: int | None
+) -> Iterator[tuple[int, ...]]:
+    """Yield a shape with axes of size 1 after its first one, so that it has `dim` axes."""
+    for places in itertools.combinations(range(dim)[1:last], max(dim - len(shape), 0)):
         sizes = iter(shape)
         yield tuple(1 if place in places else next(sizes, 1) for place in range(dim))
 

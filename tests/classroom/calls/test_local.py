@@ -271,6 +271,10 @@ def test_a_blank_s_last_line_that_was_left_beside_an_answer_is_pointed_out(body)
             "        q, k, k, attn_mask=m\n    )",
             "`m` fits as (2, 1, 4, 7)",
         ),
+        (
+            "y, m = x.new_zeros(2, 5, 4), x.new_zeros(2, 5)\n    return y - m",
+            "`y` is (2, 5, 4), `m` is (2, 5); `m` fits as (2, 5, 1)",
+        ),
         ("return x if x > 0 else -x", "torch.where"),
         ("return x.item()", "reduce it first"),
         ("return x.mT.view(10)", "reshape or flatten"),
