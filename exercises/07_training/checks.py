@@ -1143,7 +1143,7 @@ def tiny_updates(master, gradient, lr):
     number="7.6",
     title="Mixed precision: where float32 must stay",
     asks="`rms_norm` computes its mean in float32 and returns the dtype of its input; "
-    "`token_losses` are computed and returned in float32; `master_step` updates weights "
+    "`token_losses` computes and returns float32; `master_step` updates weights "
     "that are stored in float32.",
     difficulty=3,
     importance=4,

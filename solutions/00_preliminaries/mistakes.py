@@ -111,6 +111,12 @@ LogarithmOfAWeightAndAnEpsilon = Softmax.but(
 """A small number is added to the weights before the logarithm, so no result is below that number's
 own logarithm (-27.6 for 1e-12): subtract the logsumexp from the scores."""
 
+LogsumexpNotShifted = Softmax.but(
+    "logsumexp = …", "def logsumexp(scores, dim):\n    return scores.exp().sum(dim=dim).log()"
+)
+"""`logsumexp` takes exp() of the scores as they are, and exp() of 1000 is infinite: subtract the
+largest score of the row first, and add it to the logarithm."""
+
 ShiftNotAddedBack = Softmax.but(
     "logsumexp = …",
     "def logsumexp(scores, dim):\n"

@@ -86,7 +86,7 @@ def scale_for(bandwidth: float) -> float:
 #
 # <details><summary>Hint: temperature 0</summary>
 #
-# `scores.argmax(dim=-1)` is the index of the best key for each query. `torch.take_along_dim`, or `F.one_hot(...)` times the values, gets its value.
+# `scores.argmax(dim=-1)` is the index of the best key for each query. Its value: `torch.take_along_dim(value, best, dim=-2)`, where `best` is this index with `keepdim=True`.
 # </details>
 
 

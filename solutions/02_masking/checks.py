@@ -464,7 +464,8 @@ class TestMaskedSoftmax:
             return None
 
         trials = [(scores, mask), *(draw(case.fresh(i)) for i in range(2))]
-        trials.append(inputs_with_an_empty_row(case.fresh(2)))  # in float64, to tell crashes apart
+        # In float64, to tell apart what crashes, and what only returns another dtype.
+        trials += [inputs_with_an_empty_row(case.fresh(2)), inputs_with_large_hidden_keys(case)]
         requests = [asks_for("masked_softmax", args) for args in trials]
         expect_answer(subject, case, requests, judge)
 

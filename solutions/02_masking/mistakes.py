@@ -261,8 +261,8 @@ class Masked(Correct, exercise="masked_softmax"):
 TenThousandSubtracted = Masked.but(
     "weights = …", "weights = (scores + -1e4 * ~mask).softmax(dim=-1)"
 )
-"""Masked scores are reduced by 10,000, and one that is higher than the others by even more
-gets weight: no finite number is enough, so replace the score instead."""
+"""Masked scores are reduced by a number such as 10,000, and one that is higher by even more still
+gets weight: no finite number is enough, so replace the score."""
 
 ZeroTakenForMasked = Masked.but(
     "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)",
@@ -274,13 +274,13 @@ be 0, too: use the mask itself to say what is masked."""
 ScoresMultipliedByTheMask = Masked.but(
     "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)", "(scores * mask)"
 ).but("weights.masked_fill(~mask, 0.0)", "weights * mask.any(dim=-1, keepdim=True)")
-"""The scores are multiplied by the mask: a score of 0 is an ordinary score, and its key gets
-weight."""
+"""Masked scores become 0, but a key with a score of 0 still gets weight: use minus infinity."""
 
 ZeroedAfterwards = Masked.but(
     "weights = …\nreturn …", "return scores.softmax(dim=-1).masked_fill(~mask, 0.0)"
 )
-"""The weights of masked keys are set to 0 after the softmax, so the rest no longer sum to 1."""
+"""The weights of masked keys are set to 0 after the softmax, so the rest do not sum to 1: mask the
+scores."""
 
 RenormalisedAfterwards = Masked.but(
     "weights = …\nreturn …",
@@ -343,8 +343,8 @@ them, which does not change the softmax: the row is as if nothing were masked.""
 AllowedScoresRaised = Masked.but(
     "weights = …", "weights = (scores + 1e4 * mask.to(scores.dtype)).softmax(dim=-1)"
 )
-"""Allowed scores are raised by 10,000, where half precision has steps of 8 or 64: different scores
-are rounded to the same number. Leave allowed scores unchanged."""
+"""Allowed scores are raised by 10,000 or so: a masked one may be higher still, and half precision
+rounds in steps of 8 or 64. Leave allowed scores unchanged."""
 
 TooSmallForFloat16 = Masked.but(
     "weights = …\nreturn …",
@@ -356,8 +356,8 @@ number of the scores' own dtype."""
 NanRepairedForwardOnly = Masked.but(
     "weights = …", "added = torch.where(mask, 0.0, -math.inf).to(scores.dtype)"
 ).but("weights.masked_fill(~mask, 0.0)", "(scores + added).softmax(dim=-1).nan_to_num(0.0)")
-"""nan_to_num fixes the weights but not the gradients: in the backward pass the NaN of the softmax
-is still there. Do not let a NaN arise."""
+"""The softmax gives NaN, which stays in the gradients even if the weights are repaired, say by
+nan_to_num. Do not let a NaN arise."""
 
 MaskInverted = Masked.but("~mask", "mask", times=2)
 """Allowed keys are masked, and masked ones are allowed: True means that attention is allowed."""
@@ -462,7 +462,7 @@ all of them, by different numbers."""
 
 OnlyNormsChanged = Audit.but("changed[j] = 2.0 - x[j].flip(0)", "changed[j] *= 2.0")
 """Tokens are multiplied by a number, which changes their norm and not their direction. A model that
-depends only on directions returns the same: replace tokens by other ones."""
+uses only directions does not notice it: replace tokens by other ones."""
 
 ThresholdTooHigh = Audit.but("1e-10", "1e-4")
 """Small influences are not counted: a small leak is a leak, and training will find it."""
@@ -668,8 +668,8 @@ ZerosInThePaddingExpected = CheckPadding.but(
     "alone = …\nassert …",
     "lengths = torch.tensor([4, 5, 7])\nassert (model(x, lengths)[0, 4:] == 0).all()",
 )
-"""Results at padded positions are required to be 0. They are never used, and correct models return
-anything there: test the real tokens."""
+"""Results at padded positions are required to be 0. They are never used, and may be anything in
+correct models: test the real tokens."""
 
 PaddingStaysTheSame = CheckPadding.but("x[-1:, :5]", "x[-1:]")
 """Both calls get the same padding after the sequence that is compared, so only the rest of the
@@ -815,7 +815,7 @@ MaskedScoresNotLowEnough = Online.but("~mask[:, block], -math.inf", "~mask[:, bl
 keys get the weight: minus infinity is below every score."""
 
 ZeroDividedByZero = Online.but("[1].masked_fill(state[1] == 0, 1.0)", "[1]")
-"""A query that may attend to nothing has the total 0, and 0/0 is NaN: its output should be 0."""
+"""If a query may attend to nothing, its total is 0, and 0/0 is NaN: the output should be 0."""
 
 ScaleMissing = Online.but("T / math.sqrt(query.shape[1])", "T")
 """The scores are not divided by the square root of d_head."""
@@ -886,15 +886,15 @@ RenormalisedAfterwards = Masks.but(
 all other weights have underflowed, and 0/0 is NaN. Mask the scores before the softmax."""
 
 HundredSubtracted = Masks.but("scores.masked_fill(hidden, -math.inf)", "(scores - 100.0 * hidden)")
-"""A small number, such as 100, is subtracted from hidden scores, and one that is higher than the others by
-more than that still gets weight: hide keys with minus infinity."""
+"""A number such as 100 or 1e6 is subtracted from hidden scores, and one that is higher than the
+others by more than that still gets weight: hide keys with minus infinity."""
 
 ZeroTakenForHidden = Masks.but(
     "weights = …",
     "scores = scores * ~hidden\n"
     "weights = scores.masked_fill(scores == 0, -math.inf).softmax(dim=-1)",
 )
-"""What is 0 once multiplied by the mask is taken for hidden, but an allowed score can be 0, too:
+"""Scores are multiplied by the mask, and 0 is taken for hidden, but allowed ones can be 0, too:
 use the mask itself to say what is hidden."""
 
 
@@ -1129,8 +1129,8 @@ AsPublished = (
 """This is the published function: the tensors that it creates are on the CPU and in float32."""
 
 WindowNotLowEnough = Window.but("= -math.inf", "= -1e4")
-"""A finite number, such as -10,000, is added to hidden scores, and one that is higher than the others by
-more than that still gets weight: add minus infinity."""
+"""A finite number, such as 10,000, is subtracted from hidden scores, and one that is higher than
+the others by more still gets weight: add minus infinity."""
 
 WindowOneTooWide = Window.but("distance >= window", "distance > window")
 """A query sees window + 1 keys; it should see those at the distances 0 to window - 1."""

@@ -277,6 +277,24 @@ WidthBeforeHeads = MultiHead.but(
 """The features are split as (d_head, num_heads), so neighbours go to different heads: the features
 of a head must be adjacent."""
 
+SplitIntoEveryNthFeature = MultiHead.but(
+    "num_heads, self.d_head).transpose(1", "d_head, self.num_heads).permute(0, 3, 1"
+)
+"""The features are split as (d_head, num_heads), so neighbours go to different heads, but merged head
+by head: split them as (num_heads, d_head)."""
+
+MergedFeatureByFeature = MultiHead.but("found.transpose(1, 2)", "found.permute(0, 2, 3, 1)")
+"""The heads are merged as (d_head, num_heads), so their features alternate: concatenate the heads, each
+in one piece."""
+
+TokensAndHeadsNeverSwapped = (
+    MultiHead.but("self.d_head).transpose(1, 2)", "self.d_head)")
+    .but("mask.unsqueeze(-3)", "mask[..., :1, :1, None].expand(scores.shape)")
+    .but("found.transpose(1, 2)", "found")
+)
+"""The axes of tokens and heads are never swapped, so the heads of one token attend to one another:
+swap the axes after the split, and swap them back before the merge."""
+
 MergedWithoutTranspose = MultiHead.but("transpose(1, 2).reshape", "reshape")
 """The heads are split correctly but merged wrongly: swap tokens and heads back before the features
 are concatenated."""

@@ -88,7 +88,7 @@ def layer_norm(
 #
 # <details><summary>Hint: the distribution function</summary>
 #
-# $\Phi(z) = \tfrac12\left(1 + \mathrm{erf}(z/\sqrt2)\right)$. Torch's `F.gelu` computes both forms; look at its argument `approximate`.
+# $\Phi(z) = \tfrac12\left(1 + \mathrm{erf}(z/\sqrt2)\right)$. Torch's `F.gelu` computes both forms; with `approximate="tanh"` the second.
 # </details>
 # <details><summary>Hint: rounding up</summary>
 #
@@ -286,7 +286,7 @@ without = logits_with(lambda x, weights: x, ids)
 print(f"without feed-forward: {nats_per_token(without, ids):.4f} nats per token")
 
 # %% [markdown]
-# Write `swapped_sublayer`: norm, feed-forward network and residual connection, with the given weights, of any width. If it replaces the model's own sub-layer in any block, the logits must be *the same*, up to rounding. Nearly the same is not enough, and neither is the same loss. (The model is not trained here, so nobody asks for gradients.)
+# Write `swapped_sublayer`: norm, feed-forward network and residual connection, with the given weights, of any width. If it replaces the model's own sub-layer in any block, the logits must be *the same*, up to rounding. Nearly the same is not enough, and neither is the same loss.
 #
 # *Before you code:* which of these mistakes would you notice in the loss: no residual connection, ReLU instead of GELU, the approximate GELU instead of the exact one, $d - 1$ instead of $d$ in the variance of 128 features?
 #

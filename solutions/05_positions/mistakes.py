@@ -629,7 +629,7 @@ had position 0: use the positions of the queries for both."""
 
 DistanceFromTheLastKey = Alibi.but("None] * distance", "None] * (k_len - 1 - torch.arange(k_len))")
 """Distances are counted from the last key in every row. The softmax would give the same weights,
-because a row is off by a constant, but the exercise asks for each query's own position."""
+as each row is off by a constant, but the exercise counts from each query's position."""
 
 
 # 5.10 ---------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from classroom import check
 #
 # <details><summary>Hint: what to compare</summary>
 #
-# With `order`, a tensor of indices such as `torch.tensor([2, 0, 1])`, `x[order]` is permuted. Compare `layer(x[order])` with `layer(x)[order]`.
+# With `order`, a tensor of indices such as `torch.tensor([3, 0, 4, 1, 2])`, `x[order]` is permuted. Compare `layer(x[order])` with `layer(x)[order]`.
 # </details>
 # <details><summary>Hint: rounding</summary>
 #
@@ -94,7 +94,7 @@ def order_counter_example(
 #
 # The sine and the cosine of one clock are neighbours. Some programs put all sines before all cosines; either order works, as long as it is the same everywhere. Here they must be neighbours.
 #
-# Why clocks? A shift by $k$ positions rotates each clock by a fixed angle, whatever the position. One matrix therefore shifts all positions: $\text{PE}(p + k) = M_k\, \text{PE}(p)$ (with PE as a column). Write this matrix as well.
+# Why clocks? A shift by $k$ positions rotates each clock by a fixed angle, whatever the position. One matrix therefore shifts all positions: $\text{PE}(p + k) = M_k\, \text{PE}(p)$ (with PE as a column; the chapter's matrix, for rows, is the transpose). Write this matrix as well.
 #
 # An angle of thousands of radians uses four digits before the decimal point, and float32 has seven digits in total. Compute the angles in float64. Results may be float32 or float64.
 #

@@ -55,8 +55,8 @@ def averaging_logits(parameters, tokens):
 #
 # 1. look up the tokens in `table`; if `is_scaled`, multiply these rows by $\sqrt{d_\text{model}}$, as the 2017 paper does (section 3.4);
 # 2. add the first `length` rows of `positions`;
-# 3. run every block, with a causal mask;
-# 4. a final norm, `F.layer_norm` with `gain` and `bias`;
+# 3. run every block, with a causal mask (a lower triangle of True, chapter 2);
+# 4. a final norm, `F.layer_norm(x, x.shape[-1:], gain, bias)`;
 # 5. the logits, with the tied matrix. Return logits: the loss and the sampler apply the softmax themselves.
 #
 # *Before you code:* two tokens have the same row in a tied matrix. What do you know about their logits? And which part of the gradient of `table` is lost if the logits come from `table.detach()`?

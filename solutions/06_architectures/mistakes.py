@@ -538,7 +538,8 @@ EncoderInTheLoop = Greedy.but("memory = …", "").but(
 before the loop."""
 
 NeverStops = Greedy.but("if done.all():\n    break", "")
-"""Generation continues to max_len although all sequences have ended: stop once all have."""
+"""Generation continues to max_len although all sequences have ended, which they may do at
+different steps: stop once all have."""
 
 ContinuesAfterEos = Greedy.but("newest[done] = pad", "")
 """A sequence that has ended is continued; it must get pad from then on, whatever the model

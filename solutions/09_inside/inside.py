@@ -52,7 +52,7 @@ def attention_only(tokens, weights, vocab_size, max_len):
 # %% [markdown]
 # {{exercise induction_weights}}
 #
-# A text contains `cat sat`, and later `cat` again. What comes next? The simplest prediction needs no grammar: *what came after this token the last time*. A head that predicts in this way is called an **induction head** ([Olsson et al. 2022](https://transformer-circuits.pub/2022/in-context-learning-and-induction-heads/index.html)). A head of the first layer cannot do it: it would have to find a position by the token *before* it, and no vector contains this token yet. Two layers can (the book's page “Circuits by hand” sets such weights piece by piece; read it first if this is new to you):
+# A text contains `cat sat`, and later `cat` again. What comes next? The simplest prediction needs no grammar: *what came after this token the last time*. A head that predicts in this way is called an **induction head** ([Olsson et al. 2022](https://transformer-circuits.pub/2022/in-context-learning-and-induction-heads/index.html)). A head of the first layer cannot do it: it would have to find a position by the token *before* it, and no vector contains this token yet. Two layers can (see the first section of the chapter; its page “Circuits by hand” sets such weights piece by piece):
 #
 # 1. the head of layer 1 attends to the previous position, and writes the token at that position into `before`;
 # 2. the head of layer 2 attends to the position where `before` equals the current token. It copies the token at that position into `guess`.
@@ -142,7 +142,7 @@ print(f"{int(right.sum())} of {len(right)} predictions in the second half are co
 #
 # **`logit_lens`.** The residual stream has the same width at every depth. Decode it at each depth in the same way as after the last block: final norm, unembedding, softmax over the vocabulary. At the last depth, the result is the model's own probabilities; at earlier depths, what it would predict if it ended there. The norm here is a LayerNorm with $\varepsilon = 10^{-5}$.
 #
-# **`without_head`** and **`bits_lost`.** An attention map does not show what a head is *for*. Ablate the head and measure the effect. The outputs of the heads are concatenated, and the output projection `weight` mixes them. Without head `h`, its features are zero at the input of this projection, and nothing else changes: the bias belongs to no head. The effect is the cross-entropy of the model without the head minus that of the model with it, here in **bits** per token.
+# **`without_head`** and **`bits_lost`.** An attention map does not show what a head is *for*. Ablate the head and measure the effect. The outputs of the heads are concatenated, and the output projection `weight` mixes them. Without head `h`, its features are zero at the input of this projection, and nothing else changes, `mixed` included: the bias belongs to no head. The effect is the cross-entropy of the model without the head minus that of the model with it, here in **bits** per token; `targets[:, i]` is what `logits[:, i]` should predict.
 #
 # *Before you code:* a passage of 4 tokens is repeated once, so positions run from 0 to 7. At position 6, which position does an induction head attend to? Which one would show that it only looks for the same token?
 #

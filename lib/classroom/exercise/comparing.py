@@ -231,7 +231,7 @@ def _shapes_apart(seen: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
         return ": the axes are in another order"
     names = axes if len(axes) == expected.dim() else [str(n) for n in range(expected.dim())]
     if not seen.dim():
-        return f": one number, but expected one for each {' and '.join(names)}"
+        return ": a single number (was everything summed or averaged?)"
     if seen.dim() + 1 == expected.dim():
         for n, axis in enumerate(names):
             if seen.shape == expected.shape[:n] + expected.shape[n + 1 :]:

@@ -809,7 +809,7 @@ def _expect(
         said = problem
         alike = mistakes_alike(subject, case, name, inputs, judge, tolerance, compared, also)
         if alike:  # who knows what it is need not guess
-            said = said.replace(NEARLY_CORRECT, "")
+            said = said.replace(f"{NEARLY_CORRECT} ", ". ").replace(NEARLY_CORRECT, "")
         if error is not None:
             return said, alike, shown_shapes(args, judge, oracle)
         if isinstance(oracle, Oracle) and not alike and not is_recording():

@@ -269,7 +269,7 @@ def test_a_mask_of_numbers_is_no_mask():
         ((5, 2), "the axes are in another order"),
         ((2,), "there is no axis for width (was it summed or averaged away, or indexed?)"),
         ((5,), "there is no axis for batch (was it summed or averaged away, or indexed?)"),
-        ((), "one number, but expected one for each batch and width"),
+        ((), "a single number (was everything summed or averaged?)"),
         ((2, 6), "one too many along width"),
         ((1, 5), "one too few along batch"),
     ],
