@@ -13,14 +13,12 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import nbformat
 from jupyter_cache.base import CacheBundleIn
 from jupyter_cache.executors.utils import ExecutionResult, single_nb_execution
 from sphinx.application import Sphinx
-from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.environment import BuildEnvironment
 from sphinx.ext import viewcode
 from sphinx.util import logging
@@ -164,19 +162,19 @@ def write_together(app: Sphinx, env: BuildEnvironment) -> None:
         app.parallel = 1 + max(2, app.pages_read // A_HEAP)
 
 
-def _write(builder: StandaloneHTMLBuilder, pages: list[tuple[str, dict, str]]) -> None:
-    for page in pages:
-        builder.handle_page(*page)
-
-
 def write_sources_together(app: Sphinx) -> list[tuple[str, dict, str]]:
     """Write the pages of source code two at a time, and leave none of them to Sphinx."""
     pages = list(_source_pages(app))
     if app.parallel == 1:
         return pages
+
+    def write(half: list[tuple[str, dict, str]]) -> None:
+        for page in half:
+            app.builder.handle_page(*page)
+
     tasks = ParallelTasks(2)
     for half in (pages[::2], pages[1::2]):
-        tasks.add_task(partial(_write, app.builder), half)
+        tasks.add_task(write, half)
     tasks.join()
     return []
 

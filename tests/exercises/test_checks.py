@@ -187,6 +187,20 @@ def test_weights_on_a_list_of_sizes_earn_nothing(every_assignment):
     require_nothing_earned(every_assignment, "induction_weights", listed)
 
 
+def test_weights_that_are_right_but_for_their_dtype_are_called_no_other_mistake(every_assignment):
+    name = "masked_softmax"
+    assignment = next(a for a in every_assignment if name in a.exercises)
+
+    def masked_softmax(scores, mask):
+        safe = mask | ~mask.any(dim=-1, keepdim=True)
+        return (scores + safe.log()).softmax(dim=-1) * mask  # the logarithm is in float32
+
+    report = earned_by(assignment, name, {name: masked_softmax}, assignment.seed)
+    said = report.to_text()
+    assert report.earned == report.points - 2 and "they should stay torch.float16" in said, said
+    assert "This is the mistake" not in said, said
+
+
 def require_nothing_earned(every_assignment, name, function):
     assignment = next(a for a in every_assignment if name in a.exercises)
     report = earned_by(assignment, name, Anything(function), assignment.seed)

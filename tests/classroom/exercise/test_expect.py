@@ -1,6 +1,7 @@
 import contextlib
 import itertools
 import linecache
+import re
 import time
 
 import pytest
@@ -1086,11 +1087,14 @@ def test_what_a_nearly_correct_result_may_come_from_is_asked_only_if_it_is_not_k
             lambda x, n: x.sum(dim=1),
             {"sum": "rows"},
             mistakes=known,
+            why=lambda *seen_and_given: ". Rows are added",
         )
         for known in ([], [mistake])
     ]
     assert ["nearly correct" in failure.problem for failure in told] == [True, False]
+    assert told[0].problem.endswith("or approximated? Rows are added")
     assert told[1].mistakes == (mistake,) and "furthest off" in told[1].problem
+    assert re.search(r"expected [\d.-]+\d\. Rows are added$", told[1].problem)
 
 
 @pytest.mark.parametrize("which", [0, -1])
