@@ -137,6 +137,15 @@ _HINTS = (
         "any number of axes in front is fine",
     ),
     (
+        r"Expected (target size|input batch_size)",
+        "F.cross_entropy expects the vocabulary on axis 1: transpose the logits (`.mT`), or flatten "
+        "both, to (tokens, vocab_size) and (tokens,)",
+    ),
+    (
+        r"same number of dimensions",
+        "The index needs as many axes as the tensor: keepdim=True keeps the one that it lost",
+    ),
+    (
         r"(index|Target) -?\d+ is out of (bounds|range)|index out of (bounds|range)|Index tensor",
         "An index lies beyond its axis: is it counted from 1, one too large, or a number such as "
         "-100 that marks an ignored target?",

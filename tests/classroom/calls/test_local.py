@@ -275,6 +275,12 @@ def test_a_blank_s_last_line_that_was_left_beside_an_answer_is_pointed_out(body)
             "y, m = x.new_zeros(2, 5, 4), x.new_zeros(2, 5)\n    return y - m",
             "`y` is (2, 5, 4), `m` is (2, 5); `m` fits as (2, 5, 1)",
         ),
+        (
+            "logits, targets = x.new_zeros(2, 5, 7), x.long()\n"
+            "    return torch.nn.functional.cross_entropy(logits, targets)",
+            "the vocabulary on axis 1",
+        ),
+        ("return torch.take_along_dim(x, x.argmax(dim=-1), dim=-1)", "keepdim=True"),
         ("return x if x > 0 else -x", "torch.where"),
         ("return x.item()", "reduce it first"),
         ("return x.mT.view(10)", "reshape or flatten"),
