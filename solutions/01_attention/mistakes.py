@@ -164,10 +164,10 @@ MadeSymmetric = Scores.but(
     "return (x @ w_query) …",
     "scores = (x @ w_query) @ (x @ w_key).transpose(-2, -1)\nreturn (scores + scores.transpose(-2, -1)) / 2",
 )
-"""Averaging the scores with their transpose removes the asymmetry: leave it out."""
+"""The scores are averaged with their transpose, so they are symmetric: do not average."""
 
 ProjectionsForgotten = Scores.but("(x @ w_query) @ (x @ w_key)", "x @ x")
-"""The tokens themselves are compared: use both projections first."""
+"""The tokens themselves are compared: apply both projections first."""
 
 MixingMatrixTransposed = Scores.but("w_query @ w_key.T", "w_key @ w_query.T")
 """The mixing matrix is transposed: for row vectors it is w_query times w_key transposed."""
@@ -426,7 +426,7 @@ class CheckHull(Correct, exercise="check_convex_hull"):
 
 class NothingCaught(CheckHull):
     """No bug makes the test fail: it asserts at most the shape, or uses values so far apart that a
-    wrong output is still in range (around 0, half of any output is)."""
+    wrong output is still in range (around 0, even half the output is)."""
 
     def check_convex_hull(attention):
         torch.manual_seed(4)

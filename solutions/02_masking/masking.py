@@ -436,8 +436,8 @@ def largest_difference(
     """Return the largest absolute difference between two results at real tokens.
 
     Shapes: first (batch, length, d_model), second (batch, other_length, d_model), lengths
-    (batch,), none larger than length or other_length. Returns infinity if NaN is at a real
-    token.
+    (batch,), none larger than length or other_length. The result is infinite if a
+    real token has NaN.
     """
     ### BEGIN SOLUTION
     shorter = min(first.shape[1], second.shape[1])

@@ -915,6 +915,10 @@ do not sum to 1."""
 OnlyTheSumFixed = Derivation.but("dim=1", "dim=0")
 """The sum now uses rows of the weights, but the softmax still normalises columns."""
 
+SumStillOverColumns = Derivation.but("weights @ value", "weights.T @ value")
+"""The weights are correct, but the sum over the values still uses their columns, which do not sum to
+1: `weights @ value`."""
+
 CorrectOutputOldWeights = Derivation.but("value, weights", "value, weights.T")
 """The output is correct, but the weights are returned in the old orientation: row j must hold the
 weights of token j."""

@@ -88,7 +88,7 @@ def layer_norm(
 #
 # <details><summary>Hint: the distribution function</summary>
 #
-# $\Phi(z) = \tfrac12\left(1 + \mathrm{erf}(z/\sqrt2)\right)$. Torch's `F.gelu` computes both forms; with `approximate="tanh"` the second.
+# $\Phi(z) = \tfrac12\left(1 + \mathrm{erf}(z/\sqrt2)\right)$. Torch's `F.gelu` computes both forms; with `approximate="tanh"`, the second.
 # </details>
 # <details><summary>Hint: rounding up</summary>
 #

@@ -123,6 +123,10 @@ TriangleFlipped = Logits.but("torch.tril", "torch.triu")
 """The mask lets each token see itself and later tokens; it must be True on and below the diagonal
 (tril)."""
 
+MaskInverted = Logits.but("block(x, mask", "block(x, ~mask")
+"""The mask is inverted, so each token sees later ones only; True means that a token may be attended
+to."""
+
 FirstBlockRepeated = Logits.but("weights in layers", "_ in layers").but(
     "mask, weights", "mask, layers[0]"
 )
