@@ -138,8 +138,8 @@ _HINTS = (
     ),
     (
         r"Expected (target size|input batch_size)",
-        "F.cross_entropy expects the vocabulary on axis 1: transpose the logits (`.mT`), or flatten "
-        "both, to (tokens, vocab_size) and (tokens,)",
+        "F.cross_entropy expects the vocabulary on axis 1: transpose the logits (`.mT`), or "
+        "flatten both, to (tokens, vocab_size) and (tokens,)",
     ),
     (
         r"same number of dimensions",
