@@ -125,7 +125,7 @@ def test_a_part_that_takes_too_long_is_stopped(measure):
     heeded = signal.getsignal(signal.SIGALRM)
     record = measure(slow=(slow, 0.2), good=(good, 5.0))
     assert signal.getsignal(signal.SIGALRM) == heeded
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 10  # each pause lasts 30 s
     assert record["failed"] == {"slow": "Overtime: it took more than its time"}
     assert record["slow"] == [] and len(record["good"]) == 1
 

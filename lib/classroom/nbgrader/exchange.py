@@ -51,7 +51,7 @@ class Collect(ExchangeCollect):
             owner = _user(status.st_uid)
         else:  # where all students are one user of the system, in containers for example
             owner = super()._path_to_record(path)["username"]
-        arrived = datetime.fromtimestamp(int(status.st_ctime), UTC)
+        arrived = datetime.fromtimestamp(status.st_ctime, UTC)
         name = os.path.basename(path)
         # nbgrader's times are in UTC and do not say so
         return {"username": owner, "filename": name, "timestamp": arrived.replace(tzinfo=None)}

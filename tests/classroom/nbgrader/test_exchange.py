@@ -138,6 +138,14 @@ def test_no_link_is_followed_with_the_instructors_rights(course, inbound, releas
     assert "averages.py" not in str(taken(course))
 
 
+def test_of_two_submissions_within_a_second_the_later_is_taken(course, inbound, released, nbgrader):
+    for number in (1, 2):
+        folder = put(inbound, released, f"{ME}+{NAME}+2026-01-01 00:00:00 UTC+{number}")
+        (folder / "which.txt").write_text(str(number))
+        nbgrader(course, "collect", "--update")
+        assert (course / "submitted" / ME / NAME / "which.txt").read_text() == str(number)
+
+
 def test_what_counts_is_when_the_files_arrived(course, inbound, released, nbgrader):
     """Not when they were collected, nor when their author says; weights count as the notebook."""
     folder = put(inbound, released, f"{ME}+{NAME}+1999-01-01 00:00:00 UTC+x")
