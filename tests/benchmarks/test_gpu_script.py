@@ -113,7 +113,10 @@ def test_a_part_that_fails_says_so_in_one_line_and_the_others_run(measure, capsy
     assert "bad: failed, RuntimeError: no luck\n" in capsys.readouterr().out
 
 
-def test_a_part_that_takes_too_long_is_stopped(measure):
+def test_a_part_that_takes_too_long_is_stopped(measure, monkeypatch):
+    # Of a process that has run a thousand tests, garbage is collected for seconds.
+    monkeypatch.setattr(gpu, "release", lambda run: None)
+
     def slow(run):
         try:
             time.sleep(30)
@@ -125,7 +128,7 @@ def test_a_part_that_takes_too_long_is_stopped(measure):
     heeded = signal.getsignal(signal.SIGALRM)
     record = measure(slow=(slow, 0.2), good=(good, 5.0))
     assert signal.getsignal(signal.SIGALRM) == heeded
-    assert time.monotonic() - begun < 10  # each pause lasts 30 s
+    assert time.monotonic() - begun < 4
     assert record["failed"] == {"slow": "Overtime: it took more than its time"}
     assert record["slow"] == [] and len(record["good"]) == 1
 

@@ -640,7 +640,7 @@ def _shapes_in(summary: traceback.FrameSummary, error: BaseException) -> str:
     for name, shape in shapes.items():
         fits = [
             s
-            for s in _with_axes_inside(shape, len(largest), last)
+            for s in _with_more_axes(shape, len(largest), last)
             if _are_alike(s[:last], largest) and (last is None or shape[-1:] in ends)
         ]
         if len(fits) == 1 and len(shape) < len(largest):
@@ -648,7 +648,7 @@ def _shapes_in(summary: traceback.FrameSummary, error: BaseException) -> str:
     return f". There, {said}"
 
 
-def _with_axes_inside(
+def _with_more_axes(
     shape: tuple[int, ...], dim: int, last: int | None
 ) -> Iterator[tuple[int, ...]]:
     """Yield a shape with axes of size 1 after its first one, so that it has `dim` axes."""

@@ -229,7 +229,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others, which
 try:
     with distributed.join(torch.device("cpu"), datetime.timedelta(seconds=3)):
         if distributed.rank() == 1 and what == "sleeps":
-            time.sleep(5)
+            time.sleep(8)
         elif distributed.rank() == 1 and what == "dies":
             os._exit(7)
         elif what == "mistake":
