@@ -181,6 +181,7 @@ class Execution:
 
     def steps(self, launcher: Launcher, seed: str, deadline: float) -> Iterator[Step]:
         """Run and check what is left, cell by cell, in a job of its own, until that ends."""
+        torch.set_num_threads(1)  # a fork would wait for ever for threads it lacks
         with launcher.start_job(self._limits, deadline) as job:
             if self.needs_compiler:
                 job.import_compiler()
@@ -526,7 +527,7 @@ def get_ready(folder: Path) -> None:
     What that loads and computes would take each submission as long again: its forks share it. They
     are made in a tenth of the time if the memory is in large pages.
     """
-    torch.set_num_threads(1)  # a fork would wait for ever for threads it lacks
+    torch.set_num_threads(1)  # others grade beside it
     whole = folder_for(folder, _ANY_SEED)
     for load in (load_correct, load_answers):
         first = {each.exercise: each for each in reversed(load(whole / "mistakes.py"))}

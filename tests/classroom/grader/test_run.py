@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 from nbgrader.api import Gradebook
 
 from classroom.__main__ import main
@@ -74,6 +75,18 @@ def test_a_mistake_is_named_and_a_half_right_answer_earns_its_part(graded):
     assert execution.reports["centre"].mistakes == ["MeanOfEachRow"]
     half = "def centre(x):\n    return (x - x.mean(0)) * torch.ones(1, 1).double() * 2"
     assert graded(centre=half)[0] == {"centre": 2, "twice": 2}
+
+
+def test_a_process_that_computes_with_several_threads_can_grade(graded):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.ones(500, 500).softmax(-1)  # starts them
+        points, execution = graded(centre="def centre(x):\n    return x - x.mean(1, keepdim=True)")
+    finally:
+        torch.set_num_threads(before)
+    assert points == {"centre": 0, "twice": 2}
+    assert execution.reports["centre"].mistakes == ["MeanOfEachRow"]
 
 
 def test_a_report_is_that_of_the_self_check(graded, handout, student):
