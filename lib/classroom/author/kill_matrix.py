@@ -98,10 +98,20 @@ def version(folder: Path, exercise: str) -> str:
 
     How a mistake is explained decides about neither.
     """
-    own = [ast.dump(node) for node in _without_neighbours(folder, exercise)]
+    own = [str(_structure(node)) for node in _without_neighbours(folder, exercise)]
     mistakes = load_answers(folder / "mistakes.py")
     own += [str(astuple(replace(m, explanation=""))) for m in mistakes if m.exercise == exercise]
     return hashlib.sha256("\n".join(own).encode()).hexdigest()[:16]
+
+
+def _structure(node: Any) -> Any:
+    """Return what `ast.dump` shows, alike in all versions of Python: without empty fields."""
+    if isinstance(node, list):
+        return [_structure(each) for each in node]
+    if not isinstance(node, ast.AST):
+        return node
+    fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []))
+    return type(node).__name__, [(name, _structure(value)) for name, value in fields]
 
 
 def _without_neighbours(folder: Path, exercise: str) -> Iterator[ast.stmt]:
