@@ -29,6 +29,9 @@ from filelock import FileLock
 # Some of them try what Ctrl-C does.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tensors are small, and a core has a process of tests: more threads would only wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

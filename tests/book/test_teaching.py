@@ -223,7 +223,7 @@ class Terminal:
         finished = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", commands],
             cwd=self.folder,
-            env={**os.environ, "PATH": programs, "OMP_NUM_THREADS": "1", "TZ": "UTC"},
+            env={**os.environ, "PATH": programs, "TZ": "UTC"},
             capture_output=True,
             text=True,
         )

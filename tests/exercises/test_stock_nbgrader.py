@@ -119,7 +119,7 @@ class Classroom:
         finished = subprocess.run(
             [sys.executable, "-c", COMMANDS, json.dumps(commands)],
             cwd=self.folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
         )

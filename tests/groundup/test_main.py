@@ -1,6 +1,5 @@
 import json
 import math
-import os
 import re
 import signal
 import subprocess
@@ -236,7 +235,6 @@ def test_an_interrupted_run_saves_what_it_has_done(text_path, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     log = tmp_path / "log.jsonl"
     try:
@@ -383,7 +381,6 @@ def test_a_killed_run_goes_on_bit_for_bit(run, text_path, tmp_path):
         [sys.executable, "-m", "groundup", "train", "--resume", "--out", str(cut)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
     ) as process:
         while process.poll() is None and log.read_text().count("\n") < 2:
             time.sleep(0.02)
@@ -410,7 +407,6 @@ def test_a_compiled_run_leaves_an_ordinary_model(text_path, tmp_path):
         [sys.executable, "-m", "groundup", *map(str, arguments), "--out", tmp_path],
         capture_output=True,
         check=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     saved = load(tmp_path)
     assert saved.notes["setup"]["compiled"] is True

@@ -61,7 +61,7 @@ def started(workers, *arguments):
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost"),
         *("--nproc_per_node", str(workers), *map(str, arguments)),
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     paths = [str(Path(__file__).with_name("in_float32")), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     environment["GLOO_SOCKET_IFNAME"] = next(n for _, n in socket.if_nameindex() if n[:2] == "lo")

@@ -475,7 +475,7 @@ print("equal")
 @pytest.mark.compiler
 def test_a_compiled_model_learns_the_same_and_goes_on_bit_for_bit(tmp_path):
     # The type checker of the tests and the compiler do not go together.
-    environment = os.environ | {"JAXTYPING_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"JAXTYPING_DISABLE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", COMPILED, tmp_path], capture_output=True, text=True, env=environment
     )
