@@ -20,6 +20,7 @@ import sphinx.builders.html
 from docutils.nodes import Element
 from sphinx.addnodes import toctree
 from sphinx.application import Sphinx
+from sphinx.builders import Builder
 from sphinx.environment import BuildEnvironment
 from sphinx.environment.adapters.toctree import global_toctree_for_doc
 from sphinx.search.en import SearchEnglish
@@ -41,9 +42,12 @@ def without_sections(contents: Element) -> Element:
     return contents
 
 
-def drop_sections(app: Sphinx, env: BuildEnvironment) -> None:
-    """Do once for all pages what the list at the side of each would do again."""
-    titles = {page: without_sections(contents) for page, contents in env.tocs.items()}
+def drop_sections(app: Sphinx, builder: Builder) -> None:
+    """Do once for all pages what the list at the side of each would do again.
+
+    Not earlier: chapters get their numbers after all pages have been read.
+    """
+    titles = {page: without_sections(toc) for page, toc in builder.env.tocs.items()}
 
     def list_of_pages(env: BuildEnvironment, *about: object, **wanted: object) -> Element | None:
         whole = env.tocs
@@ -65,6 +69,6 @@ def setup(app: Sphinx) -> dict:
     pybtex.plugin.find_plugin = functools.cache(_find)
     SearchEnglish.stem = functools.cache(_stem)
     gc.set_threshold(OBJECTS, 20, 50)
-    app.connect("env-updated", drop_sections)
+    app.connect("write-started", drop_sections)
     app.connect("build-finished", leave_the_rest, priority=999)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

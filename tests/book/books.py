@@ -92,7 +92,7 @@ class SmallBook:
         self.write("conf.py", settings)
         names = {page.stem for page in (self.folder / "pages").glob("*.md")} - {"index"}
         listed = "\n".join(sorted(names))
-        self.write("index.md", f"# Small book\n\n```{{toctree}}\n{listed}\n```\n")
+        self.write("index.md", f"# Small book\n\n```{{toctree}}\n:numbered:\n{listed}\n```\n")
         environment = {
             **os.environ,
             "PYTHONPATH": f"{EXTENSIONS}{os.pathsep}{BOOK}",
