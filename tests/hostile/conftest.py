@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 from corpus import RIGHT, SECRET, contents, lay_out
 from exam import known, write_exam
@@ -102,13 +103,14 @@ def canaries(exam):
 def guarded(canaries, launcher):
     """Hold a test to what holds for every submission: nothing outside is read, changed or left."""
     canaries.remember()
-    processes = _below(launcher.process)
+    sandbox = psutil.Process(launcher.process)
+    processes = set(sandbox.children(recursive=True))
     yield canaries
     canaries.require_untouched()
     deadline = time.monotonic() + 2
-    while _below(launcher.process) != processes and time.monotonic() < deadline:
+    while set(sandbox.children(recursive=True)) != processes and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert _below(launcher.process) == processes, "a process was left behind"
+    assert set(sandbox.children(recursive=True)) == processes, "a process was left behind"
 
 
 @pytest.fixture(scope="session")
@@ -124,15 +126,3 @@ def neighbour(launcher, exam):
                 return run_checks(exam.folder, "attacked", subject, "unseen").earned
 
         yield earned
-
-
-def _below(root):
-    """Return the processes that descend from one."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = {root}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found

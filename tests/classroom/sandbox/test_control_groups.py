@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from classroom.limits import Limits
@@ -144,14 +145,8 @@ def test_every_job_is_in_a_group_while_it_lasts(kernel, monkeypatch, sealed):
         assert (path / "memory.max").read_text() == str(2**30 + 2**21)
         assert (path / "pids.max").read_text() == "32"
         first = int((path / "cgroup.procs").read_text())
-        assert launcher.process in _ancestors(first)
+        assert launcher.process in [process.pid for process in psutil.Process(first).parents()]
         (path / "memory.events").write_text("oom_kill 1\n")
         with pytest.raises(jobs.JobDied, match="it used more than 1,024 MiB"):
             job.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
         assert names(kernel) == ["classroom-grader"]
-
-
-def _ancestors(process):
-    while process > 1:
-        yield process
-        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

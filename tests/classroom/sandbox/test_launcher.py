@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from classroom.sandbox import launcher
@@ -31,14 +32,7 @@ with Launcher() as launcher, launcher.start_job() as job:
 
 
 def descendants(root):
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = {root}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    return {root, *(process.pid for process in psutil.Process(root).children(recursive=True))}
 
 
 def is_gone(process):
