@@ -248,9 +248,8 @@ def test_a_forged_answer_costs_a_check_and_never_the_report(assignment, forged):
     assert [result.earned for result in report.results] == [0, 2]
 
 
-def test_of_wrong_numbers_nothing_is_said_about_gradients(write_checks, student):
-    """One check compares one of two results, another the other, which is wrong."""
-    body = """
+# Each check compares one of two results.
+TWO_RESULTS = """
     @points(1)
     def test_a(self, subject, case): self.compare(subject, case, "a")
 
@@ -262,8 +261,11 @@ def test_of_wrong_numbers_nothing_is_said_about_gradients(write_checks, student)
         right = lambda x: (2 * x, 3 * x)
         returns = {"a": "width", "b": "width"}
         expect_agrees(subject, case, "f", inputs, right, returns, compare=[part])
-    """
-    report = run_checks(write_checks(body), "f", student("def f(x): return 2 * x, 4 * x"))
+"""
+
+
+def test_of_wrong_numbers_nothing_is_said_about_gradients(write_checks, student):
+    report = run_checks(write_checks(TWO_RESULTS), "f", student("def f(x): return 2 * x, 4 * x"))
     assert [result.earned for result in report.results] == [1, 0]
     assert "gradient" not in report.to_text()
 
@@ -349,25 +351,7 @@ def test_what_is_to_be_done_by_hand_earns_nothing_by_autograd_and_the_mistake_is
 
 
 def test_two_known_mistakes_at_once_are_named_as_two(write_checks, student):
-    """Each in a result of its own, of which a check compares one."""
-    body = """
-    @points(1)
-    def test_a(self, subject, case): self.compare(subject, case, "a")
-
-    @points(1)
-    def test_b(self, subject, case): self.compare(subject, case, "b")
-
-    def compare(self, subject, case, part):
-        expect_agrees(
-            subject,
-            case,
-            "f",
-            lambda case: (case.normal(4),),
-            lambda x: (2 * x, 3 * x),
-            {"a": "width", "b": "width"},
-            compare=[part],
-        )
-    """
+    """Each in a result of its own."""
     mistakes = """
     class WrongSign(Mistake, exercise="f"):
         'A sign.'
@@ -377,7 +361,7 @@ def test_two_known_mistakes_at_once_are_named_as_two(write_checks, student):
         'Twice.'
         def f(x): return 2 * x, 6 * x
     """
-    folder = write_checks(body, mistakes=mistakes)
+    folder = write_checks(TWO_RESULTS, mistakes=mistakes)
     report = run_checks(folder, "f", student("def f(x): return -2 * x, 6 * x"))
     assert report.mistakes == ["WrongSign", "Doubled"]
     assert "“wrong sign”" in report.to_text() and "“doubled”" in report.to_text()
