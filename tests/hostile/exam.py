@@ -3,6 +3,7 @@
 Beside it stand what a class can learn of it: the published inputs and their shapes.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
@@ -26,7 +27,7 @@ LIMITS = Limits(
 """Enough for every honest answer, and soon used up by the others."""
 
 
-EXERCISE = """
+_EXERCISE = """
 # %% [markdown]
 # {{{{exercise {name}}}}}
 
@@ -95,14 +96,17 @@ class TestLast:
 '''
 
 
-def write_exam(folder: Path) -> None:
-    """Write what is handed out: first for 2 points, attacked for 7, last for 2."""
-    text = ["# %% [markdown]\n# # Exam\n", "# %%\nfrom classroom import check\n"]
-    text += [EXERCISE.format(name=name) for name in ("first", "attacked", "last")]
-    (folder / "exam.py").write_text("\n".join(text))
-    (folder / "checks.py").write_text(_CHECKS)
+def write_exam(
+    folder: Path, exercises: Sequence[str] = ("first", "attacked", "last"), checks: str = _CHECKS
+) -> None:
+    """Write what is handed out; by default first for 2 points, attacked for 7, last for 2."""
+    name = folder.name.partition("_")[2]
+    text = [f"# %% [markdown]\n# # {name.title()}\n", "# %%\nfrom classroom import check\n"]
+    text += [_EXERCISE.format(name=exercise) for exercise in exercises]
+    (folder / f"{name}.py").write_text("\n".join(text))
+    (folder / "checks.py").write_text(checks)
     (folder / "mistakes.py").write_text("")
-    nbformat.write(build_notebook(folder), folder / "exam.ipynb")
+    nbformat.write(build_notebook(folder), folder / f"{name}.ipynb")
 
 
 def known(folder: Path) -> dict[str, str]:

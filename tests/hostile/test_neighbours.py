@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import nbformat
 import pytest
-from exam import EXERCISE, LIMITS
+from exam import LIMITS, write_exam
 
-from classroom.author.notebooks import build_notebook, cell_of
+from classroom.author.notebooks import cell_of
 from classroom.grader.collect import collect
 from classroom.grader.run import Assignment, Settings, ThisMachine, grade, grade_folder
 from classroom.grader.submission import Submission
@@ -112,12 +112,7 @@ TOGETHER = 2**20
 def assignment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exercises") / NAME
     folder.mkdir()
-    text = ["# %% [markdown]\n# # Neighbours\n", "# %%\nfrom classroom import check\n"]
-    text += [EXERCISE.format(name=name) for name in ("borrows", "computes")]
-    (folder / "neighbours.py").write_text("\n".join(text))
-    (folder / "checks.py").write_text(CHECKS)
-    (folder / "mistakes.py").write_text("")
-    nbformat.write(build_notebook(folder), folder / "neighbours.ipynb")
+    write_exam(folder, ("borrows", "computes"), CHECKS)
     return Assignment(folder)
 
 
