@@ -69,7 +69,7 @@ def test_a_lent_function_is_differentiated_across_processes(launcher):
     matrix = torch.tensor([[2.0, 3.0], [5.0, 7.0]])
     with launcher.start_job() as job:
         job.run("import torch\ndef use(f, x): return torch.autograd.functional.jacobian(f, x)")
-        with job.serving("use") as subject:
+        with job.serving() as subject:
             lent = subject.lend(lambda x: matrix @ x.square())
             jacobian = subject.call("use", lent, torch.ones(2))
     assert jacobian.tolist() == (2 * matrix).tolist()
@@ -97,7 +97,7 @@ def test_a_test_that_rejects_what_differs_from_most_earns_nothing(launcher):
         case = Case(seed)
         with launcher.start_job() as job:
             job.run(VOTING)
-            with job.serving("check") as subject:
+            with job.serving() as subject:
                 for bug in wrong:
                     with contextlib.suppress(CheckFailed):
                         expect_test_judges(subject, case, "check", right, wrong, bug)
@@ -122,7 +122,7 @@ def test_an_answer_is_not_told_that_an_earlier_one_was_wrong(launcher):
 
     with launcher.start_job() as job:
         job.run(ASKED_TWICE)
-        with job.serving("double") as subject:
+        with job.serving() as subject:
             for seed in ("one", "two", "three"):
                 with pytest.raises(CheckFailed) as failed:
                     expect_agrees(
@@ -144,7 +144,7 @@ def test_a_process_that_ends_where_a_gradient_is_asked_for_costs_a_check(root, l
     folder = root / "solutions" / "01_attention"
     with launcher.start_job() as job:
         job.run(DIES)
-        with job.serving("mended_attention") as subject:
+        with job.serving() as subject:
             report = run_checks(folder, "mended_attention", subject, "unseen")
     assert report.earned < report.points
     assert "the gradient is cut: `mended_attention` ended the process" in report.messages[0]

@@ -122,7 +122,7 @@ def neighbour(launcher, exam):
         job.run("attacked = first")
 
         def earned():
-            with job.serving("attacked") as subject:
+            with job.serving() as subject:
                 return run_checks(exam.folder, "attacked", subject, "unseen").earned
 
         yield earned

@@ -33,7 +33,6 @@ from classroom.calls.subject import (
     words_of,
 )
 from classroom.calls.wire import CannotCross, Handle
-from classroom.limits import SECONDS_PER_EXERCISE, WALL_PER_CPU
 
 # The process of the code under test stops a call itself; this long after, it is stopped.
 _GRACE_SECONDS = 0.3
@@ -53,9 +52,9 @@ class RemoteSubject(Subject):
         disconnect: Ends all of these processes, whatever they are doing.
         seconds: CPU time for all calls together, as in `LocalSubject`, what is computed here for
             lent functions included.
-        files: The files submitted beside the notebook, by name.
+        wall_seconds: Wall time for all calls together.
         computed: Returns the CPU time that the code under test has used so far, in seconds.
-        wall_seconds: Wall time for all calls together; `WALL_PER_CPU` times `seconds` by default.
+        files: The files submitted beside the notebook, by name.
 
     """
 
@@ -63,17 +62,17 @@ class RemoteSubject(Subject):
         self,
         connect: Callable[[], Channel],
         disconnect: Callable[[], None],
-        seconds: float = SECONDS_PER_EXERCISE,
-        files: Mapping[str, File] | None = None,
-        computed: Callable[[], float] = time.monotonic,
-        wall_seconds: float | None = None,
+        seconds: float,
+        wall_seconds: float,
+        computed: Callable[[], float],
+        files: Mapping[str, File] | None,
     ):
         self._files = files
         self._connect = connect
         self._disconnect = disconnect
         self._seconds = seconds
-        self._wall_seconds = WALL_PER_CPU * seconds if wall_seconds is None else wall_seconds
-        self._seconds_left, self._wall_left = seconds, self._wall_seconds
+        self._wall_seconds = wall_seconds
+        self._seconds_left, self._wall_left = seconds, wall_seconds
         self._computed = computed
         self._lent_seconds = 0.0
         self._computed_before = computed()

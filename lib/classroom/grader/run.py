@@ -244,7 +244,7 @@ class Execution:
 
     def _check(self, job: Job, at: int, seed: str) -> Step:
         name = self._answers.cells[at].checks
-        with job.serving(name, self._answers.others) as subject:
+        with job.serving(self._answers.others) as subject:
             report = run_checks(self._assignment.folder, name, subject, seed)
         return Step(at, report, is_slow=subject.was_too_slow)
 

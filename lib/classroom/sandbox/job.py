@@ -178,27 +178,20 @@ class Job:
         raise ProtocolError("it sent something else than the outputs of a cell")
 
     @contextlib.contextmanager
-    def serving(
-        self, exercise: str, files: Mapping[str, File] | None = None
-    ) -> Iterator[RemoteSubject]:
+    def serving(self, files: Mapping[str, File] | None = None) -> Iterator[RemoteSubject]:
         """Let the checks of one exercise call the code, with its current variables.
 
         Changes that these calls make are discarded afterwards.
 
         Args:
-            exercise: Its name.
             files: The files submitted beside the notebook, by name; the code does not see them.
 
         """
         seconds = self._limits.seconds_per_exercise
         left = max(self.deadline - time.monotonic(), 0.0)
+        wall_seconds = min(WALL_PER_CPU * seconds, left)
         subject = RemoteSubject(
-            self._connect,
-            self._disconnect,
-            seconds,
-            files,
-            self.cpu_seconds,
-            wall_seconds=min(WALL_PER_CPU * seconds, left),
+            self._connect, self._disconnect, seconds, wall_seconds, self.cpu_seconds, files
         )
         try:
             yield subject

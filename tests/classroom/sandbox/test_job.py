@@ -73,14 +73,14 @@ def test_a_cell_may_use_the_score_of_a_check_that_is_made_elsewhere(job):
 def test_an_answer_does_not_wait_for_threads_of_a_cell(launcher, before):
     with launcher.start_job(Limits(seconds_per_exercise=5.0)) as job:
         assert not job.run(f"{before}\nuse()\ndef answer():\n    use()\n    return 7").error
-        with job.serving("answer") as subject:
+        with job.serving() as subject:
             assert subject.call("answer") == 7
 
 
 def test_what_answers_print_and_warn_of_is_discarded(job):
     job.run("import warnings\nwarnings.simplefilter('error')")
     job.run("def answer():\n    warnings.warn('x')\n    print('x' * 10**8)\n    return 7")
-    with job.serving("answer") as subject:
+    with job.serving() as subject:
         assert subject.call("answer") == 7
 
 
@@ -149,7 +149,7 @@ def test_a_cell_that_crashes_its_process_says_how(job):
 def test_functions_are_called_by_name_with_copies(job):
     job.run("def triple(x):\n  x *= 3\n  return x")
     given = ONE.clone()
-    with job.serving("triple") as subject:
+    with job.serving() as subject:
         assert subject.call("triple", given).equal(3 * ONE)
         result, (after,) = subject.call_and_return_inputs("triple", given)
         assert subject.parameters("triple") == ["x"]
@@ -188,13 +188,13 @@ def num_imported(x):
 def test_a_call_pays_for_no_import_of_torch_s_that_each_fork_would_repeat(job):
     job.import_compiler()
     job.run(_IMPORTED)
-    with job.serving("num_imported") as subject:
+    with job.serving() as subject:
         assert subject.call("num_imported", ONE) <= 3
 
 
 def test_a_gradient_with_a_given_slope_imports_nothing_in_each_fork(job):
     job.run(_DIFFERENTIATED)
-    with job.serving("num_imported") as subject:
+    with job.serving() as subject:
         assert subject.call("num_imported", ONE) == 0
 
 
@@ -237,7 +237,7 @@ def leave():
 
 def test_no_call_finds_what_another_left(job):
     job.run("calls = []\ndef count():\n  calls.append(1)\n  return len(calls)")
-    with job.serving("count") as subject:
+    with job.serving() as subject:
         assert [subject.call("count") for _ in range(3)] == [1, 1, 1]
     assert not job.run("assert calls == []").error
 
@@ -369,7 +369,7 @@ def seen():
     except Exception: pass
     return found
 """)
-    with job.serving("seen") as subject:
+    with job.serving() as subject:
         assert [subject.call_without_trace("seen") for _ in range(3)] == [False] * 3
         assert [subject.call("seen") for _ in range(3)] == [False, True, True]  # it is a channel
 
@@ -388,7 +388,7 @@ def test_a_call_that_cannot_be_made_without_trace_is_not_made(job, cell):
     job.run("shared = mmap.mmap(file.fileno(), 2**22)\ndef tell(): shared[0] = 7")
     job.run("def was_told(): return shared[0] == 7")
     job.run(cell)
-    with job.serving("tell") as subject:
+    with job.serving() as subject:
         with pytest.raises(StudentError):
             subject.call_without_trace("tell")
         assert not subject.call("was_told")
@@ -407,11 +407,11 @@ def seen(function):
         frame = frame.f_back
     return sorted(found)
 """)
-    with job.serving("seen") as subject:
+    with job.serving() as subject:
         lent = subject.lend(lambda x: x)
         first, again, last = (subject.call("seen", lent) for _ in range(3))
     assert first == again == last
-    with job.serving("seen") as subject:
+    with job.serving() as subject:
         assert abs(subject.lend(lambda x: x).id - subject.lend(lambda x: x).id) > 1
 
 
@@ -427,7 +427,7 @@ def check(function, numbers):
         except Exception as error: found.append(type(error).__name__)
     return found
 """)
-    with job.serving("check") as subject:
+    with job.serving() as subject:
         lent = [subject.lend(lambda x, n=n: n * x) for n in (2, 3, 5)]
         numbers = [one.id for one in lent]
         seen = [subject.call_without_trace("check", one, numbers) for one in lent]
@@ -440,7 +440,7 @@ def test_when_a_file_was_read_tells_nothing(job):
     job.run(
         "def seen():\n  found = os.stat('/tmp/a').st_atime\n  open('/tmp/a').read()\n  return found"
     )
-    with job.serving("seen") as subject:
+    with job.serving() as subject:
         assert [subject.call("seen") for _ in range(2)] == [1.0, 1.0]
 
 
@@ -459,7 +459,7 @@ def check(function):
     torch.testing.assert_close(function(x), five * x)
     return True
 """)
-    with job.serving("check") as subject:
+    with job.serving() as subject:
         assert subject.call_without_trace("check", subject.lend(lambda x: 5 * x)) is True
         with pytest.raises(Crashed, match="AssertionError"):
             subject.call_without_trace("check", subject.lend(lambda x: 6 * x))
@@ -467,7 +467,7 @@ def check(function):
 
 def test_calls_that_explain_a_failure_share_a_process_and_no_other_call_does(job):
     job.run("calls = []\ndef count():\n  calls.append(1)\n  return len(calls)")
-    with job.serving("count") as subject:
+    with job.serving() as subject:
         with subject.together():
             assert [subject.call("count") for _ in range(3)] == [1, 2, 3]
         assert [subject.call("count") for _ in range(2)] == [1, 1]
@@ -476,7 +476,7 @@ def test_calls_that_explain_a_failure_share_a_process_and_no_other_call_does(job
 def test_calls_that_explain_a_failure_tell_later_ones_nothing(job):
     job.run("import os\ndef was_there():\n  return os.path.exists('/tmp/told')")
     job.run("def tell():\n  try: open('/tmp/told', 'w').close()\n  except OSError: pass")
-    with job.serving("tell") as subject:
+    with job.serving() as subject:
         with subject.together(explains=True):
             subject.call("tell")
             assert not subject.call("was_there")
@@ -488,7 +488,7 @@ def test_calls_that_explain_a_failure_tell_later_ones_nothing(job):
 def test_a_module_is_one_for_the_calls_of_a_block_where_that_is_asked_for(job):
     job.run("import torch\nclass Counts(torch.nn.Module):\n  calls = 0")
     job.run("def forward(self):\n  self.calls += 1\n  return self.calls\nCounts.forward = forward")
-    with job.serving("Counts") as subject:
+    with job.serving() as subject:
         for one_module, counted in ((True, [1, 2, 3]), (False, [1, 1, 1]), (True, [1, 2, 3])):
             with subject.together(one_module):
                 assert [subject.call("Counts", {}, {}) for _ in range(3)] == counted
@@ -497,7 +497,7 @@ def test_a_module_is_one_for_the_calls_of_a_block_where_that_is_asked_for(job):
 def test_a_call_that_ends_the_process_it_shares_is_followed_by_one_in_another(job):
     job.run("import os\ncalls = []\ndef count():\n  calls.append(1)\n  return len(calls)")
     job.run("def die(): os._exit(3)\ndef crash(): raise ValueError")
-    with job.serving("count") as subject, subject.together():
+    with job.serving() as subject, subject.together():
         assert subject.call("count") == 1
         with pytest.raises(Crashed):
             subject.call("crash")
@@ -509,7 +509,7 @@ def test_a_call_that_ends_the_process_it_shares_is_followed_by_one_in_another(jo
 
 def test_a_process_that_a_call_leaves_is_gone_before_the_next_call(job):
     job.run(_LEAVES)
-    with job.serving("leave") as subject:
+    with job.serving() as subject:
         before = subject.call("num_processes")
         subject.call("leave")
         assert subject.call("num_processes") == before
@@ -517,22 +517,22 @@ def test_a_process_that_a_call_leaves_is_gone_before_the_next_call(job):
 
 def test_each_call_draws_random_numbers_of_its_own(job):
     job.run("import torch\ndef draw(): return torch.rand(7)")
-    with job.serving("draw") as subject:
+    with job.serving() as subject:
         assert not subject.call("draw").equal(subject.call("draw"))
 
 
 def test_an_exercise_sees_the_variables_as_they_are_at_its_place(job):
     job.run("def value(): return 2")
-    with job.serving("value") as subject:
+    with job.serving() as subject:
         assert subject.call("value") == 2
     job.run("def value(): return 3")
-    with job.serving("value") as subject:
+    with job.serving() as subject:
         assert subject.call("value") == 3
 
 
 def test_errors_are_those_of_a_notebook(job):
     job.run("def crash(x):\n  return x.nothing\ndef thing(): return object()")
-    with job.serving("crash") as subject:
+    with job.serving() as subject:
         with pytest.raises(Crashed, match="AttributeError.*in line 2: return x.nothing"):
             subject.call("crash", 5)
         with pytest.raises(WrongKind, match="object cannot be passed"):
@@ -549,7 +549,7 @@ def test_what_is_to_be_done_by_hand_is_not_done_by_torch_there_either(job):
         "import _thread\n"
         "def in_a_thread(x): return _thread.start_new_thread(by_torch, (x,))"
     )
-    with job.serving("f") as subject:
+    with job.serving() as subject:
         assert subject.call_by_hand("by_hand", ONE).equal(2 * ONE)
         assert subject.call("in_a_thread", ONE)
         with pytest.raises(Crashed, match="can't start new thread"):
@@ -561,7 +561,7 @@ def test_what_is_to_be_done_by_hand_is_not_done_by_torch_there_either(job):
 
 def test_a_gradient_may_be_asked_there_of_what_a_lent_function_returned(job):
     job.run("def f(g, x): return g(x).square().sum()")
-    with job.serving("f") as subject:
+    with job.serving() as subject:
         triple = subject.lend(lambda x: 3 * x)
         (gradient,) = subject.gradients("f", [triple, ONE], [0], [torch.ones(())])
     assert gradient.equal(6 * ONE)
@@ -569,7 +569,7 @@ def test_a_gradient_may_be_asked_there_of_what_a_lent_function_returned(job):
 
 def test_a_function_that_ends_its_process_costs_that_call_only(job):
     job.run("import os\ndef die(): os._exit(3)\ndef live(): return 5")
-    with job.serving("die") as subject:
+    with job.serving() as subject:
         with pytest.raises(Died, match="`die` ended the process"):
             subject.call("die")
         assert subject.call("live") == 5
@@ -581,7 +581,7 @@ def test_code_that_only_says_that_its_time_is_over_is_not_believed(job):
         "import sys\ndef f(): raise sys.modules['classroom.calls.subject'].TooSlow('no time')\n"
         "def live(): return 5"
     )
-    with job.serving("f") as subject:
+    with job.serving() as subject:
         with pytest.raises(StudentError, match="no time") as raised:
             subject.call("f")
         assert not isinstance(raised.value, TooSlow)
@@ -602,19 +602,19 @@ def test_an_exercise_that_does_not_end_is_stopped_in_time(launcher, loop):
     with launcher.start_job(Limits(seconds_per_exercise=0.3)) as job:
         job.run(f"def endless():\n  {loop}\ndef live(): return 5")
         started = time.monotonic()
-        with job.serving("endless") as subject:
+        with job.serving() as subject:
             with pytest.raises(TooSlow, match="compute for 0.3 seconds|may take 1.8 seconds"):
                 subject.call("endless")
             with pytest.raises(TooSlow):
                 subject.call("live")
         assert time.monotonic() - started < 0.3 + 2 + 1  # its limit, the time to heed, the machine
-        with job.serving("live") as subject:
+        with job.serving() as subject:
             assert subject.call("live") == 5
 
 
 def test_a_lent_function_that_raises_raises_in_the_code_that_calls_it(job):
     job.run("def use(f):\n  try:\n    return f(0)\n  except RuntimeError as e:\n    return str(e)")
-    with job.serving("use") as subject:
+    with job.serving() as subject:
         said = subject.call("use", subject.lend(lambda x: 1 // x))
     assert said == "this function cannot compute with 0"
 
@@ -649,7 +649,7 @@ def test_two_lent_functions_that_fail_alike_cannot_be_told_apart(job):
         raise KeyError("the wrong one")
 
     job.run(_TOLD)
-    with job.serving("told") as subject:
+    with job.serving() as subject:
         told = [subject.call("told", subject.lend(f)) for f in (right_attention, wrong_attention)]
     assert told[0] == told[1]
     assert "attention" not in told[0] and "cannot compute" in told[0]
@@ -685,7 +685,7 @@ def test_an_import_of_the_course_s_library_costs_no_line_below_it(job):
     assert run.error.endswith("; the rest of the cell ran without it")
     assert "number" in shown(run.outputs) or "Wall time" in shown(run.outputs)
     assert not job.run("assert triple(number) == 15").error
-    with job.serving("line") as subject, pytest.raises(Crashed, match="in line 8"):
+    with job.serving() as subject, pytest.raises(Crashed, match="in line 8"):
         subject.call("line")
 
 
@@ -760,13 +760,13 @@ def test_a_cell_that_knows_what_to_forge_hurts_itself_alone(job):
 )
 def test_an_answer_that_is_none_ends_the_exercise_only(job, message):
     job.run(FORGED.replace("MESSAGE", message) + "\ndef live(): return 5")
-    with job.serving("forge") as subject:
+    with job.serving() as subject:
         with pytest.raises(StudentError, match="wrote to the grader"):
             subject.call("forge")
         with pytest.raises(StudentError, match="wrote to the grader"):
             subject.call("live")
         assert subject.broken
-    with job.serving("live") as subject:
+    with job.serving() as subject:
         assert subject.call("live") == 5
 
 
@@ -777,10 +777,10 @@ def test_text_that_no_file_takes_becomes_text(job):
 
 def test_a_function_of_ours_is_not_computed_for_inputs_of_any_size(job):
     job.run("import torch\ndef use(f): return f(torch.zeros(2**20))")
-    with job.serving("use") as subject, pytest.raises(Crashed, match="at most"):
+    with job.serving() as subject, pytest.raises(Crashed, match="at most"):
         subject.call("use", subject.lend(lambda x: x))
     job.run("def use(f): return f(torch.zeros(200, 200, 200, device='meta'))")
-    with job.serving("use") as subject, pytest.raises(Crashed, match="at most"):
+    with job.serving() as subject, pytest.raises(Crashed, match="at most"):
         subject.call("use", subject.lend(lambda x: x))
 
 
@@ -877,7 +877,7 @@ print(*sorted({os.getpriority(os.PRIO_PROCESS, child) for child in children}))
 def test_what_computes_little_and_waits_long_is_not_too_slow(launcher):
     with launcher.start_job(Limits(seconds_per_exercise=0.3)) as job:
         job.run("import time\ndef waits():\n  time.sleep(0.8)\n  return 5")
-        with job.serving("waits") as subject:
+        with job.serving() as subject:
             assert subject.call("waits") == 5
 
 
@@ -888,7 +888,7 @@ def test_a_lent_function_is_held_to_the_time_of_the_exercise(launcher):
 
     with launcher.start_job(Limits(seconds_per_exercise=0.3)) as job:
         job.run("def use(f): return f(2)")
-        with job.serving("use") as subject:
+        with job.serving() as subject:
             started = time.process_time()
             with pytest.raises(TooSlow, match="compute for 0.3 seconds|may take 1.8 seconds"):
                 subject.call("use", subject.lend(endless))
@@ -897,7 +897,7 @@ def test_a_lent_function_is_held_to_the_time_of_the_exercise(launcher):
 
 def test_a_lent_function_takes_no_long_input_in_whatever_bytes(job):
     job.run("import torch\ndef use(f, n): return f({'x': [torch.zeros(n, dtype=torch.uint8)]})")
-    with job.serving("use") as subject:
+    with job.serving() as subject:
         lent = subject.lend(lambda inputs: len(inputs["x"][0]))
         assert subject.call("use", lent, 256) == 256
         with pytest.raises(Crashed, match="this function takes lengths of at most 256"):

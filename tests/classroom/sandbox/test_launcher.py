@@ -64,7 +64,7 @@ def test_without_any_layer_it_still_works_if_it_may(monkeypatch):
     monkeypatch.setattr(sandbox, "system_call_filter", lambda: b"")
     with Launcher(allow_weaker=True) as weaker, weaker.start_job() as job:
         assert not job.run("def double(x): return 2 * x").error
-        with job.serving("double") as subject:
+        with job.serving() as subject:
             assert subject.call("double", 7) == 14
 
 
@@ -195,7 +195,7 @@ def test_no_file_stays_open(running):
     for _ in range(3):
         with running.start_job() as job:
             job.run("def die():\n  import os; os._exit(0)")
-            with job.serving("die") as subject, pytest.raises(Exception, match="ended"):
+            with job.serving() as subject, pytest.raises(Exception, match="ended"):
                 subject.call("die")
     assert opened() == before
 

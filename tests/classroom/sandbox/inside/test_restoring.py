@@ -66,7 +66,7 @@ def test_what_later_cells_need_is_put_back(what, launcher):
         assert (again.error, again.is_restored) == ("", False)
         assert [output["text"] for output in again.outputs] == ["3\n"]
         assert job.run("assert False").error == "AssertionError"
-        with job.serving("triple") as subject:
+        with job.serving() as subject:
             assert subject.call("triple", 7) == 21
 
 
