@@ -453,7 +453,7 @@ def inputs_seen(assignment, name, seed):
             return super().call(name, *args, **kwargs)
 
         def lend(self, function):  # numbers are drawn, which is no matter of the seed
-            handle = Handle(len(self._lent), "checks")
+            handle = Handle(len(self._lent))
             self._lent[handle.id] = function
             return handle
 

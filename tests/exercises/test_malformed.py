@@ -65,7 +65,7 @@ class Stubborn:
         return tuple(self.value if isinstance(self.value, torch.Tensor) else None for _ in wrt)
 
     def lend(self, function):
-        return Handle(0, "checks")
+        return Handle(0)
 
     def file(self, name):
         return b"[]"

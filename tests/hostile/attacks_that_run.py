@@ -231,7 +231,7 @@ _ATTACKS = {
     "one number": inside("return torch.tensor(0.0)", why="shape"),
     "an object of its own": inside("return object()", why="cannot be passed"),
     "a handle to what was never lent": inside(
-        "from classroom.calls.wire import Handle\nreturn Handle(0, 'checks')",
+        "from classroom.calls.wire import Handle\nreturn Handle(0)",
         why="cannot be passed",
     ),
     "a list in a list in a list": inside(

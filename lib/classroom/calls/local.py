@@ -379,7 +379,7 @@ class LocalSubject(Subject):
         return unpack(pack(value), self._resolve)
 
     def _resolve(self, handle: Handle) -> Callable[..., Any]:
-        if handle.owner != "checks" or handle.id not in self._lent:
+        if handle.id not in self._lent:
             raise CannotCross("a handle that no check has lent")
         function, cross = Settings().in_force()(self._lent[handle.id]), self._cross
 

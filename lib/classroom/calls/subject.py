@@ -169,7 +169,7 @@ class Subject(Protocol):
 
         """
         # Drawn: a count would tell a call how many functions earlier ones were lent.
-        handle = Handle(secrets.randbits(53), "checks")
+        handle = Handle(secrets.randbits(53))
         self._lent[handle.id] = function
         return handle
 

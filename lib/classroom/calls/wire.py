@@ -33,16 +33,14 @@ class CannotCross(ValueError):
 
 @dataclass(frozen=True)
 class Handle:
-    """Stands for an object that stays in the other process.
+    """Stands for a function that a check lends, which stays in the process of the check.
 
     Attributes:
-        id: Number by which the process that keeps the object finds it.
-        owner: Which process keeps the object: `checks` or `subject`.
+        id: Number by which that process finds it.
 
     """
 
     id: int
-    owner: str
 
 
 def pack(value: Any) -> bytes:
@@ -137,7 +135,7 @@ class _Encoder:
         if isinstance(value, Tensor):
             return self._tensor(value)
         if type(value) is Handle:
-            return {"handle": value.id, "owner": value.owner}
+            return {"handle": value.id}
         # Iterate with the built-in types' own methods: a subclass may override them.
         if isinstance(value, list):
             return {"list": [self.describe(item, depth + 1) for item in list.__iter__(value)]}
@@ -215,7 +213,7 @@ class _Decoder:
             dtype, shape = DTYPES[description["tensor"]], description["shape"]
             return self._tensor(dtype, shape, bool(description.get("meta")))
         if "handle" in description:
-            return self.resolve(Handle(int(description["handle"]), str(description["owner"])))
+            return self.resolve(Handle(int(description["handle"])))
         if "bytes" in description:
             return bytes.fromhex(description["bytes"])
         if "dict" in description:

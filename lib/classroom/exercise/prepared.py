@@ -330,7 +330,7 @@ class RecordedSubject:
             self._heard.append([number - len(self._lent), args, kwargs])
             return function(*args, **kwargs)
 
-        handle = Handle(number, "checks")
+        handle = Handle(number)
         if self._inner is not None:
             is_heard = getattr(function, "observes", False)
             handle = self._inner.lend(observed if is_heard else function)

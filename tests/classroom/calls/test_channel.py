@@ -139,5 +139,5 @@ def test_handles_are_resolved_on_arrival(ends):
     from classroom.calls.wire import Handle
 
     ours, theirs = ends
-    Channel(theirs).send(Handle(3, "checks"))
+    Channel(theirs).send(Handle(3))
     assert ours.receive(soon(), lambda handle: handle.id) == 3

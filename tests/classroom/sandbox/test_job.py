@@ -423,7 +423,7 @@ def check(function, numbers):
     inner = cell(cell(function)["call"])
     found = []
     for number in numbers:
-        try: found.append(inner["self"]._resolve(Handle(number, "checks"))(3))
+        try: found.append(inner["self"]._resolve(Handle(number))(3))
         except Exception as error: found.append(type(error).__name__)
     return found
 """)

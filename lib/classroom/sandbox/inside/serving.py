@@ -71,9 +71,6 @@ class _BorrowingSubject(LocalSubject):
         return args  # they have crossed on the channel
 
     def _resolve(self, handle: Handle) -> Callable[..., Any]:
-        if handle.owner != "checks":
-            raise CannotCross("a handle that no check has lent")
-
         def ask(kind: str) -> Callable[..., Any]:
             def request(*args: Any) -> Any:
                 self._other_side.send([kind, handle.id, *args])
