@@ -396,11 +396,7 @@ def _sketched(value: Any) -> Any:
     if isinstance(value, Tensor) and value.numel() > _WHOLE:
         sketch = Sketch.of(value)
         return {_SKETCH: [sketch.dtype, sketch.shape, sketch.sums]}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_sketched, value))
-    if isinstance(value, dict):
-        return {key: _sketched(item) for key, item in value.items()}
-    return value
+    return _with_items(value, _sketched)
 
 
 def _narrowed(value: Any) -> Any:
@@ -409,22 +405,23 @@ def _narrowed(value: Any) -> Any:
         narrow = value.detach().float()
         is_kept = bool(torch.isclose(narrow.double(), value, rtol=1e-6, equal_nan=True).all())
         return {_NARROW: narrow} if is_kept else value
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_narrowed, value))
-    if isinstance(value, dict):
-        return {key: _narrowed(item) for key, item in value.items()}
-    return value
+    return _with_items(value, _narrowed)
 
 
 def _widened(value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {_NARROW}:
+        return value[_NARROW].double()
+    if isinstance(value, dict) and value.keys() == {_SKETCH}:
+        return Sketch(*value[_SKETCH])
+    return _with_items(value, _widened)
+
+
+def _with_items(value: Any, changed: Callable[[Any], Any]) -> Any:
+    """Change what a list, a tuple or a dict holds; anything else stays as it is."""
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_widened, value))
+        return type(value)(map(changed, value))
     if isinstance(value, dict):
-        if value.keys() == {_NARROW}:
-            return value[_NARROW].double()
-        if value.keys() == {_SKETCH}:
-            return Sketch(*value[_SKETCH])
-        return {key: _widened(item) for key, item in value.items()}
+        return {key: changed(item) for key, item in value.items()}
     return value
 
 
