@@ -164,18 +164,7 @@ def holds_fractions(result: Any) -> bool:
 
 def may_fit_by_chance(result: Any) -> bool:
     """Return whether a result is a few whole numbers, which something unrelated gives, too."""
-    return not holds_fractions(result) and _num_parts(result) < _FEW_PARTS
-
-
-def _num_parts(result: Any) -> int:
-    """Return how many numbers a result has; a text or what else there is counts as many."""
-    if isinstance(result, dict):
-        result = list(result.values())
-    if isinstance(result, (list, tuple)):
-        return sum(map(_num_parts, result))
-    if isinstance(result, Tensor):
-        return result.numel()
-    return 1 if isinstance(result, (bool, int)) else _FEW_PARTS
+    return not holds_fractions(result) and _count(result, of_another=_FEW_PARTS) < _FEW_PARTS
 
 
 @dataclass(frozen=True)
@@ -427,13 +416,15 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
 
 
-def _count(value: Any) -> int:
-    """Count the numbers of which a value consists."""
+def _count(value: Any, of_another: int = 1) -> int:
+    """Count the numbers of which a value consists; a text, or what else there is, has so many."""
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, (tuple, list)):
-        return sum(map(_count, value))
-    return value.numel() if isinstance(value, Tensor) else 1
+        return sum(_count(item, of_another) for item in value)
+    if isinstance(value, Tensor):
+        return value.numel()
+    return 1 if isinstance(value, int) else of_another
 
 
 def _show(value: Any, digits: int = 4) -> str:
