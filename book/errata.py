@@ -141,7 +141,6 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "Source padding that the decoder sees",
             "perturb",
             "sec-06-batch",
-            ""
             "groundup/core/test_models.py::test_source_padding_is_seen_by_neither_encoder_nor_decoder",
             "CrossAttention.SourceMaskMissing mended_decoder.PaddingStillVisible",
         ),
@@ -212,7 +211,6 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "Dropout after the norm",
             "count",
             "sec-04-dropout",
-            ""
             "groundup/core/test_blocks.py::test_dropout_acts_on_a_sub_layer_s_output_before_it_is_added",
             "dropout_block.AppliedAfterTheSum",
         ),
@@ -261,7 +259,6 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "size",
             "sec-04-depth",
             "groundup/core/test_initialisation.py::test_weights_start_at_the_size_that_was_chosen "
-            ""
             "groundup/core/test_initialisation.py::test_the_stream_of_a_deep_pre_norm_stack_stays_calm",
             "init_std.BoundWithoutFanIn",
         ),
@@ -323,7 +320,6 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "A value projection that lifts no limit",
             "twice",
             "sec-01-values",
-            ""
             "groundup/core/test_attention.py::test_values_can_be_projected_before_or_after_the_average",
             "project_after_mixing.BiasTimesTheMeanRowSum",
         ),
@@ -345,7 +341,6 @@ ROOMS: dict[str, dict[str, Exhibit]] = {
             "What a value is worth",
             "perturb",
             "sec-01-dictionary",
-            ""
             "groundup/core/test_attention.py::test_values_can_be_projected_before_or_after_the_average",
             "scaled_dot_product_attention.KeysAveraged MultiHeadAttention.QueriesFromTheContext",
         ),
