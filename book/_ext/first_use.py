@@ -25,6 +25,7 @@ from functools import cache
 
 from docutils import nodes
 from quiz import quiz_node
+from small_signs import is_within
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -142,7 +143,7 @@ class LinkFirstUses(SphinxPostTransform):
 
         done: set[tuple[str, str]] = set()
         for literal in list(self.document.findall(nodes.literal)):
-            if is_inside(literal, NO_LINKS_IN):
+            if is_within(literal, NO_LINKS_IN):
                 continue
             text = " ".join(literal.astext().split())
             name = text.removesuffix("()")
@@ -208,14 +209,6 @@ class LinkFirstUses(SphinxPostTransform):
             line += nodes.Text(" · " if len(line) else "")
             line += make_refnode(self.app.builder, self.page, page, "", nodes.Text(shown))
         title.parent.insert(title.parent.index(title) + 1, line)
-
-
-def is_inside(node: nodes.Node | None, kinds: tuple[type, ...]) -> bool:
-    while node is not None:
-        if isinstance(node, kinds):
-            return True
-        node = node.parent
-    return False
 
 
 def is_running_text(text: nodes.Text) -> bool:
