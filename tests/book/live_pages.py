@@ -1,16 +1,37 @@
-"""Pages of their own for figures that compute, in the colours of the book."""
+"""Pages of their own for figures that compute, in the colours of the book, and what tests do there."""
 
 from pathlib import Path
 
-from books import BOOK
+import torch
+from axe_playwright_python.sync_playwright import Axe
+from books import AXE, BOOK
 from live import Figure
 from playwright.sync_api import Page
+
+from groundup import presets
+from groundup.core.models import DecoderOnly
+from groundup.data.tokenizers import ByteTokenizer
 
 THEMES = {  # the variables of the book's theme that the figures use
     "light": {"text-base": "#222832", "text-muted": "#48566b", "background": "#ffffff"},
     "dark": {"text-base": "#ced6dd", "text-muted": "#9ca4af", "background": "#121212"},
 }
 STATIC = BOOK / "_static"
+
+
+def small_model(preset: str = "llama", **choices: object) -> tuple[DecoderOnly, ByteTokenizer]:
+    """Two layers of four heads of random weights, large enough to look somewhere."""
+    sizes = {"d_model": 24, "num_layers": 2, "num_heads": 4, "d_ff": 13, "dropout": 0.0}
+    tokenizer = ByteTokenizer()
+    config = presets.decoder_only(
+        preset, vocab_size=tokenizer.vocab_size, max_len=40, **(sizes | choices)
+    )
+    generator = torch.Generator().manual_seed(7)
+    model = DecoderOnly(config, generator).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) / 4)
+    return model, tokenizer
 
 
 def scripts() -> list[Path]:
@@ -57,6 +78,12 @@ def open_page(
     assert complaints == []
     assert asked == [path.as_uri()]
     return page
+
+
+def violations(page: Page) -> list[tuple[str, list[str]]]:
+    """List the rules of accessibility that a page breaks, each with the places."""
+    found = Axe().run(page, options=AXE).response["violations"]
+    return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
 
 
 def says(page: Page) -> str:

@@ -8,12 +8,10 @@ from functools import partial
 import explorer
 import pytest
 import torch
-from axe_playwright_python.sync_playwright import Axe
-from books import AXE, LOOKS, PHONE
+from books import LOOKS, PHONE
 from bs4 import BeautifulSoup
-from live_pages import THEMES, choose, open_page, says
+from live_pages import THEMES, choose, open_page, says, small_model, violations
 
-from groundup import presets
 from groundup.core.masks import causal_mask, masked_softmax, sliding_window_mask
 from groundup.core.models import DecoderOnly
 from groundup.data.tokenizers import ByteTokenizer
@@ -36,21 +34,6 @@ READ_ALL_WEIGHTS = """(root) => {
     });
   });
 }"""
-
-
-def small_model(preset: str = "llama", **choices: object) -> tuple[DecoderOnly, ByteTokenizer]:
-    """Two layers of four heads of random weights, large enough to look somewhere."""
-    sizes = {"d_model": 24, "num_layers": 2, "num_heads": 4, "d_ff": 13, "dropout": 0.0}
-    tokenizer = ByteTokenizer()
-    config = presets.decoder_only(
-        preset, vocab_size=tokenizer.vocab_size, max_len=40, **(sizes | choices)
-    )
-    generator = torch.Generator().manual_seed(7)
-    model = DecoderOnly(config, generator).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) / 4)
-    return model, tokenizer
 
 
 @torch.no_grad()
@@ -284,10 +267,7 @@ def test_an_explorer_is_accessible_also_where_a_token_gets_everything(opened, th
     page.locator("summary").click()
     choose(page, mask="past")
     assert says(page) == "‘o’ (1st) looks at ‘t’ (1st) 100\xa0%."
-    found = Axe().run(page, options=AXE).response["violations"]
-    assert [
-        (violation["id"], [node["html"] for node in violation["nodes"]]) for violation in found
-    ] == []
+    assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
 
 

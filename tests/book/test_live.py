@@ -9,13 +9,11 @@ from functools import partial
 import plotstyle
 import pytest
 import torch
-from axe_playwright_python.sync_playwright import Axe
-from books import AXE, DESK, LOOKS, PHONE
+from books import DESK, LOOKS, PHONE
 from bs4 import BeautifulSoup
 from live import caching, masking, positions, sampling
-from live_pages import STATIC, THEMES, choose, open_page, says, scripts
+from live_pages import STATIC, THEMES, choose, open_page, says, scripts, small_model, violations
 
-from groundup import presets
 from groundup.core.masks import (
     causal_mask,
     combine_masks,
@@ -24,9 +22,7 @@ from groundup.core.masks import (
     prefix_mask,
     sliding_window_mask,
 )
-from groundup.core.models import DecoderOnly
 from groundup.core.positions import alibi_bias, rotate, sinusoidal_table
-from groundup.data.tokenizers import ByteTokenizer
 from groundup.generation.sampling import temperature, top_k, top_p
 from groundup.looking.accounting import cache_bytes, decoding_flops, forward_flops
 
@@ -46,21 +42,6 @@ READ_ALL_COMBINATIONS = """(root) => {
     return read();
   }));
 }"""
-
-
-def small_model(**choices: object) -> tuple[DecoderOnly, ByteTokenizer]:
-    """Two layers of random weights, large enough to prefer something."""
-    tokenizer = ByteTokenizer()
-    sizes = {"d_model": 24, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "d_ff": 13}
-    config = presets.decoder_only(
-        "llama", vocab_size=tokenizer.vocab_size, max_len=40, **(sizes | choices)
-    )
-    generator = torch.Generator().manual_seed(7)
-    model = DecoderOnly(config, generator).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) / 4)
-    return model, tokenizer
 
 
 def scores() -> torch.Tensor:
@@ -420,10 +401,7 @@ def test_figures_are_accessible_and_no_wider_than_a_phone(opened, theme, look):
     page = opened(*(make() for make in FIGURES.values()), theme=theme, **LOOKS[look])
     page.locator("[name=prefix]").check()
     page.get_by_role("button", name="Draw 100", exact=True).click()
-    found = Axe().run(page, options=AXE).response["violations"]
-    assert [
-        (violation["id"], [node["html"] for node in violation["nodes"]]) for violation in found
-    ] == []
+    assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
 
 
