@@ -17,6 +17,7 @@ import json
 import linecache
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import symtable
@@ -450,7 +451,8 @@ _CERTAIN = (
 
 
 def _units(text: str, cell: int) -> Iterator[_Unit]:
-    lines, end = text.splitlines(), 0
+    # As Python counts lines: for `splitlines` a separator pasted into a comment ends one, too.
+    lines, end = re.split(r"\r\n?|\n", text), 0
     for index, statement in enumerate(ast.parse(text).body):
         decorators = getattr(statement, "decorator_list", [])
         first = min(node.lineno for node in (statement, *decorators)) - 1
@@ -461,7 +463,7 @@ def _units(text: str, cell: int) -> Iterator[_Unit]:
         else:
             while begin > end and lines[begin - 1].startswith("#"):
                 begin -= 1
-        kept = [line for line in code.splitlines() if line.strip() not in _BLANKS]
+        kept = [line for line in code.split("\n") if line.strip() not in _BLANKS]
         end = last
         binds, uses = _names(ast.unparse(statement))
         if isinstance(statement, ast.ImportFrom) and statement.names[0].name == "*":

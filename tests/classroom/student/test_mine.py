@@ -306,6 +306,14 @@ def test_a_name_that_is_defined_nowhere_is_told_where_no_import_hides_it(twice):
         source.needed(["from_nowhere"], [])
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("pasted", ["\u2028", "\x85", "\x0c"])
+def test_what_ends_a_line_in_other_programs_does_not_cut_a_statement(end, pasted):
+    cell = f"# see{pasted}note\nTWO = 2\n\ndef twice(x):\n    # a{pasted}b\n    return TWO * x"
+    texts = [unit.text for unit in mine._units(cell.replace("\n", end), 0)]
+    assert texts == cell.split("\n\n")
+
+
 def test_a_notebook_that_cannot_be_read_is_told_in_a_sentence(twice):
     root, pieces = twice
     path = root / "exercises" / "03_twice" / "twice.ipynb"
