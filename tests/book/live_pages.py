@@ -1,4 +1,4 @@
-"""Pages of their own for figures that compute, in the colours of the book, and what tests do there."""
+"""Figures that compute on pages of their own, in the colours of the book, and in a browser."""
 
 from pathlib import Path
 
