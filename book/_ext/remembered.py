@@ -17,15 +17,16 @@ PACKAGES = ("classroom", "groundup")
 Found = TypeVar("Found")
 
 
+def package_folders() -> list[Path]:
+    """Find the folders of our packages, of those that are installed."""
+    specs = map(importlib.util.find_spec, PACKAGES)
+    return [Path(spec.origin).parent for spec in specs if spec is not None and spec.origin]
+
+
 def state_of(root: Path) -> str:
     """Condense all that the classroom's answers can depend on: every module, every exercise."""
-    folders = [root / "solutions"]
-    for package in PACKAGES:
-        spec = importlib.util.find_spec(package)
-        if spec is not None and spec.origin is not None:
-            folders.append(Path(spec.origin).parent)
     digest = hashlib.sha256()
-    for folder in folders:
+    for folder in (root / "solutions", *package_folders()):
         for file in sorted(folder.rglob("*.py")):
             digest.update(file.relative_to(folder).as_posix().encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())

@@ -16,7 +16,6 @@ import ast
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import itertools
 import json
 import os
@@ -31,11 +30,11 @@ from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_cache import get_cache
 from jupyter_cache.cache.main import JupyterCacheBase
 from myst_nb.core.read import create_nb_reader
+from remembered import package_folders
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import import_object, logging
 
-OUR_PACKAGES = ("groundup", "classroom")
 LIBRARIES = ("torch", "numpy", "matplotlib")
 RECORD, MEMORY = "fingerprints.json", "texts.json"
 SELF = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
@@ -218,13 +217,8 @@ def page_cache(env: BuildEnvironment) -> JupyterCacheBase:
 
 def fingerprints_of_pages(app: Sphinx) -> dict[str, tuple[str, str]]:
     """Give for each page with code its key in the cache and its fingerprint as of now."""
-    roots = [Path(app.srcdir)]
     folders = [Path(app.srcdir), Path(app.srcdir).parent]  # the pages, and the project
-    for package in OUR_PACKAGES:
-        spec = importlib.util.find_spec(package)
-        if spec is not None and spec.origin is not None:
-            roots.append(Path(spec.origin).parent.parent)
-    roots = list(dict.fromkeys(roots))
+    roots = dict.fromkeys([Path(app.srcdir), *(each.parent for each in package_folders())])
     memory = Memory(Path(page_cache(app.env).path, MEMORY))
     pages = {}
     for docname in sorted(app.env.found_docs):
