@@ -81,7 +81,7 @@ def floor(tokens: Sequence[str]) -> None:
     block = Block(d_model, num_heads=3, d_ff=24)
     steps = calls(block, torch.randn(1, len(tokens), d_model))
     pairs = list(zip(steps[::2], steps[1::2], strict=True))
-    figure, ax = _sheet(6.4, 5.4)
+    ax = _sheet(6.4, 5.4)
     gap, height = 3.4, 3.6
     streams = [gap * number for number in range(len(tokens))]
     for x, token in zip(streams, tokens, strict=True):
@@ -130,7 +130,7 @@ def heads(d_model: int, num_heads: int, length: int) -> None:
         given = attention.output(merged)
         if not torch.allclose(given, attention(x), atol=1e-6):
             raise ValueError("the diagram must show what the layer computes, its steps do not")
-    figure, ax = _sheet(6.4, 6.2)
+    ax = _sheet(6.4, 6.2)
     roads = {"query": 0.0, "key": 3.4, "value": 6.8}
     colors = dict(zip(roads, (BLUE, ORANGE, GREEN), strict=True))
     middle = roads["key"]
@@ -179,7 +179,7 @@ def architectures() -> None:
     sizes |= {"source_vocab_size": 11, "source_max_len": 9}
     both = EncoderDecoder(presets.encoder_decoder("tiny", vocab_size=13, **sizes))
     ids, target = torch.arange(4)[None], torch.arange(5)[None]
-    figure, ax = _sheet(6.4, 5.6)
+    ax = _sheet(6.4, 5.6)
     full, past = torch.ones(4, 4, dtype=torch.bool), causal_mask(4)
     _stack(ax, 0.0, reads, "blocks", calls(reads, ids), ids, {"attention": full})
     _stack(ax, 4.3, writes, "blocks", calls(writes, ids), ids, {"attention": past})
@@ -228,7 +228,7 @@ def _stack(
     y, asks = 0.0, 0.0
     _wire(ax, (x, -0.9), (x, 0.0))
     for name in before:
-        y = _floor_of(ax, x, y, name.removeprefix("source_"), INK)
+        y = _floor_of(ax, x, y, name.removeprefix("source_"))
     bottom = y + 0.1
     y += 0.55
     for name in layers:
@@ -263,25 +263,25 @@ def _stack(
     y += 0.8
     _wire(ax, (x, y - 0.9), (x, y))
     for name in after:
-        y = _floor_of(ax, x, y, "norm" if name.endswith("norm") else name, INK)
+        y = _floor_of(ax, x, y, "norm" if name.endswith("norm") else name)
     if after[-1].endswith("norm"):
         return y - 0.35
     ax.text(x, y + 0.1, "logits", ha="center", va="bottom", fontsize=SIZE)
     return asks
 
 
-def _floor_of(ax: Axes, x: float, y: float, name: str, color: str) -> float:
+def _floor_of(ax: Axes, x: float, y: float, name: str) -> float:
     """Draw one box on the way up, and give the height above it."""
-    _box(ax, x, y + 0.4, 2.9, 0.8, _words(name), color)
+    _box(ax, x, y + 0.4, 2.9, 0.8, _words(name), INK)
     _wire(ax, (x, y + 0.8), (x, y + 1.15))
     return y + 1.15
 
 
-def _sheet(width: float, height: float) -> tuple[plt.Figure, Axes]:
-    figure, ax = plt.subplots(figsize=(width, height))
+def _sheet(width: float, height: float) -> Axes:
+    _, ax = plt.subplots(figsize=(width, height))
     ax.set_aspect("equal")
     ax.set_axis_off()
-    return figure, ax
+    return ax
 
 
 def _words(name: str, space: str = " ") -> str:
