@@ -21,7 +21,7 @@ _BLANKS = ("raise NotImplementedError", "YOUR ANSWER HERE")
 _TRACES = ("BEGIN SOLUTION", "END SOLUTION")
 
 _README = """\
-# {title}
+# Exercises
 
 {table}
 
@@ -125,7 +125,7 @@ def student_copy(root: Path, target: Path) -> list[str]:
     workflow = target / ".github" / "workflows" / "exercises.yml"
     workflow.parent.mkdir(parents=True, exist_ok=True)
     for path, text in (
-        (target / "README.md", _README.format(title="Exercises", table=table, first=names[0])),
+        (target / "README.md", _README.format(table=table, first=names[0])),
         (target / "pyproject.toml", _installed(project)),
         (target / ".gitignore", _IGNORED),
         (workflow, _WORKFLOW),
