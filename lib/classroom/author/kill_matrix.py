@@ -131,7 +131,7 @@ def measure(
     root: Path,
     before: Mapping[str, Any] | None = None,
     seeds: Sequence[str] = SEEDS,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Run every known mistake of a course against every check of its exercise.
 
@@ -170,14 +170,12 @@ def measure(
         else:
             with _checks_alone(folder) as alone:
                 for number, mistake in enumerate(own):
-                    if progress:
-                        progress(done + number, total)
+                    progress(done + number, total)
                     row["mistakes"][mistake.name] = _digits(alone, folder, mistake, seeds)
                     if run_mistake(folder, mistake, seeds[-1]).mistakes != [mistake.name]:
                         row["unnamed"].append(mistake.name)
         done += len(own)
-        if progress:
-            progress(done, total)
+        progress(done, total)
     return {
         "seeds": list(seeds),
         "python": platform.python_version(),
