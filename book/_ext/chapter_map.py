@@ -27,6 +27,7 @@ from pathlib import Path
 
 import syllabus
 from docutils import nodes
+from exercise_list import course_root
 from remembered import remembered
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -248,7 +249,7 @@ class ChapterMap(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         source = Path(self.env.srcdir)
-        root = Path(self.config.course_root or source.parent).resolve()
+        root = course_root(self)
         try:
             gains = read_lines(self.content)
             pages = {}
@@ -304,7 +305,7 @@ class ChapterMap(SphinxDirective):
                 used += line
             term = f"{_number(user)} {pages[user].title}"
             listed += nodes.definition_list_item("", nodes.term(term, term), used)
-        summary = escape("What a chapter computes with, and where it was built")
+        summary = "What a chapter computes with, and where it was built"
         return [
             nodes.raw("", f'<details class="folded"><summary>{summary}</summary>', format="html"),
             listed,
@@ -331,8 +332,7 @@ def pass_through(self: object, node: nodes.Node) -> None:
 
 
 def setup(app: Sphinx) -> dict:
-    if "course_root" not in app.config:
-        app.add_config_value("course_root", None, "env")
+    app.setup_extension("exercise_list")  # which course it is
     app.add_directive("chapter-map", ChapterMap)
     plain = (pass_through, pass_through)
     app.add_node(page_link, html=(visit_link, depart_link), latex=plain, text=plain)

@@ -255,8 +255,7 @@ def write_scale(self: Any, node: scale_node) -> None:
 
 
 def setup(app: Sphinx) -> dict:
-    if "course_root" not in app.config:
-        app.add_config_value("course_root", None, "env")
+    app.add_config_value("course_root", None, "env")
     app.add_config_value("course_repository", None, "env")
     app.add_role("in-all", InAll())
     app.add_directive("exercises", Exercises)
