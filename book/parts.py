@@ -840,7 +840,7 @@ def _ours(part: Part) -> str:
     return f"**{part.name}**<br>{' · '.join(pieces)}"
 
 
-def check(book: Path = BOOK) -> None:
+def check() -> None:
     """Check every row against the book, the library and the exercises.
 
     Raises:
@@ -849,12 +849,12 @@ def check(book: Path = BOOK) -> None:
     """
     labels = {
         label
-        for page in book.glob("*.md")
+        for page in BOOK.glob("*.md")
         for label in re.findall(r"^\(([\w-]+)\)=$", page.read_text("utf-8"), re.MULTILINE)
     }
     numbers = {
         number
-        for checks in (book.parent / "solutions").glob("*/checks.py")
+        for checks in (BOOK.parent / "solutions").glob("*/checks.py")
         for number in re.findall(
             r'^    number="([\d.]+)",$', checks.read_text("utf-8"), re.MULTILINE
         )

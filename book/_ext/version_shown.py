@@ -12,9 +12,9 @@ from sphinx.config import Config
 PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
-def version_of(project: Path = PROJECT) -> str:
+def version_of() -> str:
     """Read the version of the course."""
-    return tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
+    return tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"]
 
 
 def show_version(app: Sphinx, config: Config) -> None:
