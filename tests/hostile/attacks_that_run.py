@@ -341,7 +341,7 @@ _ATTACKS = {
         "import sys\nsys.setrecursionlimit(10**9)\n"
         "class Deep:\n    def __repr__(self): return repr(self)\n"
         "repr(Deep())",
-        why="ended the process|stopped",
+        why="ended the process|stopped|RecursionError",  # Python 3.12 has a limit of its own
     ),
     "KeyboardInterrupt": inside("raise KeyboardInterrupt", why="KeyboardInterrupt"),
     "a loop": inside("while True: pass", why="may compute for 1 second"),
