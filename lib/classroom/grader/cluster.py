@@ -113,31 +113,20 @@ class Cluster:
         students: dict[Any, str] = {}
         under_way = as_completed(loop=self._client.loop)
 
-        def send() -> bool:
-            submission = next(waiting, None)
-            if submission is None:
-                return False
-            future = self._client.submit(
-                grade_on_worker, order, pickle.dumps(submission), pure=False, retries=0
-            )
-            students[future.key] = submission.student
-            under_way.add(future)
-            return True
+        def send(number: int) -> None:
+            for submission in itertools.islice(waiting, max(number, 0)):
+                future = self._client.submit(
+                    grade_on_worker, order, pickle.dumps(submission), pure=False, retries=0
+                )
+                students[future.key] = submission.student
+                under_way.add(future)
 
-        for _ in range(self._num_jobs()):
-            if not send():
-                break
-        for number in itertools.count(1):
-            future = next(under_way, None)
-            if future is None:
-                return
+        send(self._num_jobs())
+        for number, future in enumerate(under_way, 1):
             graded = self._result(future, settings, students.pop(future.key))
             future.release()
             # Workers may have joined since.
-            room = self._num_jobs() - len(students) if number % 20 == 0 else 1
-            for _ in range(room):
-                if not send():
-                    break
+            send(self._num_jobs() - len(students) if number % 20 == 0 else 1)
             yield graded
 
     def _num_jobs(self) -> int:
