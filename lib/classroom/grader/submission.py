@@ -447,16 +447,11 @@ class _Candidate:
     received: datetime
     num_answers: int
     is_proper: bool
-    rank: tuple[Any, ...] = field(init=False)
 
-    def __post_init__(self):
-        rank = (
-            self.num_answers > 0,
-            self.is_proper,
-            self.num_answers,
-            _in_order(self.name.rpartition(".")[0]),
-        )
-        object.__setattr__(self, "rank", rank)
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        stem = self.name.rpartition(".")[0]
+        return self.num_answers > 0, self.is_proper, self.num_answers, _in_order(stem)
 
 
 def _read(name: str, notebook: File, master: Master) -> _Candidate:
