@@ -295,12 +295,12 @@ def rebuild(master: Master, answers: Answers) -> NotebookNode:
     cells = []
     number = 0
     for cell in answers.cells:
+        make = getattr(nbformat.v4, f"new_{cell.type}_cell")
         if cell.origin is None:
             number += 1
-            made = getattr(nbformat.v4, f"new_{cell.type}_cell")(cell.source, id=f"own-{number}")
+            made = make(cell.source, id=f"own-{number}")
         else:
             handed_out = master.notebook.cells[cell.origin]
-            make = getattr(nbformat.v4, f"new_{cell.type}_cell")
             made = make(cell.source, id=handed_out["id"], metadata=deepcopy(handed_out["metadata"]))
         cells.append(made)
     return nbformat.v4.new_notebook(
