@@ -246,7 +246,8 @@ def _entries(source: Path) -> Iterator[list[_Entry]]:
         else:
             try:
                 archive = stack.enter_context(_archive(source, stack))
-                found = _of_archive(archive)
+                members = [info for info in archive.infolist() if not info.is_dir()]
+                found = [_of_member(archive, info) for info in members]
             except (zipfile.BadZipFile, NotImplementedError) as error:
                 why = f"this is no folder, no notebook and no ZIP archive ({error})"
                 found = [_Entry(source.name, lambda limit: b"", problem=why)]
@@ -318,10 +319,6 @@ def _of_file(path: Path, name: str) -> _Entry:
     elif not stat.S_ISREG(status.st_mode):
         problem = "it is not a regular file"
     return _Entry(name, read, datetime.fromtimestamp(int(status.st_mtime), UTC), problem)
-
-
-def _of_archive(archive: zipfile.ZipFile) -> list[_Entry]:
-    return [_of_member(archive, info) for info in archive.infolist() if not info.is_dir()]
 
 
 def _of_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
