@@ -7,8 +7,6 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-_SECONDS_BETWEEN_LINES = 30.0
-
 
 class Progress:
     """A bar with the rate and the time left, a context manager that is called with each step.
@@ -28,7 +26,7 @@ class Progress:
         command: str,
         unit: str,
         stream: TextIO | None = None,
-        seconds_between_lines: float = _SECONDS_BETWEEN_LINES,
+        seconds_between_lines: float = 30.0,
     ):
         self._stream = stream or sys.stderr
         self._command, self._unit = command, unit
