@@ -588,6 +588,11 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "--kept": {"type": Path, "help": "folder for verdicts and scores, graded/ by default"},
     "--student": {"action": "append", "help": "only this student; may be repeated"},
+    "--seconds-per-cell": {
+        "type": _positive,
+        "default": 60,
+        "help": "interrupt a cell after this many seconds, 60 by default",
+    },
 }
 
 
@@ -622,12 +627,7 @@ def _parser() -> argparse.ArgumentParser:
     option = add("check", _check, "run a notebook and report which checks pass")
     option("path", type=Path, help="a notebook, or a folder with notebooks")
     option("--json", action="store_true", help="print one JSON object per notebook")
-    option(
-        "--seconds-per-cell",
-        type=_positive,
-        default=60,
-        help="interrupt a cell after this many seconds, 60 by default",
-    )
+    option("--seconds-per-cell", **_SHARED["--seconds-per-cell"])
 
     option = add(
         "grade",
@@ -659,12 +659,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="grade even if this machine lacks a layer of the sandbox; every verdict notes it",
     )
-    option(
-        "--seconds-per-cell",
-        type=_positive,
-        default=60,
-        help="interrupt a cell after this many seconds, 60 by default",
-    )
+    option("--seconds-per-cell", **_SHARED["--seconds-per-cell"])
     option(
         "--seconds-per-submission",
         type=_positive,
