@@ -336,11 +336,8 @@ def _similarity(args: argparse.Namespace) -> int:
             cells = submission.answers(master).cells
             code = [cell for cell in cells if cell.answers and cell.type == "code"]
             answers[student] = {cell.answers: cell.source for cell in code}
-    blanks = {
-        cell.metadata.nbgrader.grade_id: cell.source
-        for cell in master.notebook.cells
-        if cell.metadata.get("nbgrader", {}).get("solution")
-    }
+    handed_out = zip(master.roles, master.notebook.cells, strict=True)
+    blanks = {role.exercise: cell.source for role, cell in handed_out if role.kind == "answer"}
     verdicts = read_lines((args.kept or args.root / "graded") / assignment.name / VERDICTS)
     titles = {each.exercise: each.title for verdict in verdicts for each in verdict.reports}
     print(to_text(look_alikes(answers, blanks, verdicts), titles))
