@@ -50,6 +50,7 @@ from classroom.grader.roster import Person
 from classroom.grader.verdicts import Grades, Line, Verdict
 from classroom.nbgrader.feedback import (
     FIRST_WORDS_ID,
+    exercise_of,
     page,
     put_beside,
     reports_in,
@@ -83,7 +84,7 @@ def with_scores(
             if cell.metadata.nbgrader.grade_id in left_out:
                 leave_to_nobody(cell)
             continue
-        exercise = cell.metadata.nbgrader.grade_id.removesuffix(CHECK_SUFFIX)
+        exercise = exercise_of(cell)
         report = reports.get(exercise)
         earned = report.earned if report and exercise not in left_out else 0
         # nbgrader gives full marks for a negative or missing number: neither may reach it.
@@ -216,10 +217,9 @@ class GradebookWriter:
 
     def graded_students(self) -> list[str]:
         """Return whose graded notebooks there are in `autograded/`, in order."""
-        session = self._gradebook.db
-        found: list[Any] = self._gradebook.assignment_submissions(self._assignment)
-        students = [each.student_id for each in found]
-        session.remove()
+        with self._session():
+            found: list[Any] = self._gradebook.assignment_submissions(self._assignment)
+            students = [each.student_id for each in found]
         return sorted(each for each in students if self._graded_notebook(each).exists())
 
     def _graded_notebook(self, student: str) -> Path:
@@ -330,7 +330,7 @@ class GradebookWriter:
         # nbgrader or we have written it: to validate it again takes half as long as all the rest.
         notebook = nbformat.v4.reads(graded.read_text(encoding="utf-8"))
         grades = self.grades(student)
-        order = [_exercise(c.metadata.nbgrader.grade_id) for c in notebook.cells if is_grade(c)]
+        order = [exercise_of(cell) for cell in notebook.cells if is_grade(cell)]
         text = page(notebook, grades.in_order(order), reports_in(notebook))
         goes_with = [graded.with_name(_TIME), graded.with_name(_SECRET)]
         if submitted is not None:
