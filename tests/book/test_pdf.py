@@ -99,7 +99,7 @@ def test_the_pdf_has_every_page_in_order_with_its_links_and_lacks_nothing(built,
     assert {link[1:] for link in inside} <= set(ids)
     assert {"#b--sec-other", "#b", "#a--sec-end"} <= {link for link in inside}
     listed = [row.get_text() for row in soup.select(".pdf-contents > ul > li > a")]
-    assert listed == ["Small book", "One & first", "Two"]
+    assert listed == ["Small book", "1. One & first", "2. Two"]
     assert not soup.select("article script, article button")
 
     pdf = tmp_path / "deep" / "book.pdf"
