@@ -56,7 +56,7 @@ from classroom.exercise.prepared import (
     known,
     require_words,
 )
-from classroom.exercise.usage import CALLS, Call, WrongCall
+from classroom.exercise.usage import CALLS, Wrong
 
 Implementations = Mapping[str, Callable[..., Any]]
 Explanation = tuple[str, Sequence[Answer], str]
@@ -297,7 +297,7 @@ def expect_agrees(
             judge(None, *given)
     _expect(subject, case, name, inputs, judge, oracle, alike, places, also=also, draws=draws)
     calls = case.memory.setdefault(CALLS, {}).setdefault(name, [])
-    calls.append(RightCall(name, args, judge, oracle, tolerance, case.so_far(), inputs))
+    calls.append(Call(name, args, judge, oracle, tolerance, case.so_far(), inputs))
     require_words(returns, shapes, case.asked)
 
 
@@ -437,8 +437,28 @@ def _flows(gradient: Tensor | None) -> bool:
     return gradient is not None and bool((gradient != 0).any())
 
 
-class RightCall(Call):
-    """A call that a function has answered rightly."""
+@dataclass(frozen=True)
+class Call:
+    """A call that a function has answered rightly.
+
+    Attributes:
+        name: The function.
+        args: Its arguments.
+        judge: Decides on the result, as in `expect_law`.
+        oracle: Computes the correct result.
+        tolerance: As in `expect_agrees`.
+        case: Of the check that called the function.
+        inputs: Draws its arguments.
+
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    judge: Judge
+    oracle: Oracle
+    tolerance: float | None
+    case: Case
+    inputs: Inputs
 
     @property
     def seed(self) -> str:
@@ -450,6 +470,11 @@ class RightCall(Call):
         """Indices of the arguments that a gradient may reach."""
         given = enumerate(self.args)
         return [i for i, a in given if isinstance(a, Tensor) and a.is_floating_point()]
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Names of the arguments."""
+        return tuple(names_of(self.judge, self.oracle, len(self.args)))
 
     def problem(self, subject: Subject) -> str | None:
         """Say what is wrong with the answer of code under test, if anything.
@@ -518,7 +543,7 @@ class RightCall(Call):
         return None
 
 
-def wrong_after_another(subject: Subject, calls: Sequence[RightCall]) -> tuple[str, str] | None:
+def wrong_after_another(subject: Subject, calls: Sequence[Call]) -> tuple[str, str] | None:
     """Call a function with the inputs of one check, then in the same process with those of another.
 
     There is a process for each call: its inputs come first, and again before those of each other.
@@ -788,8 +813,9 @@ def _expect(
         if error is not None:
             return said, alike, shown_shapes(args, judge, oracle)
         if isinstance(oracle, Oracle) and not alike and not is_recording():
-            call = name, args, judge, oracle, tolerance, case, inputs
-            said += WrongCall(*call, subject, compared).said()
+            said += Wrong(
+                subject, case, name, args, inputs, judge, oracle, tolerance, compared
+            ).said()
         shown = oracle or correct
         is_one = correct is not None
         example = smallest_example(subject, case, name, args, inputs, judge, shown, is_one)
@@ -798,7 +824,7 @@ def _expect(
     raise CheckFailed(problem, explain=explain)
 
 
-def expect_any_sizes(subject: Subject, call: RightCall) -> None:
+def expect_any_sizes(subject: Subject, call: Call) -> None:
     """Expect a function that is right for some inputs to be right for other sizes, and after them.
 
     Once for each function, because it is the same code in all checks, however slow it is: a pause

@@ -26,9 +26,9 @@ from classroom.exercise.answers import Answer
 from classroom.exercise.cases import Case
 from classroom.exercise.diagnosis import shown_call
 from classroom.exercise.expect import (
+    Call,
     CheckFailed,
     Exercise,
-    RightCall,
     expect_any_sizes,
     wrong_after_another,
 )
@@ -133,7 +133,7 @@ def _fail_what_passed(
         if has_failed or not (flowing := [call for call in calls if call.wrt]):
             continue
         # At an edge, such as minus infinity, correct functions may differ in their gradients.
-        tamest, failed = min(flowing, key=RightCall.largest_entry), None
+        tamest, failed = min(flowing, key=Call.largest_entry), None
         try:
             with subject.together():
                 problem = tamest.changed_input(subject)

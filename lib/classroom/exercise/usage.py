@@ -41,45 +41,30 @@ _MOST_ROWS = 16
 
 
 @dataclass(frozen=True)
-class Call:
-    """A call of a function, and how its result is judged.
-
-    Attributes:
-        name: The function.
-        args: Its arguments.
-        judge: Decides on the result, as in `expect_law`.
-        oracle: Computes the correct result.
-        tolerance: As in `comparing.same`.
-        case: Of the check that called the function.
-        inputs: Draws other arguments.
-
-    """
-
-    name: str
-    args: Given
-    judge: Judge
-    oracle: Oracle
-    tolerance: float | None
-    case: Case
-    inputs: Inputs
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """Names of the arguments."""
-        return tuple(names_of(self.judge, self.oracle, len(self.args)))
-
-
-@dataclass(frozen=True)
-class WrongCall(Call):
-    """A call whose result is wrong.
+class Wrong:
+    """A function whose result is wrong, and what it was asked.
 
     Attributes:
         subject: The code under test.
+        case: Draws the inputs.
+        name: The function.
+        args: The arguments for which its result was found wrong.
+        inputs: Draws others.
+        judge: Decides on a result.
+        oracle: Computes the correct one.
+        tolerance: As in `comparing.same`.
         compared: The places of the results whose numbers are compared.
 
     """
 
     subject: Subject
+    case: Case
+    name: str
+    args: Given
+    inputs: Inputs
+    judge: Judge
+    oracle: Oracle
+    tolerance: float | None
     compared: Sequence[int]
 
     def said(self) -> str:
@@ -99,6 +84,10 @@ class WrongCall(Call):
     def _drawn(self, number: int) -> Given:
         return self.inputs(self.case.fresh(number))
 
+    @property
+    def _labels(self) -> Sequence[str]:
+        return list(names_of(self.judge, self.oracle, len(self.args)))
+
     def _seconds(self, args: Given) -> float:
         """Return what a call takes, at best: others may compute at the same time."""
         took = []
@@ -115,7 +104,7 @@ class WrongCall(Call):
             _, after = self.subject.call_and_return_inputs(self.name, *self.args)
         except StudentError:
             return ""
-        for label, before, now in zip(self.labels, self.args, after, strict=True):
+        for label, before, now in zip(self._labels, self.args, after, strict=True):
             if not isinstance(before, Handle) and not same(before, now):
                 return (
                     f"; it changes its argument `{label}` in place, so what it reads from it after "
@@ -184,7 +173,7 @@ class WrongCall(Call):
 
     def _words(self, place: Place) -> str:
         index, part = place
-        return f"`{self.labels[index]}{part}`" if part[:1] in ("", "[") else f"`{part}`"
+        return f"`{self._labels[index]}{part}`" if part[:1] in ("", "[") else f"`{part}`"
 
     def _instead(self) -> str:
         """Say that the result is right if something else, or another order, is given instead."""
@@ -214,7 +203,7 @@ class WrongCall(Call):
                 kind == alike and is_accepted(draw, right_of_draw, drawn)
                 for alike, _, drawn in _replacements(draw)
             ):
-                said = said.format(*self.labels)
+                said = said.format(*self._labels)
                 return f"; called with {said}, it gives the correct result: how is that used?"
         return ""
 
