@@ -3,6 +3,8 @@
 The first and the last exercise are answered honestly; the attack stands at the second one.
 """
 
+import sys
+
 from corpus import NAME, WRONG, Case
 
 _BOMB = "it takes all of the machine that grades"
@@ -341,7 +343,7 @@ _ATTACKS = {
         "import sys\nsys.setrecursionlimit(10**9)\n"
         "class Deep:\n    def __repr__(self): return repr(self)\n"
         "repr(Deep())",
-        why="ended the process|stopped|RecursionError",  # Python 3.12 has a limit of its own
+        why="ended the process|stopped" if sys.version_info < (3, 12) else "RecursionError",
     ),
     "KeyboardInterrupt": inside("raise KeyboardInterrupt", why="KeyboardInterrupt"),
     "a loop": inside("while True: pass", why="may compute for 1 second"),
