@@ -1,3 +1,4 @@
+import inspect
 import linecache
 import signal
 import statistics
@@ -8,6 +9,7 @@ import time
 import pytest
 import torch
 
+from classroom.calls import local
 from classroom.calls.files import MAX_FILE_BYTES, File
 from classroom.calls.local import LocalSubject
 from classroom.calls.subject import (
@@ -618,6 +620,21 @@ def test_an_alarm_that_comes_late_does_nothing(handler):
             student(f"def f():\n    {body}", seconds=0.05).call("f")
         assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
         signal.raise_signal(signal.SIGALRM)
+
+
+def test_an_alarm_does_not_interrupt_the_handling_of_another(monkeypatch):
+    """An audit hook may run then, such as that of filelock, and is not the code under test."""
+    is_ours, depths = local._is_ours, []
+
+    def interrupted(filename):
+        depths.append(sum(frame.function == "interrupted" for frame in inspect.stack(0)))
+        if len(depths) == 1:
+            signal.raise_signal(signal.SIGALRM)
+        return is_ours(filename)
+
+    monkeypatch.setattr(local, "_is_ours", interrupted)
+    message(TooSlow, student("def f():\n    while True: pass", seconds=0.05), "f")
+    assert set(depths) == {1}
 
 
 BUSY = (
