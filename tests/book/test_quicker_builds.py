@@ -67,9 +67,7 @@ def test_the_list_of_pages_beside_each_is_the_one_that_sphinx_makes(small_book):
     names = ("index", "chapter", "other", "below/deeper", "below/last")
     assert book.build().returncode == 0
     usual = [book.html(name).partition("<body")[2] for name in names]
-    assert ">1.1.1.1.1.1. The last<" in usual[2], (
-        "the list goes down to the last page, with numbers"
-    )
+    assert ">1.1.1.1.1.1. The last<" in usual[2], "the list has all pages and numbers"
     book.settings["extensions"] += ["quicker_sphinx"]
     assert book.build().returncode == 0
     assert [book.html(name).partition("<body")[2] for name in names] == usual

@@ -473,8 +473,8 @@ class LocalSubject(Subject):
         def stop(signum: int, frame: FrameType | None) -> None:
             nonlocal went_off, is_deciding
             went_off = True
-            # To look at a frame may call an audit hook, where the next alarm would find code that
-            # is not ours: above ours, which must not be stopped.
+            # Looking at a frame may call an audit hook. The next alarm would take the hook for the
+            # code under test, and stop our code below it.
             if armed and frame is not None and not is_deciding:
                 is_deciding = True
                 try:
