@@ -405,7 +405,7 @@ def _search(
         candidates = (alive_scores[..., None] + log_probs).flatten(1)  # (batch, beams * vocab)
         scores, chosen = candidates.topk(min(2 * num_beams, candidates.shape[1]), dim=1)
         beam, token = chosen // vocab_size, chosen % vocab_size
-        sequences = alive.gather(1, beam[..., None].expand(-1, -1, max_new_tokens)).clone()
+        sequences = alive.gather(1, beam[..., None].expand(-1, -1, max_new_tokens))
         sequences[..., length - 1] = token
         # 2. Candidates that end here, or reach the maximum length, compete with earlier ones.
         is_over = torch.full_like(token, length == max_new_tokens, dtype=torch.bool)
@@ -417,10 +417,6 @@ def _search(
         ended = ended.gather(1, best[..., None].expand(-1, -1, max_new_tokens))
         # 3. The best of the others continue.
         open_scores = scores.masked_fill(is_over, -math.inf)
-        missing = num_beams - open_scores.shape[1]
-        if missing > 0:  # a vocabulary smaller than the number of beams
-            open_scores = torch.nn.functional.pad(open_scores, (0, missing), value=-math.inf)
-            beam, sequences = _repeat_last(beam, missing), _repeat_last(sequences, missing)
         alive_scores, best = open_scores.topk(num_beams, dim=1)
         alive = sequences.gather(1, best[..., None].expand(-1, -1, max_new_tokens))
         # 4. Stop if no open prefix can win: log-probabilities only fall, the penalty is bounded.
@@ -430,10 +426,6 @@ def _search(
         rows = (first_row + beam.gather(1, best)).flatten()
         logits = read(alive[..., :length].flatten(0, 1), rows)
     return Beams(ended, ended_scores)
-
-
-def _repeat_last(x: Tensor, times: int) -> Tensor:
-    return torch.cat((x, x[:, -1:].repeat_interleave(times, dim=1)), dim=1)
 
 
 def _require_beams(num_beams: int) -> None:
