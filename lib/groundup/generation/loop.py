@@ -444,15 +444,13 @@ def _decode(
     with torch.no_grad():
         memory = model.encode(source, source_mask)
     cache = model.new_cache(len(source)) if use_cache else None
-    unread = target
     while True:
-        new = target if cache is None else unread
+        new = target if cache is None else target[:, -1:]
         with torch.no_grad():
             logits = model.decode(new, memory, source_mask, cache=cache)
         token = choose(logits[:, -1])
         yield token
-        unread = token[:, None]
-        target = torch.cat((target, unread), dim=1)
+        target = torch.cat((target, token[:, None]), dim=1)
 
 
 def _collect(
