@@ -673,13 +673,16 @@ class _Runner:
             raise ValueError(f"mode must be train or eval, got mode={mode}")
         self.model, self.module, self.mode = model, module, mode
 
-    @torch.no_grad()
-    def __call__(self, tokens: Tensor, seed: int = 0) -> Tensor:
+    def _run(self, tokens: Tensor, seed: int = 0) -> Tensor:
         with _undisturbed(self.module), _seeded(seed):
             if self.module is not None:
                 self.module.train(self.mode == "train")
             # A copy, in case it is overwritten: detecting that is the task of `purity`.
-            out = self.model(tokens.clone())
+            return self.model(tokens.clone())
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, seed: int = 0) -> Tensor:
+        out = self._run(tokens, seed)
         if out.ndim < 2 or len(out) != len(tokens):
             raise ValueError(
                 "a model must give outputs for each row and position, "
@@ -697,14 +700,8 @@ class _Runner:
             seen.append(change(vectors.detach()).requires_grad_(torch.is_grad_enabled()))
             return seen[-1]
 
-        handle = embedding.register_forward_hook(replace)
-        try:
-            with _undisturbed(self.module), _seeded(0):
-                if self.module is not None:
-                    self.module.train(self.mode == "train")
-                out = self.model(tokens.clone())
-        finally:
-            handle.remove()
+        with embedding.register_forward_hook(replace):
+            out = self._run(tokens)
         if len(seen) != 1:
             raise ValueError(f"embedding must be called exactly once, got {len(seen)} calls")
         return out, seen[0]
