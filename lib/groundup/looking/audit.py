@@ -250,12 +250,12 @@ def nan_reach(
 
     """
     run = _Runner(model, _module(model, module), mode)
-
     columns = []
     for position in range(tokens.shape[1]):
         index = torch.tensor([position], device=tokens.device)
+        fill = partial(Tensor.index_fill, dim=1, index=index, value=torch.nan)
         with torch.no_grad():
-            logits, _ = run.with_vectors(tokens, embedding, partial(_fill_with_nan, index=index))
+            logits, _ = run.with_vectors(tokens, embedding, fill)
         columns.append(logits.isnan().flatten(2).any(dim=-1).any(dim=0))
     return torch.stack(columns, dim=-1)
 
@@ -735,10 +735,6 @@ def _seeded(seed: int) -> Iterator[None]:
 
 def _module(model: Callable, module: nn.Module | None) -> nn.Module | None:
     return model if module is None and isinstance(model, nn.Module) else module
-
-
-def _fill_with_nan(vectors: Tensor, index: Tensor) -> Tensor:
-    return vectors.index_fill(1, index, torch.nan)
 
 
 def _or_new(generator: torch.Generator | None) -> torch.Generator:
