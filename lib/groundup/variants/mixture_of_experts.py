@@ -1,7 +1,7 @@
 """Many feed-forward networks, of which each token uses a few: more parameters, similar cost."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from jaxtyping import Bool, Float
@@ -117,10 +117,8 @@ def balance_losses(model: nn.Module) -> Iterator[list[Tensor]]:
     def collect(layer, inputs):
         losses.append(balance_loss(*layer.route(*inputs)))
 
-    layers = [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
-    hooks = [layer.register_forward_pre_hook(collect) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, MixtureOfExperts):
+                hooks.enter_context(module.register_forward_pre_hook(collect))
         yield losses
-    finally:
-        for hook in hooks:
-            hook.remove()
