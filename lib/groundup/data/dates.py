@@ -1,6 +1,7 @@
 """Dates as people write them in many languages, paired with their ISO form."""
 
 import datetime
+import itertools
 from collections.abc import Sequence
 
 import babel
@@ -47,14 +48,10 @@ class Dates:
         days = [self.FIRST_DAY + datetime.timedelta(days=number) for number in shuffled]
         self.train_days = days[num_days // 10 :]
         self.validation_days = days[: num_days // 10]
-        patterns = {
-            (locale, style): get_date_format(style, locale).pattern
-            for locale in self.LOCALES
-            for style in self.STYLES
-        }
         # "yy" omits the century. If two styles of a locale are the same, the longer one counts.
         self.style_of: dict[tuple[str, str], str] = {}
-        for (locale, style), pattern in patterns.items():
+        for locale, style in itertools.product(self.LOCALES, self.STYLES):
+            pattern = get_date_format(style, locale).pattern
             if "yy" not in pattern:
                 self.style_of.setdefault((locale, pattern), style)
         self.forms = list(self.style_of)
