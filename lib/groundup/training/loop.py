@@ -11,14 +11,15 @@ reproduce a run, call `torch.manual_seed` first; to resume one, restore the stat
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Literal, get_args, get_origin
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from groundup.core.config import require, require_choice
 from groundup.data.batches import IGNORED, Batch
 from groundup.training.distributed import bare, exchange_gradients, num_workers, total, whole
 from groundup.training.optimizers import Muon, Together
@@ -67,33 +68,21 @@ class TrainingConfig:
     """Precision of matrix products; parameters, normalisation and the loss stay in float32."""
 
     def __post_init__(self) -> None:
+        values = asdict(self)
         for name in ("steps", "micro_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {name}={getattr(self, name)}")
-        if self.warmup_steps < 0:
-            raise ValueError(
-                f"warmup_steps must not be negative, got warmup_steps={self.warmup_steps}"
-            )
+            require(values[name] >= 1, f"{name} must be at least 1", **{name: values[name]})
+        steps = self.warmup_steps
+        require(steps >= 0, "warmup_steps must not be negative", warmup_steps=steps)
         for name in ("learning_rate", "muon_learning_rate", "max_gradient_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {name}={getattr(self, name)}")
+            require(values[name] > 0, f"{name} must be positive", **{name: values[name]})
         for name in ("final_learning_rate", "decay_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, got {name}={getattr(self, name)}")
+            require(0 <= values[name] <= 1, f"{name} must be from 0 to 1", **{name: values[name]})
         for name in ("label_smoothing", "muon_momentum", "beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be at least 0 and below 1, got {name}={getattr(self, name)}"
-                )
-        for name, choices in (
-            ("schedule", ("cosine", "inverse_root", "constant", "stable_decay")),
-            ("optimizer", ("adamw", "muon")),
-            ("precision", ("float32", "bfloat16")),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(choices)}, got {name}={getattr(self, name)}"
-                )
+            rule = f"{name} must be at least 0 and below 1"
+            require(0 <= values[name] < 1, rule, **{name: values[name]})
+        for field in fields(self):
+            if get_origin(field.type) is Literal:
+                require_choice(get_args(field.type), **{field.name: values[field.name]})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
