@@ -13,6 +13,7 @@ from groundup.core.config import (
     DecoderOnlyConfig,
     EncoderDecoderConfig,
     EncoderOnlyConfig,
+    require_choice,
 )
 from groundup.core.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
 
@@ -200,8 +201,7 @@ def encoder_decoder(name: str, **fields: Any) -> EncoderDecoderConfig:
 
 
 def _row(table: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
-    if name not in table:
-        raise ValueError(f"preset must be one of {', '.join(table)}, got preset={name}")
+    require_choice(table, preset=name)
     return table[name]
 
 

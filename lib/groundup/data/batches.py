@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from groundup.core.config import require
 from groundup.core.masks import padding_mask
 from groundup.data.tokenizers import BOS, EOS, PAD, Tokenizer
 
@@ -50,10 +51,8 @@ def shard(batches: Iterable[Batch], rank: int, world_size: int) -> Iterator[Batc
             `world_size`.
 
     """
-    if not 0 <= rank < world_size:
-        raise ValueError(
-            f"rank must be from 0 to world_size - 1, got rank={rank}, world_size={world_size}"
-        )
+    is_rank = 0 <= rank < world_size
+    require(is_rank, "rank must be from 0 to world_size - 1", rank=rank, world_size=world_size)
 
     def select() -> Iterator[Batch]:
         for inputs, targets in batches:
@@ -322,5 +321,4 @@ def _random_orders(
 
 def _require_at_least(least: int, **sizes: int) -> None:
     for name, size in sizes.items():
-        if size < least:
-            raise ValueError(f"{name} must be at least {least}, got {name}={size}")
+        require(size >= least, f"{name} must be at least {least}", **{name: size})

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from groundup.core.config import require
 from groundup.data.batches import IGNORED, Batch, Pair, _random_orders, _require_at_least
 
 # --- symbols -------------------------------------------------------------------------------
@@ -153,11 +154,8 @@ def anomaly_batches(
     _require_at_least(2, num_kinds=num_kinds)
     _require_at_least(3, length=length)
     _require_at_least(1, batch_size=batch_size)
-    if num_members < length:
-        raise ValueError(
-            "num_members must be at least length, so that no token is repeated, "
-            f"got num_members={num_members}, length={length}"
-        )
+    rule = "num_members must be at least length, so that no token is repeated"
+    require(num_members >= length, rule, num_members=num_members, length=length)
 
     def draw() -> Iterator[Batch]:
         while True:

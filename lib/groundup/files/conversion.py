@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groundup.core.config import DecoderOnlyConfig, require_multiple
+from groundup.core.config import DecoderOnlyConfig, require, require_choice, require_multiple
 from groundup.core.positions import rotate
 from groundup.files.rotary_scaling import from_hugging_face_rotary, to_hugging_face_rotary
 from groundup.looking.accounting import parameter_shapes
@@ -305,8 +305,7 @@ def to_interleaved(x: Float[Tensor, "*batch d_head"]) -> Float[Tensor, "*batch d
 
 
 def _require_pairs(d_head: int) -> None:
-    if d_head % 2:
-        raise ValueError(f"d_head must be even to be rotated in pairs, got d_head={d_head}")
+    require(d_head % 2 == 0, "d_head must be even to be rotated in pairs", d_head=d_head)
 
 
 def permute_projection(
@@ -334,11 +333,9 @@ def permute_projection(
     """
     if to not in get_args(Layout):
         raise ValueError(f'layout must be "interleaved" or "half_split", got layout="{to}"')
-    if num_heads < 1 or weight.shape[0] % (2 * num_heads):
-        raise ValueError(
-            "out must be a multiple of twice num_heads, "
-            f"got out={weight.shape[0]}, num_heads={num_heads}"
-        )
+    fits = num_heads >= 1 and weight.shape[0] % (2 * num_heads) == 0
+    rule = "out must be a multiple of twice num_heads"
+    require(fits, rule, out=weight.shape[0], num_heads=num_heads)
     reorder = to_half_split if to == "half_split" else to_interleaved
     heads = weight.unflatten(0, (num_heads, -1))  # (heads, d_head, *rest)
     return reorder(heads.movedim(1, -1)).movedim(-1, 1).flatten(0, 1)
@@ -453,11 +450,9 @@ def _is_gpt2(config: DecoderOnlyConfig) -> bool:
 
 
 def _require_expressible(config: DecoderOnlyConfig) -> None:
-    if config.positions not in ("learned", "rotary"):
-        raise ValueError(
-            "positions must be learned, as in GPT-2, or rotary, as in Llama, "
-            f"got positions={config.positions}"
-        )
+    is_known = config.positions in ("learned", "rotary")
+    rule = "positions must be learned, as in GPT-2, or rotary, as in Llama"
+    require(is_known, rule, positions=config.positions)
     is_qwen3 = config.qk_norm and not _is_gpt2(config)
     plain = "Mistral" if config.window else "Llama"
     family = "GPT-2" if _is_gpt2(config) else "Qwen3" if is_qwen3 else plain
@@ -555,8 +550,7 @@ def _from_llama_config(fields: Mapping[str, Any]) -> DecoderOnlyConfig:
 
 def _activation(field: str, default: str, fields: Mapping[str, Any], choices: dict) -> Any:
     value = fields.get(field, default)
-    if value not in choices:
-        raise ValueError(f"{field} must be one of {', '.join(choices)}, got {field}={value}")
+    require_choice(choices, **{field: value})
     return choices[value]
 
 

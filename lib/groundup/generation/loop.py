@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groundup.core.cache import KeyValueCache, LayerCache
+from groundup.core.config import require
 from groundup.core.models import DecoderOnly, EncoderDecoder
 from groundup.data.batches import source_batch
 from groundup.data.tokenizers import BOS, EOS, Tokenizer
@@ -310,7 +311,7 @@ def generate_beams(
             "a prompt and at least 1 new token must fit into the model's context, got "
             f"{prompt.shape[1]} + {max_new_tokens} tokens, max_len={model.config.max_len}"
         )
-    _require_beams(num_beams)
+    require(num_beams >= 1, "num_beams must be at least 1", num_beams=num_beams)
     model.eval()
     prompt = prompt.repeat_interleave(num_beams, dim=0)
     lengths = None if lengths is None else lengths.repeat_interleave(num_beams)
@@ -357,7 +358,7 @@ def translate_beams(
         https://arxiv.org/abs/1609.08144
 
     """
-    _require_beams(num_beams)
+    require(num_beams >= 1, "num_beams must be at least 1", num_beams=num_beams)
     model.eval()
     with torch.no_grad():
         memory = model.encode(source, source_mask).repeat_interleave(num_beams, dim=0)
@@ -426,11 +427,6 @@ def _search(
         rows = (first_row + beam.gather(1, best)).flatten()
         logits = read(alive[..., :length].flatten(0, 1), rows)
     return Beams(ended, ended_scores)
-
-
-def _require_beams(num_beams: int) -> None:
-    if num_beams < 1:
-        raise ValueError(f"num_beams must be at least 1, got num_beams={num_beams}")
 
 
 def _decode(

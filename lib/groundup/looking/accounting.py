@@ -19,6 +19,7 @@ from groundup.core.config import (
     DecoderOnlyConfig,
     EncoderDecoderConfig,
     EncoderOnlyConfig,
+    require,
 )
 from groundup.presets import MODELS
 
@@ -559,8 +560,7 @@ def _window(config: AnyConfig) -> int | None:
 
 def _require_lengths(config: AnyConfig, batch_size: int, source_len: int | None, **more) -> None:
     for name, number in {"batch_size": batch_size, "source_len": source_len, **more}.items():
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, got {name}={number}")
+        require(number is None or number >= 1, f"{name} must be at least 1", **{name: number})
     if (source_len is not None) != isinstance(config, EncoderDecoderConfig):
         raise ValueError(
             "source_len must be given for an encoder-decoder, and for no other model, "
@@ -572,9 +572,6 @@ def _require_context(
     config: CachedConfig, batch_size: int, context: int, source_len: int | None, buffer: int | None
 ) -> None:
     _require_lengths(config, batch_size, source_len)
-    if context < 0:
-        raise ValueError(f"context must not be negative, got context={context}")
-    if buffer is not None and buffer <= context:
-        raise ValueError(
-            f"buffer_len must exceed context, got buffer_len={buffer}, context={context}"
-        )
+    require(context >= 0, "context must not be negative", context=context)
+    fits = buffer is None or buffer > context
+    require(fits, "buffer_len must exceed context", buffer_len=buffer, context=context)

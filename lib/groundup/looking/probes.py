@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groundup.core.blocks import Block
+from groundup.core.config import require
 from groundup.core.models import DecoderOnly
 from groundup.core.multihead import MultiHeadAttention
 
@@ -154,11 +155,8 @@ def without_heads(model: DecoderOnly, heads: Iterable[tuple[int, int]]) -> Itera
 def _attention_of(model: DecoderOnly, layer: int, head: int) -> MultiHeadAttention:
     """Return the attention that a head is in; refuse a head that is not there."""
     num_layers, num_heads = model.config.num_layers, model.config.num_heads
-    if not (0 <= layer < num_layers and 0 <= head < num_heads):
-        raise ValueError(
-            f"a head must be one of {num_layers} layers of {num_heads} heads, "
-            f"got layer={layer}, head={head}"
-        )
+    rule = f"a head must be one of {num_layers} layers of {num_heads} heads"
+    require(0 <= layer < num_layers and 0 <= head < num_heads, rule, layer=layer, head=head)
     return _blocks(model)[layer].attention
 
 
@@ -198,8 +196,7 @@ def repeated_tokens(
             `batch_size` is below 1.
 
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got batch_size={batch_size}")
+    require(batch_size >= 1, "batch_size must be at least 1", batch_size=batch_size)
     if not 1 <= length <= len(choices):
         raise ValueError(
             "length must be from 1 to the number of choices, "
@@ -266,8 +263,8 @@ def previous_token_scores(
         ValueError: If a row has fewer than two tokens.
 
     """
-    if tokens.shape[1] < 2:
-        raise ValueError(f"length must be at least 2, got length={tokens.shape[1]}")
+    length = tokens.shape[1]
+    require(length >= 2, "length must be at least 2", length=length)
     return attention_maps(model, tokens).diagonal(-1, -2, -1).mean(dim=(1, 3))
 
 

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from groundup.core.config import require
 from groundup.core.models import DecoderOnly
 from groundup.data.batches import IGNORED, Batch
 from groundup.generation.loop import stream
@@ -95,7 +96,7 @@ def measure_training(
         ValueError: If `rounds` is below 1.
 
     """
-    _require_rounds(rounds)
+    require(rounds >= 1, "rounds must be at least 1", rounds=rounds)
     device = batch.targets.device
 
     def updates(number: int) -> float:
@@ -137,7 +138,7 @@ def measure_decoding(
             model's context.
 
     """
-    _require_rounds(rounds)
+    require(rounds >= 1, "rounds must be at least 1", rounds=rounds)
     batch_size, length = prompt.shape
     max_len = length + new_tokens
     if new_tokens < 1 or max_len > model.config.max_len:
@@ -218,8 +219,3 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     if device.type == "mps":
         torch.mps.synchronize()
-
-
-def _require_rounds(rounds: int) -> None:
-    if rounds < 1:
-        raise ValueError(f"rounds must be at least 1, got rounds={rounds}")

@@ -31,6 +31,7 @@ from groundup.core.config import (
     DecoderOnlyConfig,
     EncoderDecoderConfig,
     EncoderOnlyConfig,
+    require,
     require_dropout,
 )
 from groundup.core.layers import FeedForward, GatedFeedForward
@@ -103,11 +104,8 @@ def learned_positions(
 
     """
     length, max_len = x.shape[1], table.shape[0]
-    if offset + length > max_len:
-        raise ValueError(
-            "offset + length must not exceed the rows of the table, "
-            f"got offset={offset}, length={length}, rows={max_len}"
-        )
+    rule = "offset + length must not exceed the rows of the table"
+    require(offset + length <= max_len, rule, offset=offset, length=length, rows=max_len)
     return x + table[offset : offset + length]
 
 
@@ -685,11 +683,8 @@ def _past(
 
 
 def _require_fits(length: int, max_len: int) -> None:
-    if length > max_len:
-        raise ValueError(
-            "a sequence must not be longer than its model allows, "
-            f"got length={length}, max_len={max_len}"
-        )
+    rule = "a sequence must not be longer than its model allows"
+    require(length <= max_len, rule, length=length, max_len=max_len)
 
 
 # Whole layers. A layer calls its sub-layers by name; ours replace them under these names.

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groundup.core.attention import dot_scores
+from groundup.core.config import require
 from groundup.core.multihead import repeat_kv_heads
 
 
@@ -51,13 +52,12 @@ def online_softmax_attention(
         appendix B, https://arxiv.org/abs/2205.14135
 
     """
-    if block_size < 1:
-        raise ValueError(f"block_size must be at least 1, got block_size={block_size}")
+    require(block_size >= 1, "block_size must be at least 1", block_size=block_size)
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
     q_len, k_len = query.shape[-2], key.shape[-2]
-    if is_causal and q_len > k_len:
-        raise ValueError(f"q_len must not exceed k_len, got q_len={q_len}, k_len={k_len}")
+    fits = not is_causal or q_len <= k_len
+    require(fits, "q_len must not exceed k_len", q_len=q_len, k_len=k_len)
     if key.shape[:-2] != query.shape[:-2]:
         key, value = (repeat_kv_heads(x, query.shape[-3]) for x in (key, value))
     mixed, _ = _OnlineSoftmax.apply(query, key, value, mask, scale, block_size, is_causal)

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
+from groundup.core.config import require
 from groundup.core.positions import pair_frequencies, rotary_cos_sin, rotate_pairs
 
 
@@ -41,11 +42,8 @@ def rotate_in_space(
 
     """
     d_head, num_axes = x.shape[-1], coordinates.shape[-1]
-    if d_head % (2 * num_axes):
-        raise ValueError(
-            "d_head must be a multiple of twice the number of axes, "
-            f"got d_head={d_head}, axes={num_axes}"
-        )
+    rule = "d_head must be a multiple of twice the number of axes"
+    require(d_head % (2 * num_axes) == 0, rule, d_head=d_head, axes=num_axes)
     dtype = torch.promote_types(x.dtype, torch.float32)
     frequencies = pair_frequencies(d_head // num_axes, base, coordinates.device)
     cos_sin = rotary_cos_sin(coordinates, frequencies, dtype)

@@ -7,6 +7,8 @@ comparison with the dot product.
 from jaxtyping import Float
 from torch import Tensor
 
+from groundup.core.config import require
+
 
 def additive_scores(
     query: Float[Tensor, "*batch q_len d_query"],
@@ -53,7 +55,7 @@ def gaussian_scores(
         Smooth Regression Analysis, Sankhya A 26(4), https://www.jstor.org/stable/25049340
 
     """
-    _require_positive_bandwidth(bandwidth)
+    require(bandwidth > 0, "bandwidth must be positive", bandwidth=bandwidth)
     difference = query.unsqueeze(-2) - key.unsqueeze(-3)  # (q_len, k_len, d_head)
     return -difference.square().sum(dim=-1) / (2 * bandwidth**2)
 
@@ -76,7 +78,7 @@ def manhattan_scores(
         ValueError: If `bandwidth` is not positive.
 
     """
-    _require_positive_bandwidth(bandwidth)
+    require(bandwidth > 0, "bandwidth must be positive", bandwidth=bandwidth)
     difference = query.unsqueeze(-2) - key.unsqueeze(-3)  # (q_len, k_len, d_head)
     return -difference.abs().sum(dim=-1) / bandwidth
 
@@ -101,8 +103,3 @@ def mahalanobis_scores(
     """
     difference = query.unsqueeze(-2) - key.unsqueeze(-3)  # (q_len, k_len, d_head)
     return -((difference @ precision) * difference).sum(dim=-1) / 2
-
-
-def _require_positive_bandwidth(bandwidth: float) -> None:
-    if not bandwidth > 0:
-        raise ValueError(f"bandwidth must be positive, got bandwidth={bandwidth}")
