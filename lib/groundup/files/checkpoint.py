@@ -25,8 +25,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from groundup import presets
-from groundup.core.config import DecoderOnlyConfig, EncoderDecoderConfig, EncoderOnlyConfig
-from groundup.core.models import AnyModel, DecoderOnly, EncoderDecoder, EncoderOnly
+from groundup.core.models import AnyModel, DecoderOnly
 from groundup.data.tokenizers import PublishedTokenizer, Tokenizer
 from groundup.data.tokenizers import from_dict as tokenizer_from_dict
 from groundup.files.conversion import (
@@ -42,11 +41,8 @@ Model = TypeVar("Model", bound=nn.Module)
 FORMAT = 1
 """Increased whenever the files change in a way that older versions would misread."""
 
-_MODELS: dict[str, tuple[type[AnyModel], Any]] = {
-    "DecoderOnly": (DecoderOnly, DecoderOnlyConfig),
-    "EncoderOnly": (EncoderOnly, EncoderOnlyConfig),
-    "EncoderDecoder": (EncoderDecoder, EncoderDecoderConfig),
-}
+_CONFIGS = {model.__name__: config for config, model in presets.MODELS.items()}
+"""The class of the configuration, by the name of the model's."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -102,8 +98,8 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Checkpoint:
     """
     path = Path(folder) / "config.json"
     record = _read_config(path)
-    model_class, config_class = _MODELS[record["model"]]
-    model = _blank(model_class, presets.from_dict(config_class, record["config"]))
+    kind = _CONFIGS[record["model"]]
+    model = _blank(presets.MODELS[kind], presets.from_dict(kind, record["config"]))
     tensors, _ = _read(Path(folder) / "model.safetensors")
     _copy_into(model, tensors, Path(folder) / "model.safetensors")
     tokenizers = {
@@ -282,9 +278,9 @@ def _read_config(path: Path) -> dict[str, Any]:
             raise ValueError(f"config.json needs the field {name}, which {path} lacks")
     if record["format"] != FORMAT:
         raise ValueError(f"config.json must have format {FORMAT}, got {record['format']} in {path}")
-    if record["model"] not in _MODELS:
+    if record["model"] not in _CONFIGS:
         raise ValueError(
-            f"model must be one of {', '.join(_MODELS)}, got {record['model']} in {path}"
+            f"model must be one of {', '.join(_CONFIGS)}, got {record['model']} in {path}"
         )
     return record
 
