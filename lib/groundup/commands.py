@@ -69,12 +69,9 @@ def train(args: argparse.Namespace) -> int:
         model = rebuilt(model, library)
         settings["library"] = library.__name__
         # The faster setups are only made for the library's own code.
-        for name, plain in (
-            ("precision", "float32"),
-            ("compile", "off"),
-            ("attention", "explicit"),
-        ):
-            setattr(args, name, getattr(args, name) or plain)
+        args.precision = args.precision or "float32"
+        args.compile = args.compile or "off"
+        args.attention = args.attention or "explicit"
     _require_rows(settings)
     _use_threads(args.threads, model)
     if os.environ.get("RANK", "0") == "0":  # one of several workers measures

@@ -333,12 +333,8 @@ def activation_bytes(
     if config.qk_norm:
         attention += 2 * (d_query + d_kv) + num_heads + num_kv_heads
         attention += d_query if backend == "fused" else 0  # the output of the heads, in two layouts
-    copies = {
-        "relu": 1,
-        "swiglu": 4,
-        "geglu": 4,
-        "geglu_tanh": 4,
-    }  # of width d_ff; 2 for the others
+    # Of width d_ff; 2 for the others.
+    copies = {"relu": 1, "swiglu": 4, "geglu": 4, "geglu_tanh": 4}
     norm = 2 * d_model + 2 if config.norm == "layer" else 3 * d_model + 1
     num_norms = 2 * config.num_layers + (config.norm_order == "pre")
     numbers = {

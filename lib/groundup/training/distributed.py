@@ -137,9 +137,8 @@ def parallelise(model: nn.Module, parallel: Parallel) -> nn.Module:
     """
     if parallel == "ddp":
         return nn.parallel.DistributedDataParallel(model, forward_sync_buffers=False)
-    from torch.distributed.device_mesh import (
-        init_device_mesh,
-    )  # takes a second, and only this needs it
+    # Takes a second, and only this needs it.
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (num_workers(),))
