@@ -10,8 +10,6 @@ from torch import Tensor
 from groundup.core.config import require
 from groundup.data.batches import IGNORED, Batch, Pair, _random_orders, _require_at_least
 
-# --- symbols -------------------------------------------------------------------------------
-
 Task = Literal["copy", "reverse", "sort"]
 """What to do with a sequence of symbols. Sorting puts the smallest first."""
 

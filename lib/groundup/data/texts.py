@@ -5,8 +5,6 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-# --- texts ---------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextData:

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from groundup.core.models import AnyModel
 from groundup.data.batches import _require_at_least
 
-# --- word vectors --------------------------------------------------------------------------
-
 
 class WordVectors:
     """Words, each with a pretrained vector.

@@ -102,7 +102,6 @@ def to_hugging_face_rotary(config: DecoderOnlyConfig) -> dict[str, Any]:
 
     The recipe is `default`, or `longrope`, which has a factor for each pair and so can express any
     frequencies; the recipe that they came from is not kept.
-
     """
     theirs: dict[str, Any] = {"rope_theta": config.rotary_base}  # where versions before 5 look
     rope = {"rope_type": "default"}
