@@ -666,12 +666,8 @@ def _unembedding(parameters: Tree) -> Float[Tensor, "vocab d_model"]:
     """Return the unembedding matrix: its own, or the embedding table that it is tied to."""
     if "unembedding" in parameters:
         return parameters["unembedding"]["weight"]
-    shared = (
-        {"tokens": parameters["source_embedding"]["tokens"]}
-        if "source_embedding" in parameters
-        else {}
-    )
-    return (shared | parameters.get("embedding", {}))["tokens"]["weight"]
+    tables = parameters.get("source_embedding", {}) | parameters.get("embedding", {})
+    return tables["tokens"]["weight"]
 
 
 def _past(
