@@ -118,11 +118,9 @@ def stream(
 
     """
     max_len = model.config.max_len if max_len is None else max_len
-    if not 1 <= max_len <= model.config.max_len:
-        raise ValueError(
-            "max_len must be from 1 to the model's max_len, "
-            f"got max_len={max_len}, the model's max_len={model.config.max_len}"
-        )
+    sizes = {"max_len": max_len, "the model's max_len": model.config.max_len}
+    fits = 1 <= max_len <= model.config.max_len
+    require(fits, "max_len must be from 1 to the model's max_len", **sizes)
     if prompt.shape[1] < 1 or (lengths is not None and lengths.min() < 1):
         raise ValueError("a prompt must have at least 1 token, got none")
     if prompt.shape[1] > max_len:

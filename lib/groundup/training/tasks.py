@@ -191,7 +191,7 @@ def count_correct(
     """
     counts: dict[str, tuple[int, int]] = {}
     for answer in answers:
-        name = answer.locale if part == "locale" else answer.style
+        name = getattr(answer, part)
         correct, total = counts.get(name, (0, 0))
         counts[name] = (correct + answer.is_correct, total + 1)
     return counts
