@@ -1,4 +1,4 @@
-"""The commands: they choose devices, print and handle signals; the rest of the library does not."""
+"""The commands: they choose devices, print and handle signals; the functions they call do not."""
 
 import argparse
 import json

@@ -443,7 +443,7 @@ class BytePairTokenizer(_ByteLevelTokenizer):
             raise ValueError(f"{error} in {vocab_path}") from None
 
     def encode(self, text: str) -> list[int]:
-        """Turn text into ids; `BOS` and `EOS` are left to the caller.
+        """Encode text as ids, without `BOS` and `EOS`, which the caller adds.
 
         Raises:
             ValueError: If the text has half of a surrogate pair, which UTF-8 cannot encode.
