@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from groundup.core.config import DecoderOnlyConfig, require
+from groundup.core.config import DecoderOnlyConfig, require, require_choice
 from groundup.core.positions import pair_frequencies
 from groundup.variants.positions import by_parts, yarn_frequencies
 
@@ -124,7 +124,7 @@ def to_hugging_face_rotary(config: DecoderOnlyConfig) -> dict[str, Any]:
 def _checked(name: str, rope: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple:
     """Return recipe, base and factor, if we can read them."""
     kind = rope.get("rope_type", rope.get("type", "default"))
-    require(kind in _FIELDS, f"rope_type must be one of {', '.join(_FIELDS)}", rope_type=kind)
+    require_choice(_FIELDS, rope_type=kind)
     rotated = rope.get("partial_rotary_factor", fields.get("partial_rotary_factor")) or 1
     rule = "partial_rotary_factor must be 1: all features of a head are rotated"
     require(rotated == 1, rule, partial_rotary_factor=rotated)
