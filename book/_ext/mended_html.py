@@ -8,113 +8,113 @@ browser tests say whether it may.
 import re
 from collections.abc import Callable
 
-from bs4 import BeautifulSoup
+from lxml.html import HtmlElement, document_fromstring, tostring
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ConfigError
 from sphinx.jinja2glue import BuiltinTemplateLoader
 
-CODE = re.compile(r"<pre\b[^>]*>.*?</pre>", re.DOTALL)
+SIGNATURE = re.compile(r"<dt\b[^>]*class=.sig\b.*?</dt>", re.DOTALL)
 
 
-def name_the_logo(soup: BeautifulSoup) -> None:
+def of_class(name: str) -> str:
+    """Write in XPath that an element has a class."""
+    return f"contains(concat(' ', normalize-space(@class), ' '), ' {name} ')"
+
+
+def name_the_logo(page: HtmlElement) -> None:
     """The link to the start page stood in no landmark, and so in no list of landmarks."""
-    for logo in soup.select("div.sidebar-primary-item:has(> a.navbar-brand)"):
-        logo.name = "nav"
-        logo["aria-label"] = "Start page"
+    item, brand = of_class("sidebar-primary-item"), of_class("navbar-brand")
+    for logo in page.xpath(f"//div[{item}][a[{brand}]]"):
+        logo.tag = "nav"
+        logo.set("aria-label", "Start page")
 
 
-def trust_visible_labels(soup: BeautifulSoup) -> None:
+def trust_visible_labels(page: HtmlElement) -> None:
     """Whoever speaks to a computer says what is written, which another name would hide."""
-    for labelled in soup.select("summary[aria-label], button.search-button-field[aria-label]"):
-        del labelled["aria-label"]
-    for icon in soup.select("button[aria-label] i[title]"):
-        del icon["title"]
+    for labelled in page.xpath(f"//summary | //button[{of_class('search-button-field')}]"):
+        labelled.attrib.pop("aria-label", None)
+    for icon in page.xpath("//button[@aria-label]//i[@title]"):
+        del icon.attrib["title"]
 
 
-def name_the_sidebar_arrows(soup: BeautifulSoup) -> None:
+def name_the_sidebar_arrows(page: HtmlElement) -> None:
     """An arrow that folds a chapter says nothing without the chapter's name."""
-    for summary in soup.select("nav li > details > summary"):
-        chapter = summary.find_parent("li").find("a")
-        if not summary.get_text(strip=True) and chapter is not None:
-            summary["aria-label"] = f"Sections of {chapter.get_text(strip=True)}"
+    for summary in page.xpath("//nav//li/details/summary[not(normalize-space())]"):
+        for chapter in summary.xpath("(ancestor::li[1]//a)[1]"):
+            summary.set("aria-label", f"Sections of {chapter.text_content().strip()}")
 
 
-def list_the_references(soup: BeautifulSoup) -> None:
+def list_the_references(page: HtmlElement) -> None:
     """A list must hold list items; the role of each entry is no longer part of the standard."""
-    for entry in soup.select("div.citation[role]"):
-        entry["role"] = "listitem"
-    for label in soup.select("div.citation > span.label"):
-        label.decompose()  # entries are cited by author and year, these keys appear nowhere else
+    for entry in page.xpath(f"//div[@role][{of_class('citation')}]"):
+        entry.set("role", "listitem")
+    for label in page.xpath(f"//div[{of_class('citation')}]/span[{of_class('label')}]"):
+        label.drop_tree()  # entries are cited by author and year, these keys appear nowhere else
 
 
-def frame_tables(soup: BeautifulSoup) -> None:
+def frame_tables(page: HtmlElement) -> None:
     """On a phone a wide table must scroll in a frame of its own, not with the page."""
-    for table in soup.select("article table"):
-        if "wide" not in table.parent.get("class", []):
-            table.wrap(soup.new_tag("div", attrs={"class": "wide"}))
+    for table in page.xpath(f"//article//table[not(parent::*[{of_class('wide')}])]"):
+        frame = table.makeelement("div", {"class": "wide"})
+        frame.tail, table.tail = table.tail, None
+        table.getparent().replace(table, frame)
+        frame.append(table)
 
 
-def share_the_description(soup: BeautifulSoup) -> None:
+def share_the_description(page: HtmlElement) -> None:
     """A link preview showed the first words of the page, formulas as raw TeX and all."""
-    written = soup.find("meta", attrs={"name": "description"})
-    shared = soup.find("meta", attrs={"property": "og:description"})
-    if written is not None and shared is not None:
-        shared["content"] = written["content"]
+    for written in page.xpath("//meta[@name='description']/@content"):
+        for shared in page.xpath("//meta[@property='og:description']"):
+            shared.set("content", written)
 
 
-def set_parameters_in_lines(soup: BeautifulSoup) -> None:
-    """Sphinx sets the parameters of a long signature as definitions, of nothing."""
-    for parameters in soup.select("dt.sig > dl"):
-        for line in parameters.find_all("dd", recursive=False):
-            line.name, line["class"] = "span", ["sig-line"]
-        parameters.name, parameters["class"] = "span", ["sig-lines"]
-
-
-def make_margin_notes_notes(soup: BeautifulSoup) -> None:
+def make_margin_notes_notes(page: HtmlElement) -> None:
     """An aside is a landmark, which a page has few of; and its title was an empty paragraph."""
-    for aside in soup.select("aside.margin"):
-        aside.name, aside["class"], aside["role"] = "div", ["margin"], "note"
-        for title in aside.select("p.sidebar-title"):
-            title.decompose()
+    for aside in page.xpath(f"//aside[{of_class('margin')}]"):
+        aside.tag = "div"
+        aside.set("class", "margin")
+        aside.set("role", "note")
+        for title in aside.xpath(f".//p[{of_class('sidebar-title')}]"):
+            title.drop_tree()
 
 
-def leave_out_thebe(soup: BeautifulSoup) -> None:
+def leave_out_thebe(page: HtmlElement) -> None:
     """No page runs code in the browser; its script stood there twice and stopped with an error."""
-    for script in soup.find_all("script"):
-        if "sphinx-thebe.js" in script.get("src", "") or "THEBE_JS_URL" in (script.string or ""):
-            script.decompose()
+    unused = "contains(@src, 'sphinx-thebe.js') or contains(., 'THEBE_JS_URL')"
+    for script in page.xpath(f"//script[{unused}]"):
+        script.drop_tree()
 
 
-MENDS: tuple[Callable[[BeautifulSoup], None], ...] = (
+MENDS: tuple[Callable[[HtmlElement], None], ...] = (
     name_the_logo,
     trust_visible_labels,
     name_the_sidebar_arrows,
     list_the_references,
     frame_tables,
     share_the_description,
-    set_parameters_in_lines,
     make_margin_notes_notes,
     leave_out_thebe,
 )
 
 
-def mend(html: str) -> str:
-    """Apply every mend to one page.
+def set_parameters_in_lines(signature: re.Match[str]) -> str:
+    """Sphinx sets the parameters of a long signature as definitions, of nothing.
 
-    Blocks of code are most of the tags of a page, and nothing in them is mended: they are set aside
-    while the rest is read.
+    To lxml a list in a term ends the term, so this comes first.
     """
-    aside: list[str] = []
+    text = signature[0]
+    for tag, name in ("dl", "sig-lines"), ("dd", "sig-line"):
+        text = text.replace(f"<{tag}>", f'<span class="{name}">').replace(f"</{tag}>", "</span>")
+    return text
 
-    def put_aside(block: re.Match[str]) -> str:
-        aside.append(block[0])
-        return f"<pre>{len(aside) - 1}</pre>"
 
-    soup = BeautifulSoup(CODE.sub(put_aside, html), "html.parser")
+def mend(html: str) -> str:
+    """Apply every mend to one page."""
+    page = document_fromstring(SIGNATURE.sub(set_parameters_in_lines, html))
     for apply in MENDS:
-        apply(soup)
-    return re.sub(r"<pre>(\d+)</pre>", lambda place: aside[int(place[1])], str(soup))
+        apply(page)
+    return tostring(page, encoding="unicode", doctype="<!DOCTYPE html>")
 
 
 class MendedTemplates(BuiltinTemplateLoader):

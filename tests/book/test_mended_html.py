@@ -84,7 +84,7 @@ def test_the_parameters_of_a_signature_are_no_definitions():
 
 
 def test_code_comes_back_as_it_was():
-    blocks = ["<pre class='a'><i>a</i>&lt;&amp;\n\n</pre>", "<pre>0</pre>", "<pre>7\\1</pre>"]
+    blocks = ['<pre class="a"><i>a</i>&lt;&amp;\n\n</pre>', "<pre>0</pre>", "<pre>7\\1</pre>"]
     assert mend("".join(f"{block}{TABLE}" for block in blocks)).count("wide") == 3
     assert [block for block in blocks if block not in mend("".join(blocks) + TABLE)] == []
 
