@@ -208,8 +208,10 @@ class Trial:
         self._require_full(f"variants.py: {variant.name}", report)
 
     def mistake(self, mistake: Answer, report: Report) -> None:
-        """Require that a mistake fails a check, and remember which."""
-        failed = {result.name for result in report.results if not result.earned}
+        """Require that a mistake fails a check, and remember which failed by themselves."""
+        failed = {
+            result.name for result in report.results if not result.earned and not result.is_waiting
+        }
         self._failed |= failed
         if not failed:
             self.problems.append(

@@ -10,6 +10,10 @@ from classroom.author.guard import require_sound
 from classroom.course import assignments
 
 LAW = 'return None if seen.mean(dim=0).abs().max() < 1e-9 else "the mean is not zero"'
+CHECK = """@points(2)
+    def test_the_mean_is_zero(self, subject, case):
+        def law(seen, x):
+            return None"""
 VARIANT_OF_TWICE = '''
 
 class Quartered(Variant, exercise="twice"):
@@ -42,6 +46,13 @@ ERRORS = {
     ),
     "a law forgets to return": (
         *("checks.py", LAW, LAW.removeprefix("return ")),
+        "checks.py: centre: no mistake in mistakes.py fails the check “the mean is zero” (2 points)"
+        ": add one that does, and see whether the check can fail at all; a law that returns nothing"
+        " accepts everything",
+    ),
+    "a law that waits for another check returns None": (
+        *("checks.py", f"{CHECK} if seen.mean(dim=0).abs().max() < 1e-9 else"),
+        CHECK.replace("(2)", '(2, only_with="test_rows_are_moved_by_their_mean")') + " or None and",
         "checks.py: centre: no mistake in mistakes.py fails the check “the mean is zero” (2 points)"
         ": add one that does, and see whether the check can fail at all; a law that returns nothing"
         " accepts everything",
