@@ -220,7 +220,8 @@ def _checks_alone(folder: Path) -> Iterator[Path]:
 def _digits(alone: Path, solutions: Path, mistake: Answer, seeds: Sequence[str]) -> str:
     reports = [run_mistake(alone, mistake, seed, solutions) for seed in seeds]
     by_check = zip(*(report.results for report in reports), strict=True)
-    return "".join(str(sum(not result.earned for result in results)) for results in by_check)
+    failed = ([not r.earned and not r.is_waiting for r in results] for results in by_check)
+    return "".join(str(sum(each)) for each in failed)
 
 
 def write(path: Path, found: Mapping[str, Any]) -> None:
