@@ -19,6 +19,7 @@ from books import BOOK, ROOT
 from bs4 import BeautifulSoup
 from syllabus import Piece
 
+from classroom.__main__ import main
 from classroom.author.inventory import inventory
 from classroom.author.notebooks import cell_of
 
@@ -49,6 +50,22 @@ def test_of_a_chapter_the_page_sees_only_what_it_says_it_sees():
     texts = {"01_one": chapter, "01_below": "word " * 600, "02_other": chapter}
     assert syllabus.course(assignments, texts) == [core, below]
     assert (minutes, label) == (10, "sec-any")
+
+
+def test_the_plans_leave_out_an_exercise_of_ones_own_which_has_no_page(tmp_path, monkeypatch):
+    (tmp_path / "book").mkdir()
+    for page in BOOK.glob("[0-9][0-9]_*.md"):
+        (tmp_path / "book" / page.name).symlink_to(page)
+    shutil.copytree(
+        ROOT / "solutions", tmp_path / "solutions", ignore=shutil.ignore_patterns("*.zip")
+    )
+    main(["new", "10_averages", "--root", str(tmp_path)])
+    monkeypatch.chdir(tmp_path / "book")
+    hidden = re.search(r"^:tags: \[remove-cell\]\n(import math.*?)^```$", PAGE, re.M | re.S)[1]
+    found = {}
+    exec(hidden, found)
+    assert {piece.chapter for piece in found["EVERYTHING"]} == set(found["CHAPTERS"])
+    assert "10_averages" not in found["CHAPTERS"] and len(found["CHAPTERS"]) == 10
 
 
 COURSE = [
