@@ -5,6 +5,7 @@ memory bandwidth limits the speed, and smaller weights are faster.
 """
 
 import copy
+import functools
 
 import torch
 import torch.nn.functional as F
@@ -40,11 +41,10 @@ def quantize_rows(
 class Int8Linear(nn.Module):
     """A linear layer with int8 weights, for inference only.
 
-    On a CPU, in float32, the product is computed in integers too: inputs are quantised to int8,
-    with a scale per token, so that no token depends on another. This is fast with the right
-    instructions (AVX512-VNNI, AMX), and fastest in a compiled step, which fuses the rounding into
-    one pass. Otherwise weights are dequantised as they are read, which a compiler fuses into the
-    product.
+    On a CPU with the right instructions (AVX512-VNNI, AMX), in float32, the product is computed in
+    integers too: inputs are quantised to int8, with a scale per token, so that no token depends on
+    another. This is fastest in a compiled step, which fuses the rounding into one pass. Otherwise
+    weights are dequantised as they are read, which a compiler fuses into the product.
 
     Args:
         linear: The layer to quantise; not changed.
@@ -62,10 +62,11 @@ class Int8Linear(nn.Module):
         self.register_buffer("step", step)
         bias = None if linear.bias is None else linear.bias.detach().clone()
         self.register_buffer("bias", bias)
+        self._in_integers = _sums_are_exact()
 
     def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch out"]:
         """Apply the layer to each token."""
-        if x.device.type != "cpu" or x.dtype != torch.float32:
+        if not self._in_integers or x.device.type != "cpu" or x.dtype != torch.float32:
             product = F.linear(x, self.weight.to(x.dtype)) * self.step.to(x.dtype)
         else:
             rows = x.reshape(-1, x.shape[-1])
@@ -74,6 +75,13 @@ class Int8Linear(nn.Module):
             product = torch.ops.aten._int_mm(numbers, self.weight.T) * step * self.step
             product = product.view(*x.shape[:-1], -1)
         return product if self.bias is None else product + self.bias.to(x.dtype)
+
+
+@functools.cache
+def _sums_are_exact() -> bool:
+    """Try the largest numbers: without VNNI, pairs of products are added in 16 bits and cut off."""
+    largest = torch.full((32, 64), 127, dtype=torch.int8)
+    return bool((torch.ops.aten._int_mm(largest, largest.T) == 64 * 127**2).all())
 
 
 def quantize(model: nn.Module) -> nn.Module:
