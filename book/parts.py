@@ -65,7 +65,7 @@ GROUPS: dict[str, list[Part]] = {
             notes={
                 "essay": "The count of $dn^3$ weights is correct. A function of two "
                 "tokens need not learn invariance: shared by all pairs, it is "
-                "permutation equivariant. Additive attention is one."
+                "permutation equivariant. Additive attention is such a function."
             },
         ),
         Part(
@@ -609,8 +609,8 @@ GROUPS: dict[str, list[Part]] = {
             "ch-architectures",
             "core.blocks.DecoderBlock",
             notes={
-                "draft": "It reads the vector from before cross-attention, so it never sees "
-                "the source in its block."
+                "draft": "It reads the vector from before cross-attention, so within a "
+                "block it never sees the source."
             },
         ),
         Part(

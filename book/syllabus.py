@@ -39,10 +39,10 @@ class Piece:
 
 
 def reading_minutes(page: str) -> int:
-    """Estimate how long somebody studies a chapter, to five minutes.
+    """Estimate how long somebody studies a page, to five minutes.
 
     Args:
-        page: Its source. Cells that are folded or hidden are not read.
+        page: Its source. Cells that are folded or hidden are not read, unless they draw a figure.
 
     """
     text = page.split("\n---\n", 1)[-1]
