@@ -209,9 +209,7 @@ class Trial:
 
     def mistake(self, mistake: Answer, report: Report) -> None:
         """Require that a mistake fails a check, and remember which failed by themselves."""
-        failed = {
-            result.name for result in report.results if not result.earned and not result.is_waiting
-        }
+        failed = {result.name for result in report.results if result.has_failed}
         self._failed |= failed
         if not failed:
             self.problems.append(

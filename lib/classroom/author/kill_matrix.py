@@ -220,8 +220,7 @@ def _checks_alone(folder: Path) -> Iterator[Path]:
 def _digits(alone: Path, solutions: Path, mistake: Answer, seeds: Sequence[str]) -> str:
     reports = [run_mistake(alone, mistake, seed, solutions) for seed in seeds]
     by_check = zip(*(report.results for report in reports), strict=True)
-    failed = ([not r.earned and not r.is_waiting for r in results] for results in by_check)
-    return "".join(str(sum(each)) for each in failed)
+    return "".join(str(sum(result.has_failed for result in results)) for results in by_check)
 
 
 def write(path: Path, found: Mapping[str, Any]) -> None:

@@ -42,6 +42,11 @@ class CheckResult:
     is_waiting: bool = False
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it found something wrong itself."""
+        return not self.earned and not self.is_waiting
+
+    @property
     def mark(self) -> str:
         """What stands before it: earned, waiting, or failed."""
         return "✓" if self.earned else "–" if self.is_waiting else "✗"
