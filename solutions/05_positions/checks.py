@@ -326,7 +326,7 @@ def table_oracle(length, d_model, base=10_000.0):
 def shift_oracle(shift, d_model, base):
     """A clock moves on by the angle of one shift: sin' = c sin + s cos, cos' = -s sin + c cos."""
     turned = hands(angles(torch.tensor([shift]), d_model, base))[0]
-    blocks = [torch.tensor([[z.real, z.imag], [-z.imag, z.real]]) for z in turned.tolist()]
+    blocks = [torch.tensor([[z.real, -z.imag], [z.imag, z.real]]) for z in turned.tolist()]
     return torch.block_diag(*blocks).double()
 
 

@@ -131,7 +131,7 @@ class Sinusoids(Correct, exercise="sinusoidal_positions"):
         for i in range(0, d_model, 2):
             angle = shift / base ** (i / d_model)
             c, s = math.cos(angle), math.sin(angle)
-            matrix[i : i + 2, i : i + 2] = torch.tensor([[c, s], [-s, c]]).double()
+            matrix[i : i + 2, i : i + 2] = torch.tensor([[c, -s], [s, c]]).double()
         return matrix
 
 
@@ -176,7 +176,7 @@ AnglesInSinglePrecision = Sinusoids.but(
 """The angles are rounded to float32. At positions in the thousands, the full rotations use up
 several of its seven digits: compute the angles in float64 and round the result."""
 
-ShiftedBackwards = Sinusoids.but("[c, s], [-s, c]", "[c, -s], [s, c]")
+ShiftedBackwards = Sinusoids.but("[c, -s], [s, c]", "[c, s], [-s, c]")
 """The matrix shifts rows back instead of forward: it is transposed, which rotates every clock the
 other way."""
 

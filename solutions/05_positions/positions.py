@@ -22,7 +22,7 @@ from classroom import check
 #
 # Attention is a weighted average, and an average does not depend on the order of its terms. An attention layer without positions is therefore blind to the order: permute its tokens, and its outputs are permuted in the same way, otherwise unchanged. "Dog bites man" and "man bites dog" give the same three vectors.
 #
-# Write a test for this property, which is called permutation equivariance. `check_order_blindness` gets `layer`, a function of `x` with shape `(length, d_model)` that returns the same shape for any length and width. Your test calls the layer on tokens of your choice and asserts what holds for an order-blind layer. Every blind layer must pass, despite rounding errors. Every layer that depends on the order in any way, even weakly, or gives one token the output of another must fail.
+# Write a test for this property, which is called permutation equivariance. `check_order_blindness` gets `layer`, a function of `x` with shape `(length, d_model)` that returns the same shape for any length and width. Your test calls the layer on tokens of your choice and asserts what holds for an order-blind layer. Every blind layer must pass, despite rounding errors of up to 1e-4. Every layer that depends on the order in any way, even weakly, or gives one token the output of another must fail.
 #
 # A causal mask makes the order visible: the first token sees only itself, the second one sees both. Write `order_counter_example`: it returns two tokens on which causal attention with the given projections is *not* blind. Some output must change by more than 0.01. The projections are those of a new model of any width: their entries are random, with a mean of 0 and a standard deviation of $1/\sqrt{d_\text{model}}$, so your tokens need not be adapted to them.
 #
@@ -94,7 +94,7 @@ def order_counter_example(
 #
 # The sine and the cosine of one clock are neighbours. Some programs put all sines before all cosines; either order works, as long as it is the same everywhere. Here they must be neighbours.
 #
-# Why clocks? A shift by $k$ positions rotates each clock by a fixed angle, whatever the position. One matrix therefore shifts all positions: $\text{PE}(p + k) = M_k\, \text{PE}(p)$ (with PE as a column; the chapter's matrix, for rows, is the transpose). Write this matrix as well.
+# Why clocks? A shift by $k$ positions rotates each clock by a fixed angle, whatever the position. One matrix therefore shifts all rows: $\text{PE}(p + k) = \text{PE}(p)\, M_k$. Write this matrix as well.
 #
 # An angle of thousands of radians uses four digits before the decimal point, and float32 has seven digits in total. Compute the angles in float64. Results may be float32 or float64.
 #
@@ -132,13 +132,13 @@ def sinusoidal_positions(length: int, d_model: int, base: float = 10_000.0) -> t
 
 
 def shift_matrix(shift: int, d_model: int, base: float = 10_000.0) -> torch.Tensor:
-    """Return the matrix (d_model, d_model) for which matrix @ row p is row p + shift."""
+    """Return the matrix (d_model, d_model) for which row p @ matrix is row p + shift."""
     ### BEGIN SOLUTION
     blocks = []
     for i in range(d_model // 2):
         turned = torch.tensor(shift * base ** (-2 * i / d_model), dtype=torch.float64)
         cos, sin = turned.cos(), turned.sin()
-        blocks.append(torch.stack((cos, sin, -sin, cos)).view(2, 2))
+        blocks.append(torch.stack((cos, -sin, sin, cos)).view(2, 2))
     return torch.block_diag(*blocks)
     ### END SOLUTION
 

@@ -80,8 +80,8 @@ class NumberByNumber(Variant, exercise="sinusoidal_positions"):
         for i in range(d_model // 2):
             angle = shift * base ** (-2 * i / d_model)
             matrix[2 * i, 2 * i] = matrix[2 * i + 1, 2 * i + 1] = math.cos(angle)
-            matrix[2 * i, 2 * i + 1] = math.sin(angle)
-            matrix[2 * i + 1, 2 * i] = -math.sin(angle)
+            matrix[2 * i, 2 * i + 1] = -math.sin(angle)
+            matrix[2 * i + 1, 2 * i] = math.sin(angle)
         return matrix
 
 
@@ -102,8 +102,8 @@ class ByLogarithms(Variant, exercise="sinusoidal_positions"):
         angle = shift * torch.exp(even * (-math.log(base) / d_model))
         matrix = torch.diag(angle.cos().repeat_interleave(2))
         places = torch.arange(0, d_model, 2)
-        matrix[places, places + 1] = angle.sin()
-        matrix[places + 1, places] = -angle.sin()
+        matrix[places, places + 1] = -angle.sin()
+        matrix[places + 1, places] = angle.sin()
         return matrix
 
 
@@ -118,7 +118,7 @@ class MatrixFromTheTable(Variant, exercise="sinusoidal_positions"):
 
     def shift_matrix(shift, d_model, base=10_000.0):
         speed = base ** -(torch.arange(0, d_model, 2).double() / d_model)
-        quarter = torch.tensor([[0.0, 1.0], [-1.0, 0.0]]).double()
+        quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double()
         return torch.linalg.matrix_exp(shift * torch.kron(torch.diag(speed), quarter))
 
 
