@@ -232,6 +232,23 @@ EpsilonInTheLogarithm = CrossEntropy.but(
 """A small number is added inside the logarithm, so the surprisal has a limit (20.7 for 1e-9), and a
 confident wrong prediction gets almost no gradient: take the log-softmax of the logits instead."""
 
+LogarithmOfTheSoftmax = CrossEntropy.but(
+    "total = F.cross_entropy(logits[counted], …",
+    "right = logits[counted].softmax(dim=-1).gather(1, targets[counted][:, None])\n"
+    "total = -right.log().sum()",
+)
+"""The logarithm is taken of a softmax, which rounds a small probability to 0 and its logarithm to
+minus infinity: use the log-softmax."""
+
+NoShift = CrossEntropy.but(
+    "total = F.cross_entropy(logits[counted], …",
+    "shares = logits[counted].exp()\n"
+    "right = (shares / shares.sum(dim=1, keepdim=True)).gather(1, targets[counted][:, None])\n"
+    "total = -right.log().sum()",
+)
+"""The exponentials of the logits overflow: subtract the largest logit first, as a log-softmax
+does."""
+
 LossesInBits = CrossEntropy.but("clamp(min=1)", "clamp(min=1) / math.log(2)")
 """The losses are in bits, but nats use the natural logarithm."""
 
@@ -330,7 +347,7 @@ ZeroOverZero = CrossEntropy.but(
 """Where no target counts, 0 is divided by 0, and one NaN spoils every average: the loss should be 0
 there."""
 
-NanReplacedAfterTheDivision = CrossEntropy.but(
+ZeroOverZeroInTheGradient = CrossEntropy.but(
     "return losses_of(…",
     "counted = targets != ignore_index\n"
     "index = targets.masked_fill(~counted, 0).unsqueeze(-1)\n"
@@ -338,8 +355,8 @@ NanReplacedAfterTheDivision = CrossEntropy.but(
     "number = counted.sum(dim=1)\n"
     "return torch.where(number == 0, 0.0, -right.sum(dim=1) / number)",
 )
-"""The 0/0 is replaced after it has happened, and its gradient stays NaN: 0 times infinity. Divide
-by at least 1, so that it never happens."""
+"""Where no target counts, 0 is divided by 0. Even if the result is replaced afterwards, the gradient
+is NaN: 0 times infinity. Divide by at least 1, so that it never happens."""
 
 AsManyFromTheStart = CrossEntropy.but(
     "total = F.cross_entropy(logits[counted], …",
@@ -437,6 +454,12 @@ KeysSummedOverTheHeads = SplitHeads.but(
 )
 """The letter for the heads differs between the two inputs, so einsum sums the keys over all heads:
 a letter that is in one input only, and not in the output, is summed over."""
+
+FeaturesSummedSeparately = SplitHeads.but(
+    "query @ key.transpose(2, 3)", 'torch.einsum("bhqd,bhke->bhqk", query, key)'
+)
+"""The letter for the features differs between the two inputs, so einsum sums each over its features
+and multiplies the sums: a dot product needs the same letter in both."""
 
 
 # 0.4 ------------------------------------------------------------------------------------------
@@ -568,6 +591,12 @@ AverageOfAverages = Bigram.but(
 )
 """The documents' means are averaged, so pairs of short documents count more: take one mean over all
 pairs."""
+
+DividedByTheNumberOfTokens = Bigram.but(
+    "-surprisals(log_probs, documents).mean()",
+    "-surprisals(log_probs, documents).sum() / sum(map(len, documents))",
+)
+"""The sum is divided by the number of tokens: a document of n tokens has n - 1 pairs."""
 
 LogarithmOfTheMean = Bigram.but("documents).mean()", "documents).exp().mean().log()")
 """This is minus the logarithm of the mean probability; the loss is the mean surprisal, in which

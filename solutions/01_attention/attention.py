@@ -82,7 +82,7 @@ def scale_for(bandwidth: float) -> float:
 # $q = 0$ has the same score with every key, so the weights are equal. As $\tau$ grows, they become more equal, and as $\tau \to 0$ the key with the largest score takes all the weight. $e^{2000}$ is infinite in floating point: only a softmax that subtracts the largest score first survives.
 # </details>
 #
-# At temperature exactly 0 return the limit: the value of the key with the largest score (any of them, if several tie).
+# At temperature exactly 0 return the value of the key with the largest score, which is the limit unless several tie (then, of any of them).
 #
 # <details><summary>Hint: temperature 0</summary>
 #

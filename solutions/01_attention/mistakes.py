@@ -31,6 +31,9 @@ RootAndThenSquare = Kernel.but(
 """The squared distance is the square of a root, and where a query equals a key, the slope of the
 root is infinite and its gradient NaN: sum the squares, and take no root."""
 
+MinusForgotten = Kernel.but("(-squared", "(squared")
+"""The minus sign of the exponent is missing, so the farthest key weighs most."""
+
 MeanOfSquares = Kernel.but("sum(dim=-1)", "mean(dim=-1)")
 """The squared differences are averaged over the features; the squared distance is their sum, not
 divided by d_head."""
@@ -215,6 +218,9 @@ class Attention(Correct, exercise="scaled_dot_product_attention"):
 
 NoScale = Attention.but("(-2, -1) / math.sqrt(query.shape[-1])", "(-2, -1)")
 """The scores are never divided by the square root of d_head."""
+
+MultipliedByTheRoot = Attention.but("/ math.sqrt", "* math.sqrt")
+"""The scores are multiplied by the square root of d_head: divide by it."""
 
 DividedByWidth = Attention.but("math.sqrt(query.shape[-1])", "query.shape[-1]")
 """The scores are divided by d_head itself: divide by its square root, and only once."""

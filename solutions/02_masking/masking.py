@@ -5,7 +5,7 @@
 #
 # **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points. Each exercise can be solved independently. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
-# **Conventions.** A mask is boolean and True where attention is *allowed*. It broadcasts to scores of the shape `(batch, heads, q_len, k_len)`: one row per query, one column per key. The weights of a query that may attend to nothing are all zero. In some libraries True means the opposite; chapter 2 has a table.
+# **Conventions.** A mask is boolean and True where attention is *allowed*. It broadcasts to scores of the shape `(batch, heads, q_len, k_len)`: one row per query, one column per key. The weights of a query that may attend to nothing are all zero. In some libraries True means the opposite; the page on mask conventions has a table.
 
 # %%
 import math

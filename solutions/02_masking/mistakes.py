@@ -28,6 +28,10 @@ AlignedToTheFirstKey = Causal.but("tril(diagonal=k_len - q_len)", "tril()")
 """The queries are taken for the first positions; they are the last ones, because the cached keys
 come first."""
 
+LengthsExchanged = Causal.but("k_len - q_len", "q_len - k_len")
+"""The diagonal is moved in the wrong direction: with more keys than queries it starts further to
+the right, at k_len - q_len."""
+
 AlwaysSquare = Causal.but("return …", "return torch.ones(q_len, q_len, dtype=torch.bool).tril()")
 """The mask has a column per query; it needs one per key."""
 
@@ -263,6 +267,9 @@ TenThousandSubtracted = Masked.but(
 )
 """Masked scores are reduced by a number such as 10,000, and one that is higher by even more still
 gets weight: no finite number is enough, so replace the score."""
+
+SoftmaxOverQueries = Masked.but("softmax(dim=-1)", "softmax(dim=-2)")
+"""The softmax runs over the queries: each row, of one query, should sum to 1 over the keys."""
 
 ZeroTakenForMasked = Masked.but(
     "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)",

@@ -56,6 +56,12 @@ ZeroDivides = NextToken.but("if temperature == 0:\n    return …", "")
 """`with_temperature` divides by a temperature of 0; with 0, the highest logit of each row stays and
 the others become minus infinity."""
 
+ZeroReplacedByASmallNumber = NextToken.but(
+    "if temperature == 0:\n    return …", "temperature = max(temperature, 1e-8)"
+)
+"""A temperature of 0 is replaced by a small number, so the other logits stay finite; with 0, they
+become minus infinity."""
+
 TemperatureOnProbabilities = NextToken.but(
     "logits / temperature", "logits.softmax(dim=1) / temperature"
 )

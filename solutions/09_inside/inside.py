@@ -65,7 +65,7 @@ def attention_only(tokens, weights, vocab_size, max_len):
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The one-hot vector of 5. $e/(e + 199)$, about 1.3 %: far too little.
+# The one-hot vector of 5 (or shift the query instead, as the page does). $e/(e + 199)$, about 1.3 %: far too little.
 # </details>
 #
 # <details><summary>Hint: a matrix by parts</summary>

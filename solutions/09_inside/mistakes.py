@@ -208,6 +208,13 @@ class Inside(Correct, exercise="look_inside"):
         return (losses[1] - losses[0]) / math.log(2)
 
 
+PositionZeroed = Inside.but(
+    "is_kept = torch.arange(mixed.shape[1]) != head\nkept = mixed * is_kept[:, None, None]",
+    "is_kept = torch.arange(mixed.shape[2]) != head\nkept = mixed * is_kept[:, None]",
+)
+"""`without_head` sets a position of all heads to zero, not a head: in `mixed`, heads are on the
+second axis, before the length."""
+
 LensOverflows = Inside.but(
     "return F.linear(read, unembedding).softmax(dim=-1)",
     "shares = F.linear(read, unembedding).exp()\nreturn shares / shares.sum(dim=-1, keepdim=True)",
