@@ -147,14 +147,17 @@ class Report:
     def to_text(self) -> str:
         """Return the report as text of at most `MAX_MESSAGE_LINES` lines.
 
-        Later messages that do not fit are dropped, so that there is space for the first.
+        Later messages that do not fit are counted, so that there is space for the first.
         """
         lines = [self.summary]
         for result in self.results:
             lines.append(f"  {result.mark} {result.name} ({result.score})")
-        for number, message in enumerate(self.messages):
-            wrapped = ["", *_wrap(message)]
-            if number > 0 and len(lines) + len(wrapped) > MAX_MESSAGE_LINES:
+        messages = self.messages
+        for number, message in enumerate(messages):
+            wrapped, left = ["", *_wrap(message)], len(messages) - number
+            if number > 0 and len(lines) + len(wrapped) + 2 * (left > 1) > MAX_MESSAGE_LINES:
+                more = f"({left} more message{'s' * (left > 1)} when this is mended)"
+                lines += ["", more] * (len(lines) + 2 <= MAX_MESSAGE_LINES)
                 break
             lines.extend(wrapped)
         if len(lines) > MAX_MESSAGE_LINES:

@@ -131,3 +131,11 @@ def test_a_long_problem_does_not_cost_the_name_of_the_mistake():
     lines = report_of(f"{problem}\n{named}\n{case}").to_text().splitlines()
     assert len(lines) == MAX_MESSAGE_LINES
     assert lines[-5:] == [named, *case.splitlines()]
+
+
+def test_messages_that_do_not_fit_are_counted():
+    report = report_of(*(f"{word} " * 120 for word in ("one", "three", "seventeen")))
+    lines = report.to_text().splitlines()
+    assert lines[-1] == "(1 more message when this is mended)"
+    assert len(lines) <= MAX_MESSAGE_LINES
+    assert "one" in lines[5] and "three" in lines[-3]

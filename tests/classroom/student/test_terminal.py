@@ -65,6 +65,7 @@ def test_cells_that_fail_stop_themselves_and_not_the_rest(assignment, write):
         new_code_cell("def twice(number):\n    return 2 * number"),
         new_code_cell('check("twice")'),
         new_code_cell("import sys\nprint('noise', file=sys.stderr)"),
+        new_code_cell("raise NotImplementedError()  # tries what has not been begun"),
     ]
     path = write(notebook)
     before = path.read_bytes()
