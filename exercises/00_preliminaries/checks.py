@@ -306,7 +306,7 @@ class TestCrossEntropy:
     def test_a_confident_wrong_prediction_costs_its_full_loss(self, subject, case):
         def inputs(case):
             logits, targets, ignore_index = loss_inputs(case, std=200.0)
-            # Beyond what an exponential can hold, in either direction.
+            # Beyond what an exponential can hold. NaN, which has many reasons, would not be named.
             logits[:, 0] = 1000.0
             logits[:, 0].scatter_(1, targets[:, :1], -100.0)
             return logits, targets, ignore_index

@@ -237,17 +237,8 @@ LogarithmOfTheSoftmax = CrossEntropy.but(
     "right = logits[counted].softmax(dim=-1).gather(1, targets[counted][:, None])\n"
     "total = -right.log().sum()",
 )
-"""The logarithm is taken of a softmax, which rounds a small probability to 0 and its logarithm to
-minus infinity: use the log-softmax."""
-
-NoShift = CrossEntropy.but(
-    "total = F.cross_entropy(logits[counted], …",
-    "shares = logits[counted].exp()\n"
-    "right = (shares / shares.sum(dim=1, keepdim=True)).gather(1, targets[counted][:, None])\n"
-    "total = -right.log().sum()",
-)
-"""The exponentials of the logits overflow: subtract the largest logit first, as a log-softmax
-does."""
+"""The logarithm is taken of a softmax, torch's or your own, in which small probabilities are rounded
+to 0, so that their logarithm is minus infinity: use the log-softmax."""
 
 LossesInBits = CrossEntropy.but("clamp(min=1)", "clamp(min=1) / math.log(2)")
 """The losses are in bits, but nats use the natural logarithm."""
