@@ -398,7 +398,7 @@ class TestSplitHeads:
             batch, num_heads = case.size("batch", 2), case.size("num_heads", 3)
             return (case.normal(batch, num_heads, case.size("length", 5), case.size("d_head", 4)),)
 
-        returns = {"x": "batch length d_model"}
+        returns = {"merged": "batch length d_model"}
         expect_agrees(subject, case, "merge_heads", inputs, merge_oracle, returns)
 
     @points(1)
@@ -407,7 +407,7 @@ class TestSplitHeads:
             batch, length = case.size("batch", 2), case.size("length", 5)
             return (case.normal(batch, length, case.size("d_model", 3)),)
 
-        returns = {"x": "length batch d_model"}
+        returns = {"swapped": "length batch d_model"}
         expect_agrees(subject, case, "time_first", inputs, transposed_oracle, returns)
 
     @points(2)

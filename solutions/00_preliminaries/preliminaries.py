@@ -63,7 +63,7 @@ print("its logarithm\n", naive.log())
 # %% [markdown]
 # The first two rows differ by a constant, so their weights should be equal. Subtracting a constant from all scores of a row changes nothing, because its exponential cancels in the fraction: choose the constant so that nothing can overflow.
 #
-# One more case will matter in chapter 2. A score of $-\infty$ masks a position. If *every* position of a row is masked, the formula gives 0/0, and torch returns NaN. In this course such a row has no weight at all: its weights are all 0, their logarithms and the logsumexp all $-\infty$ (the logarithm of an empty sum).
+# One more case will matter in chapter 2. A score of $-\infty$ masks a position. If *every* position of a row is masked, the formula gives 0/0, and torch returns NaN. In this course such a row has no weight at all: its weights are all 0, their logarithms and the logsumexp all $-\infty$ (the logarithm of an empty sum). The gradient through such a row is for chapter 2; it is not tested here.
 #
 # Write the three functions with `exp`, `log`, `sum` and `amax`. (`torch.softmax` handles rows of finite scores, but not a row that is all $-\infty$.)
 #
