@@ -271,6 +271,15 @@ ViewWithoutTranspose = MultiHead.but(
 """A view alone puts whole tokens into one head: split the features of each token, then swap the
 axes of heads and tokens."""
 
+SplitByAView = MultiHead.but(
+    "-1, self.num_heads, self.d_head).transpose(1, 2", "self.num_heads, -1, self.d_head"
+)
+"""The heads are split by a view alone, which puts whole tokens into one head, although the merge is
+right: split the features of each token, then swap the axes of heads and tokens."""
+
+SoftmaxOverQueries = MultiHead.but("softmax(dim=-1)", "softmax(dim=-2)")
+"""The softmax runs over the queries: the weights of each query should sum to 1 over the keys."""
+
 WidthBeforeHeads = MultiHead.but(
     "num_heads, self.d_head).transpose(1", "d_head, self.num_heads).permute(0, 3, 1"
 ).but("found.transpose(1, 2)", "found.permute(0, 2, 3, 1)")

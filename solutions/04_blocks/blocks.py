@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Transformer blocks
 #
-# This notebook goes with chapter 4 of *Attention from the Ground Up*. Attention moves information between tokens. A transformer block makes it possible to stack ninety-six attention layers. It adds four things: a residual stream that is changed only by addition, a norm that fixes the scale of every sub-layer's input, a feed-forward network that works on each token alone, and small initial weights. You build all four, write a test for LayerNorm, fix a block with four bugs, and put your own sub-layer into a trained model.
+# This notebook goes with chapter 4 of *Attention from the Ground Up*. Attention moves information between tokens. A transformer block makes it possible to stack ninety-six attention layers. It adds three things: a residual stream that is changed only by addition, a norm that fixes the scale of every sub-layer's input, and a feed-forward network that works on each token alone. Small initial weights keep a deep stack stable. You build all of this, write a test for LayerNorm, fix a block with four bugs, and put your own sub-layer into a trained model.
 #
 # **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #

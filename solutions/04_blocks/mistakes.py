@@ -243,6 +243,11 @@ class FeedForward(Correct, exercise="feed_forward"):
         return math.ceil(2 * d_ff / (3 * multiple)) * multiple
 
 
+OnlyTheProbability = FeedForward.but(
+    "hidden = F.gelu(hidden)", "hidden = 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))"
+)
+"""The GELU lacks the factor z: it is z times the probability that a normal variable is below z."""
+
 TanhByExponentials = FeedForward.but(
     'hidden = F.gelu(hidden, approximate="tanh")',
     "up = (2 * math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)).exp()\n"
@@ -404,6 +409,14 @@ class Block(Correct, exercise="TransformerBlock"):
             x = self.attention_norm(x + self.attend(x, mask))
             return self.feed_forward_norm(x + self.feed_forward(x))
 
+
+WritesNormalised = Block.but(
+    "self.attention_norm(x + self.attend(x, mask))", "x + self.attention_norm(self.attend(x, mask))"
+).but(
+    "self.feed_forward_norm(x + self.feed_forward(x))",
+    "x + self.feed_forward_norm(self.feed_forward(x))",
+)
+"""In post-norm what a sub-layer writes is normalised before it is added: normalise the sum."""
 
 SmallNumberInsteadOfMinusInfinity = Block.but("mask = ~mask", "mask = (~mask).to(x.dtype) * -100.0")
 """A number such as -100 or -1e4 is added to the masked scores. Where the others are even lower,

@@ -22,7 +22,7 @@ from classroom.calls.local import LocalSubject
 from classroom.calls.subject import Crashed
 from classroom.calls.wire import Handle, pack
 from classroom.course import PUBLISHED_SEED
-from classroom.exercise.answers import load_correct
+from classroom.exercise.answers import load_answers, load_correct
 from classroom.exercise.cases import Case
 from classroom.exercise.report import MAX_MESSAGE_LINES
 from classroom.exercise.run import _import as load_module
@@ -378,6 +378,22 @@ def require_told_as_recorded(assignment, answer, row):
 
 
 @pytest.mark.slow
+def test_a_small_case_gives_what_it_prints_even_where_four_digits_would_not(every_assignment):
+    """Features of a hundred million that differ by one."""
+    folder = next(a for a in every_assignment if "layer_norm" in a.exercises).folder
+    mistakes = {
+        m.name: m for m in load_answers(folder / "mistakes.py") if m.exercise == "layer_norm"
+    }
+    said = run_mistake(folder, mistakes["EpsilonOutsideTheRoot"], SEEDS[2]).messages[0]
+    printed = dict(re.findall(r"^  (\w+) += (.+)$", said, re.MULTILINE))
+    x, gain, bias, expected = (
+        torch.tensor(ast.literal_eval(printed[name]), dtype=torch.float64)
+        for name in ("x", "gain", "bias", "expected")
+    )
+    output = torch.nn.functional.layer_norm(x, gain.shape, gain, bias, float(printed["eps"]))
+    torch.testing.assert_close(output, expected, rtol=1e-2, atol=1e-2)
+
+
 def test_a_variant_gets_full_marks(variant, self_check):
     report = self_check(*variant)
     assert report.earned == report.points, report.to_text()

@@ -354,7 +354,7 @@ def _looks_right(seen: Any, expected: Any = None) -> bool:
 def _with_settings_together(given: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
     """Show arguments one by one, but three to six consecutive plain ones as one assignment."""
     for is_plain, run in itertools.groupby(given, lambda pair: isinstance(pair[1], _PLAIN)):
-        pairs = [(name, _show(value)) for name, value in run]
+        pairs = [(name, _show(value, _digits_of(value))) for name, value in run]
         for start in range(0, len(pairs), _TOGETHER):
             some = pairs[start : start + _TOGETHER]
             if is_plain and len(some) > 2:
@@ -425,6 +425,15 @@ def _count(value: Any, of_another: int = 1) -> int:
     if isinstance(value, Tensor):
         return value.numel()
     return 1 if isinstance(value, int) else of_another
+
+
+def _digits_of(value: Any) -> int:
+    """Return how many digits an argument is shown with: more if four make a row's entries alike."""
+    if not (isinstance(value, Tensor) and value.is_floating_point() and value.dim()):
+        return 4
+    lost = (value - torch.tensor(_rounded(value.tolist(), 4), dtype=value.dtype)).abs().amax(dim=-1)
+    spread = value.amax(dim=-1) - value.amin(dim=-1)
+    return 12 if ((lost > spread / 100) & (spread > 0)).any() else 4
 
 
 def _show(value: Any, digits: int = 4) -> str:
