@@ -429,7 +429,7 @@ def _count(value: Any, of_another: int = 1) -> int:
 
 def _digits_of(value: Any) -> int:
     """Return how many digits an argument is shown with: more if four make a row's entries alike."""
-    if not (isinstance(value, Tensor) and value.is_floating_point() and value.dim()):
+    if not (isinstance(value, Tensor) and value.is_floating_point() and value.numel()):
         return 4
     lost = (value - torch.tensor(_rounded(value.tolist(), 4), dtype=value.dtype)).abs().amax(dim=-1)
     spread = value.amax(dim=-1) - value.amin(dim=-1)
