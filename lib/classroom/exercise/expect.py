@@ -439,7 +439,7 @@ def _flows(gradient: Tensor | None) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that a function has answered rightly.
+    """A call like one that a function has answered rightly, often with other numbers.
 
     Attributes:
         name: The function.
@@ -554,7 +554,7 @@ def wrong_after_another(subject: Subject, calls: Sequence[Call]) -> tuple[str, s
         If a call is wrong, the seed of the later of the two checks, the earliest such, and how.
 
     """
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, Call, str]] = []
     calls = calls[:: math.ceil(len(calls) / _MOST_TOGETHER)]
     draw, started = Case(f"{calls[0].seed}/together"), time.monotonic()
     for nth, place in enumerate(draw.shuffled(range(len(calls)))):
@@ -568,10 +568,13 @@ def wrong_after_another(subject: Subject, calls: Sequence[Call]) -> tuple[str, s
                 with contextlib.suppress(StudentError):
                     subject.call(first.name, *first.args)
                 if problem := call.problem(subject):
-                    found.append((later, f"{_lacking(first, call)}In that call: {problem}"))
+                    found.append((later, call, f"{_lacking(first, call)}In that call: {problem}"))
     if not found:
         return None
-    later, problem = min(found, key=lambda each: each[0])
+    later, call, problem = min(found, key=lambda each: each[0])
+    with subject.together(one_module=True):
+        if alone := call.problem(subject):  # its check had asked with other numbers
+            return calls[later].seed, alone
     return calls[later].seed, (
         f"`{calls[0].name}` is correct in its first call, but wrong after another one with "
         f"other inputs: it keeps state between calls. {problem}"

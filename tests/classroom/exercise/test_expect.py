@@ -1157,3 +1157,16 @@ def test_a_kept_argument_is_named_that_only_the_earlier_call_had(forked):
         expect_agrees(subject, case, "f", given, expected, {"product": "rows width"})
     _, problem = wrong_after_another(subject, memory[CALLS]["f"])
     assert "calls. The earlier call had `mask`, this one has none. In that call: product" in problem
+
+
+def test_what_is_wrong_for_other_numbers_of_a_call_is_not_said_to_keep_state(forked):
+    """A check that draws several times has asked with numbers that a call drawn anew lacks."""
+    subject, memory = forked(lambda x, n: x.sum(dim=1) + (n == 7)), {}
+    numbers = iter([3, 3, 7, 5])  # of each pair the second is asked first
+    for place in range(2):
+        case = Case(f"seed {place}", memory=memory)
+        given = lambda case: (inputs(case)[0], next(numbers))  # noqa: E731
+        expect_agrees(subject, case, "f", given, lambda x, n: x.sum(dim=1), {"total": "rows"})
+    seed, problem = wrong_after_another(subject, memory[CALLS]["f"])
+    assert seed == "seed 1"
+    assert problem.startswith("total: wrong in ")
