@@ -1,6 +1,6 @@
 """Print what the library consists of with the first paragraph of each docstring.
 
-Whoever reads a page wants to see what a function does, and its page has said why. What each
+A reader wants to see what a function does; the page has said why. What each
 argument may be, what is raised and where the idea comes from fill as many lines as the code, and
 stand in the library's reference. So `literalinclude` with `:pyobject:` leaves them out.
 """
@@ -12,14 +12,12 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.directives.code import LiteralInclude
 
-DOCUMENTED = ast.FunctionDef | ast.ClassDef
-
 
 def with_short_docstrings(code: str) -> str:
     """Keep of every docstring its first paragraph."""
     lines = code.splitlines()
-    nodes_of_code = ast.walk(ast.parse(dedent(code)))
-    documented = [node for node in nodes_of_code if isinstance(node, DOCUMENTED)]
+    parts = ast.walk(ast.parse(dedent(code)))
+    documented = [part for part in parts if isinstance(part, ast.FunctionDef | ast.ClassDef)]
     for node in sorted(documented, key=lambda node: -node.lineno):
         text = ast.get_docstring(node, clean=False) or ""
         first, _, more = text.partition("\n\n")

@@ -156,7 +156,7 @@ class Report:
         for number, message in enumerate(messages):
             wrapped, left = ["", *_wrap(message)], len(messages) - number
             if number > 0 and len(lines) + len(wrapped) + 2 * (left > 1) > MAX_MESSAGE_LINES:
-                more = f"({left} more message{'s' * (left > 1)} when this is mended)"
+                more = f"({left} more message{'s' * (left > 1)} once this is fixed)"
                 lines += ["", more] * (len(lines) + 2 <= MAX_MESSAGE_LINES)
                 break
             lines.extend(wrapped)

@@ -136,6 +136,6 @@ def test_a_long_problem_does_not_cost_the_name_of_the_mistake():
 def test_messages_that_do_not_fit_are_counted():
     report = report_of(*(f"{word} " * 120 for word in ("one", "three", "seventeen")))
     lines = report.to_text().splitlines()
-    assert lines[-1] == "(1 more message when this is mended)"
+    assert lines[-1] == "(1 more message once this is fixed)"
     assert len(lines) <= MAX_MESSAGE_LINES
     assert "one" in lines[5] and "three" in lines[-3]
