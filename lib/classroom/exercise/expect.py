@@ -827,11 +827,16 @@ def _expect(
     raise CheckFailed(problem, explain=explain)
 
 
-def expect_any_sizes(subject: Subject, call: Call) -> None:
+def expect_any_sizes(subject: Subject, call: Call, is_wrong_elsewhere: bool = False) -> None:
     """Expect a function that is right for some inputs to be right for other sizes, and after them.
 
     Once for each function, because it is the same code in all checks, however slow it is: a pause
     must not spare it the question.
+
+    Args:
+        subject: The code under test.
+        call: A call that was right.
+        is_wrong_elsewhere: Whether another check has failed, which is reason enough to be wrong.
 
     Raises:
         CheckFailed: If it is not.
@@ -860,16 +865,17 @@ def expect_any_sizes(subject: Subject, call: Call) -> None:
         if isinstance(error, (Died, TooSlow)):
             raise error
         if not others or wrong:
-            said = "some numbers, but not for others of the same sizes: is a case forgotten, or "
-            said += f"does it keep state between calls? For others: {problem}"
+            said = "some numbers, but not for others of the same sizes"
+            asked = "is a case forgotten, or does it keep state between calls?"
         else:
-            sizes = ", ".join(f"{axis} {size}" for axis, size in others.items())
-            said = f"some sizes, but not for {sizes}. Does it rely on one of them, or keep state"
-            said += f" from an earlier call? With these sizes: {problem}"
+            said = "some sizes, but not for "
+            said += ", ".join(f"{axis} {size}" for axis, size in others.items())
+            asked = "does it rely on one of them, or keep state from an earlier call?"
+        said += "." if is_wrong_elsewhere else f": {asked}"
         name, judge, oracle = call.name, call.judge, call.oracle
         alike = mistakes_alike(subject, case, name, inputs, judge, call.tolerance)
         example = smallest_example(subject, case, name, earlier, inputs, judge, oracle)
-        return f"`{name}` is correct for {said}", alike, example
+        return f"`{name}` is correct for {said} In that call: {problem}", alike, example
 
     raise CheckFailed(f"`{call.name}` is correct for some inputs only: {problem}", explain=explain)
 

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +115,8 @@ class Wrong:
     def _unsteadiness(self) -> str:
         """Say whether the result changes without the inputs, or not with them."""
         try:
-            first, again, other = (self._call(*self._drawn(n)) for n in (0, 0, 1))
+            drawn, others = self._drawn(0), self._drawn(1)
+            first, again, other = (self._call(*args) for args in (drawn, drawn, others))
         except StudentError:
             return ""
         if first is None:
@@ -125,10 +126,13 @@ class Wrong:
                 "; called again with the same inputs, it returns something else: is there a "
                 "dropout, another random number, or a number kept from an earlier call?"
             )
-        if not same(first, other) or _is_nan(first):
-            return ""
-        kept = ": is something kept from an earlier call, which was right?" * self._was_right()
-        return f"; with other numbers, it returned the same result{kept}"
+        is_asked_anew = any(
+            not isinstance(one, Handle) and not same(one, two)
+            for one, two in zip(drawn, others, strict=True)
+        )
+        if is_asked_anew and same(first, other) and not _is_nan(first, any):
+            return "; with other numbers, it returned the same result"
+        return ""
 
     def _influence(self, of_parts: bool) -> str:
         """Say on what the result depends and should not, or should and does not.
@@ -142,7 +146,11 @@ class Wrong:
             should = {place: so for place, so in should.items() if ("[" in place[1]) == of_parts}
             first = self._call(*args)
             seconds = self._seconds(args) * len(should)
-            if first is None or _is_nan(first) or seconds > min(QUICK, self.case.memory[_LEFT]):
+            if (
+                first is None
+                or _is_nan(first, all)
+                or seconds > min(QUICK, self.case.memory[_LEFT])
+            ):
                 return ""
             self.case.memory[_LEFT] -= seconds * of_parts
             does = influences(self._call, args, other, should)
@@ -158,8 +166,7 @@ class Wrong:
             said = [self._words(place) for place in (unused if of_parts else unused[:1])]
             said = ", ".join(said[:_MOST_SAID]) + (" …" if len(said) > _MOST_SAID else "")
             asked = "are they" if "," in said else f"is {said}"
-            kept = ", or something kept from an earlier call, which was right"
-            kept *= not of_parts and self._was_right()
+            kept = " in each call" * (not of_parts and self._was_right())
             return f"; it does not depend on {said}: {asked} used{kept}?"
         for place, so in should.items():
             if does.get(place) and not so and not is_discrete:
@@ -321,7 +328,10 @@ def _of_one_form(one: Any, other: Any) -> bool:
     return type(one) is type(other) is float
 
 
-def _is_nan(result: Any) -> bool:
-    """Say whether a result is NaN alone: that it stays the same says nothing then."""
+def _is_nan(result: Any, which: Callable[[Iterable[Any]], bool]) -> bool:
+    """Say whether any or all numbers of a result are NaN: being the same says little then."""
     parts = result if isinstance(result, tuple | list) else [result]
-    return all(isinstance(p, float | Tensor) and torch.as_tensor(p).isnan().all() for p in parts)
+    return which(
+        isinstance(part, float | Tensor) and which(torch.as_tensor(part).isnan().flatten())
+        for part in parts
+    )

@@ -104,6 +104,7 @@ WEIGHTS = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.25, 0.35, 0.4]], dt
         (-WEIGHTS, "every sign is wrong"),
         (WEIGHTS / 4, "every entry is 0.25 times what is expected"),
         (WEIGHTS + 3, "every entry is 3 more than what is expected"),
+        (WEIGHTS - 3, "every entry is 3 less than what is expected"),
         (WEIGHTS.flip(0), "in reverse order along axis 0, it is correct"),
         (WEIGHTS.flip(1), "in reverse order along axis 1, it is correct"),
         (WEIGHTS.mT, "with its last two axes exchanged, it is correct"),
@@ -122,6 +123,13 @@ WEIGHTS = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.6, 0.1], [0.25, 0.35, 0.4]], dt
 )
 def test_wrong_numbers_say_what_would_make_them_right_if_it_is_simple(seen, said):
     assert differs("weights", seen, WEIGHTS).endswith(said)
+
+
+def test_one_wrong_entry_among_correct_ones_is_not_called_every_entry():
+    wrong = WEIGHTS.clone()
+    wrong[1, 2] += 1.1e-3
+    told = differs("weights", wrong, WEIGHTS, tolerance=1e-3)
+    assert "wrong in 1 of 9 entries" in told and "every entry" not in told
 
 
 @pytest.mark.parametrize(
@@ -382,6 +390,8 @@ def test_nearly_right_numbers_are_called_so():
     expected = torch.arange(1, 21, dtype=torch.float64).sin()
     assert "nearly correct" in differs("output", expected + 1e-4 * expected.cos(), expected)
     assert "nearly correct" not in differs("output", expected + 0.1 * expected.cos(), expected)
+    beside_a_large_one = torch.cat((expected, f64(1000))), torch.cat((expected * 1.4, f64(1000)))
+    assert "nearly correct" not in differs("output", *beside_a_large_one)
     hidden = torch.cat((expected, f64(-math.inf)))
     assert "nearly correct" not in differs("output", torch.cat((expected, f64(3))), hidden)
 

@@ -164,7 +164,7 @@ class Keeping:
 def test_what_is_kept_from_call_to_call_is_found_though_no_check_changes_the_sizes(forked):
     """Where calls share a process, and where each has one of its own."""
     said = str(failed(expect_sizes, Keeping(), inputs, oracle, PAIR))
-    assert said.startswith("`f` is correct for some sizes, but not for rows 4, width 2. Does it")
+    assert said.startswith("`f` is correct for some sizes, but not for rows 4, width 2: does it")
     with pytest.raises(CheckFailed, match="correct in its first call, but wrong after a call"):
         expect_sizes(forked(Keeping()), Case("seed"), "f", inputs, oracle, PAIR)
 
@@ -192,8 +192,8 @@ def test_what_is_correct_for_some_numbers_only_is_shown_on_a_small_case():
 @pytest.mark.parametrize(
     ("uses_n", "said"),
     [
-        (True, "is `x` used, or something kept from an earlier call, which was right?"),
-        (False, "the same result: is something kept from an earlier call, which was right?"),
+        (True, "it does not depend on `x`: is `x` used in each call?"),
+        (False, "with other numbers, it returned the same result"),
     ],
 )
 def test_an_input_may_be_kept_from_a_right_call_that_was_to_do_the_same(uses_n, said):
@@ -214,7 +214,20 @@ def test_an_input_may_be_kept_from_a_right_call_that_was_to_do_the_same(uses_n, 
         return raised.value.problem
 
     assert problem(changes_sign=False).endswith(said)
-    assert "kept" not in problem(changes_sign=True)
+    assert "in each call" not in problem(changes_sign=True)
+
+
+def test_the_same_result_is_no_surprise_for_the_same_numbers_or_beside_nan():
+    right = lambda x: x.sum(1)  # noqa: E731
+    same_numbers = lambda case: (torch.arange(15.0).reshape(5, 3),)  # noqa: E731
+    numbers = lambda case: (case.normal(5, 3),)  # noqa: E731
+    for f, given in [
+        (lambda x: x.mean(1), same_numbers),
+        (lambda x: torch.tensor([0, 0, torch.nan, 0, 0]), numbers),
+    ]:
+        assert "same result" not in failed(expect_agrees, f, given, right, {"s": "rows"}).problem
+    constant = lambda x: torch.zeros(5)  # noqa: E731
+    assert "same result" in failed(expect_agrees, constant, numbers, right, {"s": "rows"}).problem
 
 
 class KeepingAll:
