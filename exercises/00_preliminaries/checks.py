@@ -279,7 +279,7 @@ LOSS = {"loss": ""}
     number="0.2",
     title="Cross-entropy, and targets that do not count",
     asks="`cross_entropy` returns the mean of -ln p over all targets that count; `sequence_losses` "
-    "returns the mean of each sequence.",
+    "returns this mean for each sequence.",
     difficulty=3,
     importance=5,
     minutes=20,

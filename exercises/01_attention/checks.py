@@ -414,7 +414,8 @@ class TestLogitStd:
             ...
 
         for draw in (inputs, wide):
-            expect_agrees(subject, case, "excess_kurtosis", draw, right_kurtosis, {"kurtosis": ""})
+            returns = {"excess kurtosis": ""}
+            expect_agrees(subject, case, "excess_kurtosis", draw, right_kurtosis, returns)
 
     @points(1)
     def test_entropy_is_in_nats_and_computed_for_each_row(self, subject, case):
@@ -562,7 +563,7 @@ class TestCheckConvexHull:
 
     @points(1)
     def test_normalised_values_are_caught(self, subject, case):
-        self.judge_map(subject, case, "every value is rescaled to length 1")
+        self.judge_map(subject, case, "every value is rescaled to norm 1")
 
     @points(1)
     def test_a_constant_added_to_the_output_is_caught(self, subject, case):

@@ -170,7 +170,7 @@ class TestCheckOrderBlindness:
 
     @points(1)
     def test_a_layer_that_marks_the_first_or_last_token_is_caught(self, subject, case):
-        self.judge(subject, case, "the features of the first output are moved on by one")
+        self.judge(subject, case, "the features of the first output are shifted by one")
         self.judge(subject, case, "two features of the last output are changed")
 
     @points(1)
@@ -181,7 +181,10 @@ class TestCheckOrderBlindness:
     def test_causal_attention_distinguishes_the_order_of_the_two_tokens(self, subject, case):
         def law(x, w_query, w_key, w_value):
             if x.shape != (2, len(w_query)):
-                return f"x has shape {tuple(x.shape)}, expected {(2, len(w_query))} = (2, d_model)"
+                return (
+                    f"`order_counter_example` returned the shape {tuple(x.shape)}, expected "
+                    f"{(2, len(w_query))} = (2, d_model)"
+                )
             x = x.double()
             output = causal_output(x, w_query, w_key, w_value)
             swapped = causal_output(x.flip(0), w_query, w_key, w_value)
@@ -423,7 +426,7 @@ class TestLearnedPositions:
             for number in (len(table), offset):
                 if str(number) not in answer[2]:
                     return (
-                        f"with {situation} it raised a ValueError that does not name the number "
+                        f"with {situation} it raised a ValueError whose message does not contain "
                         f"{number}: “{answer[2]}”"
                     )
             return None
@@ -914,7 +917,7 @@ def why_broken(results, losses, trained_length, window, tolerance):
         return f"{losses[:, start : start + window].mean():.4g}"
 
     before, length = trained_length - window, losses.shape[1]
-    said = f". The last trained window has a mean of {mean(before)}; the limit is {tolerance} above"
+    said = f". The last trained window has mean {mean(before)}; the limit is {tolerance} higher"
     if expected == length:
         return f"{said}, and no whole window after it exceeds that: return the length, {length}"
     said += f", and the first window to exceed that starts at {expected} (mean {mean(expected)})"
@@ -929,9 +932,9 @@ EXTRAPOLATION = {"by_position": "length", "breaks_at": "", "perplexity": "length
     "extrapolation",
     number="5.8",
     title="Sequences longer than in training",
-    asks="Return (by_position, breaks_at, perplexity): the mean loss at each position, the first "
-    "position at which it is worse than at the end of the trained length, and the "
-    "perplexity of the first t tokens.",
+    asks="Return (by_position, breaks_at, perplexity): the mean loss at each position; the start "
+    "of the first window that is worse than the last trained one by more than `tolerance`; and the "
+    "perplexity of the first t tokens, for each t.",
     difficulty=2,
     importance=4,
     minutes=20,
@@ -1186,10 +1189,7 @@ class TestSwappedRotary:
                 F.cross_entropy(some[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).item()
                 for some in (logits, expected)
             )
-            return (
-                f"{problem}. The loss alone would show only {told:.4f} nats per token instead of "
-                f"{wanted:.4f}"
-            )
+            return f"{problem}. The loss would be {told:.4f} nats per token instead of {wanted:.4f}"
 
         try:
             expect_answer(subject, case, inputs, ask_for_logits, judge)

@@ -488,9 +488,8 @@ def judge_branches(answer, query, key, value):
         )
     if is_changed:
         return (
-            "a call changes the cache that it is given, perhaps where there was room for more "
-            "tokens: a second continuation would write to the same place, and the first could not "
-            "go on"
+            "a call changes the cache that it is given, perhaps unused space at its end: a second "
+            "continuation from this cache would overwrite the tokens of the first"
         )
     return None
 
@@ -975,7 +974,7 @@ def why_padded(results, prompts, pad, *, part):
 
     said = f". For example, in row {row}, of which {missing} columns are padding, {what(column)}"
     if not key:
-        return f"{said} has {int(right[row, column])}, not {int(mine[row, column])}"
+        return f"{said} should have {int(right[row, column])}, not {int(mine[row, column])}"
     verb = "must see" if right[row, column, *key] else "must not see"
     return f"{said} {verb} {'itself' if key[0] == column else what(key[0])}"
 
@@ -1176,7 +1175,7 @@ def why_tokens(target, draft, drafted, accept, u):
         said, shares = "All drafted tokens are accepted (accept below target / draft)", target[at]
         said += f", so one more is drawn from the last row of target, {row(shares)}"
     else:
-        said = f"The token at {at} is rejected first (accept is not below target / draft)"
+        said = f"The token at index {at} is rejected (its accept is not below target / draft)"
         shares = (target[at] - draft[at]).clamp(min=0)
         said += (
             f", where target is {row(target[at])} and draft {row(draft[at])}. "
@@ -1400,7 +1399,7 @@ def judge_text(found, problems):
             return (
                 f"after a prompt of {prompt.shape[1]} tokens, new token {index} is "
                 f"{written[:, index].tolist()}, but without a cache it is "
-                f"{expected[:, index].tolist()}. For it, `read` was given, in the first sequence: "
+                f"{expected[:, index].tolist()}. In the first sequence, `read` received "
                 f"{'; then '.join(calls)}"
             )
     return None

@@ -420,7 +420,7 @@ class TestLookInside:
     @points(2)
     def test_the_ablation_cost_is_measured_in_bits_per_token(self, subject, case):
         for inputs in (loss_inputs, improbable_inputs, large_inputs):
-            expect_agrees(subject, case, "bits_lost", inputs, loss_oracle, {"loss": ""})
+            expect_agrees(subject, case, "bits_lost", inputs, loss_oracle, {"bits": ""})
         requests = [both_ways(case.fresh(i)) for i in range(3)]
         expect_answer(subject, case, requests, judge_gain)
 
@@ -566,7 +566,7 @@ def judge_twins(answer):
     if (change[:-1] < 1e-9).all():
         return None
     noticed = (change[:-1] >= 1e-9).nonzero().flatten().tolist()
-    return f"changing the last of {len(change)} tokens changes earlier logits: {noticed}"
+    return f"changing the last of {len(change)} tokens changes the logits at positions {noticed}"
 
 
 @functools.cache
@@ -748,7 +748,7 @@ def held_out():
 
 def json_of(data, name, most):
     """Read named fields; nothing that is nested without end, and no number beyond numbers."""
-    expect(len(data) <= most, f"{name} may have {most:,} bytes; it has {len(data):,}")
+    expect(len(data) <= most, f"{name} may have at most {most:,} bytes; it has {len(data):,}")
 
     def refuse(constant):
         raise ValueError(f"{constant} is not a number")
@@ -803,7 +803,7 @@ def weights_of(data, shapes, case):
         )
     expect(
         len(data) <= MAX_WEIGHTS_BYTES,
-        f"model.safetensors may have {MAX_WEIGHTS_BYTES:,} bytes; it has {len(data):,}",
+        f"model.safetensors may have at most {MAX_WEIGHTS_BYTES:,} bytes; it has {len(data):,}",
     )
     try:
         weights = from_bytes(data)
@@ -988,7 +988,7 @@ def read_model(config_data, data, key, case):
     number = sum(math.prod(shape) for shape in shapes.values())
     expect(
         number <= MAX_PARAMETERS,
-        f"a model may have {MAX_PARAMETERS:,} parameters; it has {number:,}",
+        f"a model may have at most {MAX_PARAMETERS:,} parameters; yours has {number:,}",
     )
     weights = weights_of(data, shapes, case)
     tokenizer = tokenizer_of(record, config, case)
@@ -1175,8 +1175,8 @@ class TestCapstone:
         expect(
             ours >= on_seen,
             f"your model needs {ours:.3f} bits per byte on passages of the held-out part, and "
-            f"{on_seen:.3f} on passages of the training part: what it knows about the first, it "
-            "cannot have learned from the second",
+            f"{on_seen:.3f} on passages of the training part. A model that has not seen the "
+            "held-out part is not better on it: train on the training part alone",
         )
         expect(
             ours < mark * theirs,
@@ -1290,8 +1290,9 @@ def judge_missed(whole, costs, answer):
             problem += f", which costs {float(costs[answer[0], answer[1]]):.3f}"
         if differs("its cost", answer[2], costs.max()) is None:
             problem += (
-                f". Your cost is right, its place is not: in a list of all heads, layer by layer, "
-                f"it is at {layer * costs.shape[1] + head}, and each layer has {costs.shape[1]} heads"
+                f". Your cost is correct, but its layer and head are not: in a list of all heads, "
+                f"layer by layer, its index is {layer * costs.shape[1] + head}, and each layer has "
+                f"{costs.shape[1]} heads"
             )
         return problem
     return differs("its cost", answer[2], costs.max())
@@ -1374,7 +1375,10 @@ def worst_head(own):
     """Return the head that a model misses most, and what it costs; some head must matter."""
     config = own.model.config
     heads = [(i, h) for i in range(config.num_layers) for h in range(config.num_heads)]
-    expect(len(heads) <= 64, "a model of more than 64 heads takes too long to analyse")
+    expect(
+        len(heads) <= 64,
+        f"a model may have at most 64 heads in all layers together; yours has {len(heads)}",
+    )
     worst = max(heads, key=lambda head: bits_without(own, [head]))
     cost = bits_without(own, [worst]) - bits_without(own)
     expect(

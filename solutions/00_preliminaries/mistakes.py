@@ -165,7 +165,7 @@ NoShiftBesideAMaskedScore = Softmax.but(
     "return exponentials / total.masked_fill(total == 0, 1.0)",
 )
 """One score of minus infinity switches off the shift of its row, so that the others overflow: shift
-by 0 only where all scores are minus infinity (`all`, not `any`)."""
+by the largest score, and by 0 only where all are minus infinity (`all`, not `any`)."""
 
 AxisOneForTheLogarithms = Softmax.but(
     "return torch.log_softmax(scores, dim)", "return torch.log_softmax(scores, 1)"
@@ -336,7 +336,7 @@ ZeroOverZero = CrossEntropy.but(
     "return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignore_index)",
 )
 """Where no target counts, 0 is divided by 0, and one NaN spoils every average: the loss should be 0
-there."""
+there. Divide the sum by at least 1."""
 
 ZeroOverZeroInTheGradient = CrossEntropy.but(
     "return losses_of(…",
@@ -641,7 +641,7 @@ SoftplusChosenAfterTheOverflow = Activations.but(
 the exponent small before exp, as in max(x, 0) + ln(1 + e^-|x|)."""
 
 SiluOverflows = Activations.but("F.silu(x)", "x * (x.exp() / (1 + x.exp()))")
-"""e^x / (1 + e^x) is inf/inf for large x: use 1 / (1 + e^-x), or torch.sigmoid."""
+"""e^x / (1 + e^x) is inf/inf for large x: torch.sigmoid is stable there."""
 
 RootOfTwoForgotten = Activations.but("F.gelu(x)", "x * (1 + torch.erf(x)) / 2")
 """The normal distribution function is (1 + erf(x/√2)) / 2: the square root is missing."""
@@ -692,15 +692,16 @@ class Step(Correct, exercise="gradient_step"):
 
 
 StepUphill = Step.but("- learning_rate", "+ learning_rate", times=4)
-"""The step follows the gradient, which points uphill: subtract it."""
+"""The step goes uphill: subtract the gradient, in which the error is prediction minus truth,
+not truth minus prediction."""
 
 SumInsteadOfMean = Step.but(" / n", "", times=4)
 """The gradient is summed over the batch: the loss is a mean, so divide by the number of examples,
 or the step grows with the batch."""
 
 BiasNotUpdated = Step.but(", bias - …", ", bias", times=2)
-"""The bias is returned unchanged. It is a parameter and has a gradient too: the mean of the errors
-over the examples. (Over the classes, the errors of an example sum to 0.)"""
+"""The bias is returned unchanged. Its gradient is the mean of the errors over the examples only:
+over the classes, the errors of an example sum to 0."""
 
 BiasGradientFromNewWeights = Step.but(
     "return weights - learning_rate * (error @ x) / n, …",
@@ -904,8 +905,8 @@ RowsFarApartNotTested = CheckSoftmax.but("scores = torch.cat(…", "").but(
     "    for dim in (0, 1):\n"
     "        assert alike(softmax(some, dim), torch.softmax(some, dim))",
 )
-"""No tensor has rows that lie far apart, so one shift may serve all of them: put rows around 0, 1000
-and -1000 into one tensor."""
+"""One shift for all rows goes unnoticed: put rows around 0, 1000 and -1000 into one tensor, test it
+along dim=-1, and reject weights that are too small as well."""
 
 OneRowAlone = CheckSoftmax.but(
     "scores = torch.cat(…\n    assert …",
@@ -938,8 +939,8 @@ NoToleranceForRounding = (
     .but("assert alike", "assert torch.equal")
     .but("randn(3, 4", "randn(50, 7")
 )
-"""Floats are compared exactly, or nearly so, and rounding makes correct results fail: tolerate
-0.00001."""
+"""Correct results fail. Either floats are compared exactly, or nearly so, and rounding makes them
+differ: tolerate 0.00001. Or a condition is inverted."""
 
 SumsExactlyOne = CheckSoftmax.but("randn(3, 4", "randn(100, 7").but(
     "scores = torch.cat(…\n    assert …", "assert (softmax(scores, -1).sum(-1) == 1).all()"

@@ -3,9 +3,9 @@
 #
 # This notebook goes with chapter 0 of *Attention from the Ground Up*. Nothing in it is about attention yet. You write the pieces that attention is built from. Each of them can be wrong without an error: the shapes are correct, the loss falls, and the numbers are not what you think.
 #
-# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each line of its report has its own points, so a partly correct answer earns some of them. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
-# **Conventions.** Tokens are rows. Names such as `(batch, length, d_model)` list the axes of a tensor in order. Losses are in nats: the logarithms have base e. The sizes in the tests are all different, so that swapped axes do not fit by accident.
+# **Conventions.** Tokens are rows. Names such as `(batch, length, d_model)` list the axes of a tensor in order. Losses are in nats: the logarithms have base e. The sizes in the checks are all different, so that swapped axes do not fit by accident.
 
 # %%
 import math
@@ -30,7 +30,7 @@ from classroom import check
 #
 # <details><summary>Hint</summary>
 #
-# `x.mean(dim=...)` averages away the axis that you name. Axis 0 counts the rows, axis 1 the columns.
+# `x.mean(dim=...)` averages over the axis that you name, and removes it. Axis 0 counts the rows, axis 1 the columns.
 # </details>
 
 
@@ -63,7 +63,7 @@ print("its logarithm\n", naive.log())
 # %% [markdown]
 # The first two rows differ by a constant, so their weights should be equal. Subtracting a constant from all scores of a row changes nothing, because its exponential cancels in the fraction: choose the constant so that nothing can overflow.
 #
-# One more case will matter in chapter 2. A score of $-\infty$ masks a position. If *every* position of a row is masked, the formula gives 0/0, and torch returns NaN. In this course such a row has no weight at all: its weights are all 0, their logarithms and the logsumexp all $-\infty$ (the logarithm of an empty sum). The gradient through such a row is for chapter 2; it is not tested here.
+# One more case will matter in chapter 2. A score of $-\infty$ masks a position. If *every* position of a row is masked, the formula gives 0/0, and torch returns NaN. In this course such a row has no weight at all: its weights are all 0, their logarithms and the logsumexp all $-\infty$ (the logarithm of an empty sum). Chapter 2 treats the gradient through such a row; it is not tested here.
 #
 # Write the three functions with `exp`, `log`, `sum` and `amax`. (`torch.softmax` handles rows of finite scores, but not a row that is all $-\infty$.)
 #
@@ -131,7 +131,7 @@ def log_softmax(scores: torch.Tensor, dim: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise cross_entropy}}
 #
-# A language model gives a score, called a logit, to each token of its vocabulary. Its loss at one position is its surprisal at the actual next token: $-\ln p(\text{target})$, where $p$ is the softmax of the logits. The loss of a batch is the mean over all positions *that count*. Sequences have different lengths and a batch is a rectangle, so some of its positions are padding. There the target is `ignore_index`, a number that marks positions that do not count, at the end of a sequence or anywhere else in it.
+# A language model gives a score, called a logit, to each token of its vocabulary. Its loss at one position is its surprisal at the actual next token: $-\ln p(\text{target})$, where $p$ is the softmax of the logits. The loss of a batch is the mean over all positions *that count*. Sequences have different lengths and a batch is a rectangle, so some of its positions are padding. There the target is `ignore_index`. Any position with this target does not count, at the end of a sequence or anywhere else in it.
 #
 # Write the loss of the batch, and the loss of each sequence by itself. If no target counts, the loss is 0: there was nothing to predict, so there is nothing to learn. (torch returns NaN, and one NaN spoils every sum it enters.) Both losses must be differentiable: gradients flow back to the logits, and at a position that does not count they are 0.
 #
@@ -271,7 +271,7 @@ def head_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 #
 # Last, `first_loss`: the loss of a model whose logits are all zero, on any text. A network whose initial outputs are near zero starts training at this loss. Compare it with the first number of every training run.
 #
-# *Before you code:* how many pairs does a document of $n$ tokens have? Of one token? What does the row of a token that was never seen look like? And what happens to the predictions if `smoothing` is huge?
+# *Before you code:* how many pairs does a document of $n$ tokens have? And a document of one token? What does the row of a token that was never seen look like? And what happens to the predictions if `smoothing` is huge?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -362,7 +362,7 @@ plt.show()
 # | `gelu` | $x\,\Phi(x)$, with $\Phi(x) = \frac12\left(1 + \operatorname{erf}(x/\sqrt2)\right)$ the cumulative distribution function of the standard normal distribution |
 # | `gelu_tanh` | $\frac x2\left(1 + \tanh\left(\sqrt{2/\pi}\,(x + 0.044715\,x^3)\right)\right)$, which GPT-2 uses |
 #
-# Values and gradients must be correct at $x = \pm 1000$.
+# Values must be correct at $x = \pm 1000$, and so must the gradient of `softplus`.
 #
 # *Before you code:* what should each of the five be at 1000, and at -1000? Which are negative somewhere? With $\sigma(x) = 1/(1 + e^{-x})$, the sigmoid of what, rescaled, is $\tanh x = (e^x - e^{-x})/(e^x + e^{-x})$?
 #
@@ -421,7 +421,7 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
 #
 # Logistic regression first. Each example has `d_in` features and a label $y$ that is 0 or 1. The model predicts $p = \sigma(x\cdot w + b)$, and the loss is the mean over the batch of $-\ln p$ where $y = 1$ and $-\ln(1-p)$ where $y = 0$. Logits may lie in the thousands. Then do the same for any number of classes: $p = \mathrm{softmax}(xW + b)$, and the loss is the mean of $-\ln p_{y}$.
 #
-# For both, the derivative of one example's loss with respect to the logits has the same simple form: *prediction minus truth*. Derive it, and continue from there by the chain rule.
+# For both, the derivative of one example's loss with respect to the logits has the same simple form, the *error*: prediction minus truth. Derive it, and continue from there by the chain rule.
 #
 # *Before you code:* if the model is right and certain on every example, what is the step? If every feature of every example is 0, which parameters still change? If you double the batch by repeating every example, what should happen to the step?
 #
@@ -467,7 +467,7 @@ def classifier_step(
     labels: torch.Tensor,
     learning_rate: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weights and bias of a softmax classifier after one step of gradient descent.
+    """Return the weights and bias of a softmax classifier after one step of gradient descent.
 
     Shapes: weights (d_in, classes), bias (classes,), x (batch, d_in), labels (batch,) of class
     indices, as int64; returns new tensors (d_in, classes) and (classes,).
@@ -592,7 +592,7 @@ def agree(seen: torch.Tensor, expected: torch.Tensor) -> bool:
 def check_softmax(softmax) -> None:
     """Raise AssertionError if softmax(scores, dim) is not a softmax along dim.
 
-    It takes float32 and float64 scores of any shape.
+    A correct softmax takes float32 and float64 scores of any shape.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(0)

@@ -3,9 +3,9 @@
 #
 # This notebook goes with chapter 1 of *Attention from the Ground Up*. You build attention from a weighted average, find out how large its scores get, test what it can and cannot do, differentiate it by hand, and fix two published mistakes.
 #
-# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each line of its report has its own points, so a partly correct answer earns some of them. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
-# **Conventions.** A token is a row. `query` has the shape `(..., q_len, d_head)`, `key` `(..., k_len, d_head)`, `value` `(..., k_len, d_value)`, and weights `(..., q_len, k_len)`: one row per query, one column per key. The dots stand for any number of leading axes, such as batch and heads. The lengths and widths in the tests are all different, so a product that needs square matrices raises an error.
+# **Conventions.** A token is a row. `query` has the shape `(..., q_len, d_head)`, `key` `(..., k_len, d_head)`, `value` `(..., k_len, d_value)`, and weights `(..., q_len, k_len)`: one row per query, one column per key. The dots stand for any number of leading axes, such as batch and heads. The lengths and widths in the checks are all different, so a product that needs square matrices raises an error.
 
 # %%
 import math
@@ -82,7 +82,7 @@ def scale_for(bandwidth: float) -> float:
 # $q = 0$ has the same score with every key, so the weights are equal. As $\tau$ grows, they become more equal, and as $\tau \to 0$ the key with the largest score takes all the weight. $e^{2000}$ is infinite in floating point: only a softmax that subtracts the largest score first survives.
 # </details>
 #
-# At temperature exactly 0 return the value of the key with the largest score, which is the limit unless several tie (then, of any of them).
+# At temperature exactly 0, return the value of the key with the largest score, which is the limit. If several tie, return the value of any of them, or their mean.
 #
 # <details><summary>Hint: temperature 0</summary>
 #
@@ -149,7 +149,7 @@ def mixing_matrix(w_query: torch.Tensor, w_key: torch.Tensor) -> torch.Tensor:
 
 
 def asymmetry(scores: torch.Tensor) -> torch.Tensor:
-    """Measure how far a (length, length) matrix is from symmetric, whatever its size."""
+    """Measure how far a (length, length) matrix is from symmetric, relative to its norm."""
     ### BEGIN SOLUTION
     return (scores - scores.T).norm() / scores.norm()
     ### END SOLUTION
@@ -379,7 +379,7 @@ def entropy(weights: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise project_after_mixing}}
 #
-# A programmer read that "the value projection gives attention its nonlinearity" and rightly doubted it: $A(TW) = (AT)W$. So they moved the projection after the average, where it runs once per query instead of once per key, and the tests still passed. Months later, padding was added: the rows of weights for padded queries became zero. Now the outputs at padded positions are not zero.
+# A programmer read that "the value projection gives attention its nonlinearity" and rightly doubted it: for weights $A$, tokens $T$ and a matrix $W$, $A(TW) = (AT)W$. So they moved the projection after the average, where it runs once per query instead of once per key, and the tests still passed. Months later, padding was added: the rows of weights for padded queries became zero. Now the outputs at padded positions are not zero.
 #
 # `projected_first` below is the old version, `projected_last` the fast one. Find out when they differ, and write `project_after_mixing`, which is fast and agrees with the old version for *any* weights. The projection has a bias.
 #
@@ -418,7 +418,7 @@ def project_after_mixing(
 # %% [markdown]
 # {{exercise check_convex_hull}}
 #
-# Now the roles are reversed: you write the tests, and they are graded on the bugs that they catch. Each of your two functions takes `attention`, a function as in 1.4 that returns only the output, calls it on inputs of your choice, and uses `assert`. Every correct implementation must pass, however it rounds, and wrong ones must fail.
+# Now the roles are reversed: you write the tests, and they are graded on the bugs that they catch. Each of your two functions takes `attention`, a function of `(query, key, value)` that returns only the output, calls it on inputs of your choice, and uses `assert`. Every function that averages the values must pass, however it chooses its weights and however it rounds, so do not compare with torch's attention. Wrong ones must fail.
 #
 # 1. **An average stays inside.** An average with positive weights that sum to 1 cannot leave the convex hull of the values. Test it feature by feature, on features with different ranges: every output lies between the smallest and the largest value of that feature.
 # 2. **A linear map may be applied before or after.** Averaging projected values gives the same result as projecting averaged values: $A(VW) = (AV)W$. So for given weights attention is linear in the values; its nonlinearity is in the weights.

@@ -424,7 +424,8 @@ class TestLogitStd:
             return 6 / d_head
 
         for draw in (inputs, wide):
-            expect_agrees(subject, case, "excess_kurtosis", draw, right_kurtosis, {"kurtosis": ""})
+            returns = {"excess kurtosis": ""}
+            expect_agrees(subject, case, "excess_kurtosis", draw, right_kurtosis, returns)
 
     @points(1)
     def test_entropy_is_in_nats_and_computed_for_each_row(self, subject, case):
@@ -572,7 +573,7 @@ def averages(draw):
     correct_ones = {
         "attention as in 1.4": averaging(lambda scores: scores.softmax(dim=-1), prefers=False),
         "torch's own attention": F.scaled_dot_product_attention,
-        "attention that prefers some keys by their places": around(),
+        "attention that prefers some keys by their positions": around(),
         "a softmax at a very low temperature": averaging(
             lambda scores: (50 * scores).softmax(dim=-1)
         ),
@@ -599,7 +600,7 @@ def averages(draw):
     }
     not_linear = {
         "negative features of the values are clamped to 0": around(before=torch.relu),
-        "every value is rescaled to length 1": around(before=lambda v: F.normalize(v, dim=-1)),
+        "every value is rescaled to norm 1": around(before=lambda v: F.normalize(v, dim=-1)),
         "a constant is added to the output": around(after=lambda output: output + added),
         "the features of the output are in reverse order": around(
             after=lambda output: output.flip(-1)
@@ -647,7 +648,7 @@ class TestCheckConvexHull:
 
     @points(1)
     def test_normalised_values_are_caught(self, subject, case):
-        self.judge_map(subject, case, "every value is rescaled to length 1")
+        self.judge_map(subject, case, "every value is rescaled to norm 1")
 
     @points(1)
     def test_a_constant_added_to_the_output_is_caught(self, subject, case):

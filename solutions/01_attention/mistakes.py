@@ -199,7 +199,7 @@ AsymmetryWithAnEpsilon = Scores.but("/ scores.norm()", "/ (scores.norm() + 1e-6)
 divide by the norm, however small it is."""
 
 AsymmetryNotRelative = Scores.but(" / scores.norm()", "")
-"""The difference is not divided by the size of the scores, so doubling them doubles it."""
+"""The difference is not divided by the norm of the scores, so doubling them doubles the result."""
 
 AsymmetryBySpectralNorm = Scores.but(
     "(scores - scores.T).norm() / scores.norm()",
@@ -395,8 +395,8 @@ RankedFromTheWorst = WorkedRow.but("argsort(descending=True)", "argsort()", time
 RankOfEachKey = WorkedRow.but(
     "argsort(descending=True)", "argsort(descending=True).argsort()", times=2
 )
-"""The rankings hold the rank of each key: entry i is the place of key i. They should hold the keys
-from best to worst, as one `argsort` does."""
+"""The rankings hold the rank of each key: entry i is the rank of key i. They should hold the keys'
+indices from best to worst, as one `argsort` does."""
 
 CosineWithoutTheKeyNorms = WorkedRow.but("keys.norm(dim=-1)", "query.norm()")
 """The second ranking is that by dot product (the query's norm does not change it): divide by the
@@ -445,6 +445,14 @@ class NothingCaught(CheckHull):
         assert attention(query, key, value @ torch.randn(6, 3)).shape == (5, 3)
 
 
+ComparedWithTorch = CheckHull.but(
+    "assert …\nassert (output …",
+    "expected = F.scaled_dot_product_attention(query, key, value)\n"
+    "assert torch.allclose(output, expected, atol=1e-4)",
+)
+"""The output is compared with torch's attention, but any average of the values should pass: assert
+only that each feature is between the smallest and the largest of the values."""
+
 TooSmallOutputsPass = CheckHull.but(
     "2 * torch.randn(11, 4, generator=generator)", "torch.randn(5, 4, generator=generator)"
 ).but("assert …\nassert (output …", "assert (output <= value.amax(dim=0) + 1e-5).all()")
@@ -455,7 +463,7 @@ NegativeWeightsGetPast = CheckHull.but(
     "query = 2 …", "query = 0.1 * torch.randn(5, 4, generator=generator)"
 )
 """Negative weights get past: they seldom take an output out of the hull if few queries are tried or
-their weights are nearly even. Take more and longer queries."""
+their weights are nearly even. Take more queries, with larger norms."""
 
 OneRangeForAllFeatures = (
     CheckHull.but("randn(11, 4", "randn(100, 4")
@@ -504,7 +512,7 @@ FeaturesOnlyAddedUp = CheckHull.but("matrix = …", "matrix = torch.ones(6, 3)")
 result. Draw the numbers of the map at random."""
 
 FeaturesOnlyMoved = CheckHull.but("matrix = …", "matrix = torch.eye(6)[[1, 2, 3, 4, 5, 0]]")
-"""Your map only moves features to other places, which changes neither their numbers nor the length
+"""Your map only moves features to other positions, which changes neither the numbers nor the norm
 of a value, so a clamp, a constant or a rescaling passes. Draw the numbers of the map at
 random."""
 
@@ -569,8 +577,8 @@ class BackwardByAutograd(Backward):
 ScaleForgottenBackward = Backward.but("(grad_weights - mean) * scale", "(grad_weights - mean)").but(
     "(weights[:, None] * key) / math.sqrt(len(query))", "(weights[:, None] * key)"
 )
-"""The scale multiplies the scores, so it multiplies the gradients with respect to query and key
-too."""
+"""The scale multiplies the scores, so it multiplies the gradients with respect to query and key,
+and the Jacobian, too."""
 
 CovarianceOfASample = Backward.but(
     "return (value - weights @ value).T @ (weights[:, None] * key) / math.sqrt(len(query))",
@@ -614,7 +622,7 @@ GradientsExchanged = Backward.but(
 """The gradients with respect to query and key are swapped."""
 
 ProductNotCentred = Backward.but("(value - weights @ value)", "value")
-"""The Jacobian is a covariance: subtract the weighted mean first."""
+"""The Jacobian is a covariance: subtract the weighted mean of the values or of the keys first."""
 
 PlainMeansSubtracted = Backward.but(
     "(value - weights @ value).T @ (weights[:, None] * key)",
@@ -642,7 +650,7 @@ class Mended(Correct, exercise="mended_attention"):
 LeftAsPublished = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]").but(
     "scaled.softmax", "scores.softmax"
 )
-"""As in the published function, the softmax uses unscaled scores."""
+"""The softmax still uses unscaled scores, as in the published function: scale them first."""
 
 SecondBugLeft = Mended.but("math.sqrt(key.shape[-1])", "key.shape[-1]")
 """The scaled scores are now used, but they are divided by d_head itself: divide by its square

@@ -581,7 +581,7 @@ def influence(model, x, output, source):
         f"; a new row {source} of x changes row {output} of the output by up to {by:.2g} (its "
         f"largest entry is {float(before.abs().amax()):.2g})"
     )
-    if 1e-9 < by < 1e-4:
+    if 1e-6 < by < 1e-5 * float(before.abs().amax()):
         said += ": more than a millionth, but less than torch.allclose notices by default"
     return said + ": that is rounding error" * (0 < by < 1e-9)
 

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 2 of *Attention from the Ground Up*. You write five common masks and combine them, build a softmax that handles rows in which nothing is allowed, write an audit that finds leaks, test that padding does not change a model's outputs, compute attention in blocks, and fix five published programs, most of whose masks did not do what their authors thought.
 #
-# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points. Each exercise can be solved independently. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each line of its report has its own points, so a partly correct answer earns some of them. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. You may call your code from an earlier exercise, but then its mistakes count again. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A mask is boolean and True where attention is *allowed*. It broadcasts to scores of the shape `(batch, heads, q_len, k_len)`: one row per query, one column per key. The weights of a query that may attend to nothing are all zero. In some libraries True means the opposite; the page on mask conventions has a table.
 
@@ -115,11 +115,11 @@ except RuntimeError as error:
 #
 # <details><summary>Hint: which number</summary>
 #
-# `torch.finfo(scores.dtype).min` is the most negative finite number of a dtype; each also has $-\infty$.
+# `torch.finfo(scores.dtype).min` is the most negative finite number of a dtype; each float dtype also has $-\infty$.
 # </details>
 # <details><summary>Hint: rows in which nothing is allowed</summary>
 #
-# `mask.any(dim=-1, keepdim=True)` finds them. Replace the scores of such a row by any finite numbers, and set its weights to zero after the softmax.
+# `mask.any(dim=-1, keepdim=True)` is False for them. Replace the scores of such a row by any finite numbers, and set its weights to zero after the softmax.
 # </details>
 
 
@@ -141,7 +141,7 @@ def masked_softmax(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise mended_modes}}
 #
-# "In training the whole text is given at once, so the future must be hidden. During generation there is no future yet, so no mask is needed." This function, like some well-known ones, is based on that reasoning. It overlooks a third case. Which? The cell measures its effect: it compares every output before and after the last value is changed.
+# "In training the whole text is given at once, so the future must be hidden. During generation there is no future yet, so no mask is needed." This function, like some well-known ones, follows that reasoning, which overlooks a third case. Which one? The cell measures the effect: it compares every output before and after the last value is changed.
 #
 # Write the corrected function. It must be correct for scores of any size: in training, for a whole text in evaluation, and for a few new queries with cached earlier keys (the queries are the last of the positions).
 #
@@ -255,7 +255,7 @@ def causality_audit(model, x: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise mended_masks}}
 #
-# A published decoder hides padding and the future with "a mask": one number per key, 0 or $-10^6$, added to the scores. It runs and it trains. Run the cell. It tests two things that should be tested for every mask: does it have any effect, and does the last token influence the first query's output?
+# A published decoder hides padding and the future with "a mask": one number per key, 0 or $-10^6$, added to the scores. It runs and it trains. Run the cell, which tests two things that should be tested for every mask: does the mask have any effect, and does the last token influence the first query's output?
 #
 # There are two bugs. Write the corrected function: a query, padded or not, attends to the real tokens up to itself, however large the other scores. Return the output only.
 #
@@ -312,7 +312,7 @@ def mended_masks(
 # Each mask states one rule. A model needs several rules at once:
 #
 # - **look-back limit** (`window_mask`): a key may not lie too far back. The query's own position counts, so with a window of 3 a query attends to itself and the two positions before it. The limit says *nothing* about later keys. (The book's *sliding window* combines this limit with the causal mask.)
-# - **document**: several texts are packed into one sequence, and none may attend to another. `documents` holds the id of each token's text. The order of the ids means nothing, and an equal id means the same text, even with another in between.
+# - **document**: several texts are packed into one sequence, and none may attend to another. `documents` holds the id of each token's text. The order of the ids means nothing, and an equal id means the same text, even with another text in between.
 # - **prefix**: the first tokens, such as a prompt, are given and attend to one another in both directions. A key is visible if it is not later than the query *or* if it belongs to the prefix.
 #
 # Write these three, and `combine_masks`, which applies the prefix mask, the padding mask (`lengths`, as in exercise 2.2), the window and the document mask together. All tokens are both queries and keys: the masks are square.
@@ -397,7 +397,7 @@ def combine_masks(
 # 2. the amount of padding,
 # 3. the other sequences of the batch.
 #
-# Its outputs *at* padded positions do not matter, be they 0, arbitrary or NaN.
+# Its outputs *at* padded positions do not matter: they may be 0, arbitrary or NaN.
 #
 # First write `largest_difference`: the largest difference, at real tokens, between two results for the same sequences. The two may be padded to different lengths. If there is a NaN at a real token, the difference is infinite. Then write the test: call the model on inputs of your choice and `assert`. Correct implementations must pass, however they round (some compute in float32, and the last digit may depend on the batch); wrong ones must fail.
 #
@@ -436,8 +436,8 @@ def largest_difference(
     """Return the largest absolute difference between two results at real tokens.
 
     Shapes: first (batch, length, d_model), second (batch, other_length, d_model), lengths
-    (batch,), none larger than length or other_length. The result is infinite if a
-    real token has NaN.
+    (batch,), none larger than length or other_length. The result is infinite if
+    there is a NaN at a real token.
     """
     ### BEGIN SOLUTION
     shorter = min(first.shape[1], second.shape[1])
@@ -467,7 +467,7 @@ def check_padding_invariance(model) -> None:
 # %% [markdown]
 # {{exercise mended_columns}}
 #
-# Some code, and much of the mathematics, writes tokens as *columns*. Then `key.T @ query` has keys as rows and queries as columns, and the softmax runs down each column. The author of this function knew all that, but took the mask from a textbook: "set the upper right triangle to minus infinity".
+# Some code, and much of the mathematical literature, writes tokens as *columns*. Then `key.T @ query` has keys as rows and queries as columns, and the softmax runs down each column. The author of this function knew all that, but took the mask from a textbook: "set the upper right triangle to minus infinity".
 #
 # Run the cell. The weights are shown in the layout of the code, one column per query. Who attends to whom?
 #

@@ -29,8 +29,8 @@ AlignedToTheFirstKey = Causal.but("tril(diagonal=k_len - q_len)", "tril()")
 come first."""
 
 LengthsExchanged = Causal.but("k_len - q_len", "q_len - k_len")
-"""The diagonal is moved in the wrong direction: with more keys than queries it starts further to
-the right, at k_len - q_len."""
+"""The diagonal is moved in the wrong direction: with more keys than queries it must start further
+to the right, at k_len - q_len."""
 
 AlwaysSquare = Causal.but("return …", "return torch.ones(q_len, q_len, dtype=torch.bool).tril()")
 """The mask has a column per query; it needs one per key."""
@@ -232,8 +232,8 @@ still the same: compare the ids themselves."""
 CausalMaskCombinedToo = Combined.but(
     "allowed = …", "allowed = prefix_mask(prefix_lengths, length) & real & document_mask(documents)"
 ).but("return allowed …", "return (allowed & window_mask(length, window)).tril()")
-"""A causal mask is combined by “and” as well, which undoes the prefix: the prefix mask already says
-what may lie ahead."""
+"""A causal mask is combined by “and”, with the prefix mask or in its place, which undoes the
+prefix: the prefix mask alone says which later keys are allowed."""
 
 WindowForgotten = Combined.but(
     "allowed = …\nreturn …",
@@ -616,8 +616,8 @@ ComparedExactly = (
     .but("together = …", "alone = model(x[-1:, :7], lengths[-1:])")
     .but("assert …", "assert largest_difference(alone, model(x, lengths)[-1:], lengths[-1:]) == 0")
 )
-"""The test wants results equal down to the last digit, or nearly. That digit depends on the
-order in which numbers are added, so correct models fail: allow a tolerance."""
+"""The test requires results that are equal down to the last digit, or nearly. That digit depends
+on the order in which numbers are added, so correct models fail: allow a tolerance."""
 
 NanInThePadding = CheckPadding.but(
     "alone = …", "alone = model(x[-1:, :5], torch.tensor([5]))\nx[-1, 5:] = math.nan"
@@ -775,7 +775,7 @@ RescaledTheWrongWay = Online.but(
     "shares = (scores - reference[:, None]).exp()\n"
     "return higher, total * grow + shares.sum(-1), mixed * grow[:, None] + shares @ value",
 )
-"""The factor is inverted: when the maximum rises, the old sums shrink."""
+"""The factor is inverted: when the maximum rises, the old sums must shrink."""
 
 MaximumOfTheBlockAlone = Online.but(
     "torch.maximum(highest, scores.amax(dim=-1))", "scores.amax(dim=-1)"
@@ -797,8 +797,8 @@ EachBlockDivided = Online.but(
     "average = shares @ value / own.masked_fill(own == 0, 1.0)[:, None]\n"
     "return higher, total * shrink + own, mixed * shrink[:, None] + average",
 )
-"""Each block is divided by its own sum, so its share of the total is lost: divide once, at the
-end, by the total over all blocks."""
+"""Each block is divided by its own sum, so its proportion of the total is lost: divide once, at
+the end, by the total over all blocks."""
 
 InfinityMinusInfinity = Online.but(
     "reference = …\nshrink, shares = …",
@@ -808,11 +808,11 @@ InfinityMinusInfinity = Online.but(
 is NaN: subtract 0 instead."""
 
 LastBlockDropped = Online.but("(key)", "(key) - block_size + 1")
-"""The last block is skipped if it is not full: the number of keys need not be a multiple of the
-block size."""
+"""The last block is skipped, at least if it is not full: the number of keys need not be a
+multiple of the block size."""
 
 NeverDivided = Online.but("[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]", "[2]")
-"""The weighted sum of the values is never divided by the total."""
+"""The weighted sum of the values is never divided by the total: divide once, at the end."""
 
 MaskedScoresNotLowEnough = Online.but("~mask[:, block], -math.inf", "~mask[:, block], -1e4").but(
     "return state[2] / state[1].masked_fill(state[1] == 0, 1.0)[:, None]",
@@ -856,6 +856,10 @@ from query to query, so the mask needs a row for each."""
 SoftmaxStillOverQueries = Masks.but("math.inf).softmax(dim=-1", "1e6).softmax(dim=-2")
 """The mask is now correct, but the softmax still runs over the queries: the weights of a query must
 sum to 1."""
+
+DiagonalHidden = Masks.but("place > place", "place >= place")
+"""Each token is hidden from itself, so the first query sees nothing, and its softmax is NaN: hide
+only later tokens."""
 
 PaddingMaskLost = Masks.but(
     "hidden = …\nweights = …",
@@ -967,8 +971,8 @@ MaskInTrainingOnly = Modes.but(
     "    scores = scores.masked_fill(~allowed, -math.inf)\n"
     "return scores.softmax(dim=-1) @ value",
 )
-"""Nothing has changed: in evaluation, too, a whole text may be given at once, and a query must not
-look ahead."""
+"""No later key is hidden in evaluation: there, too, a whole text may be given at once, and a query
+must not look ahead."""
 
 MaskInEvaluationOnly = Modes.but(
     "allowed = …\nreturn …",
@@ -977,7 +981,7 @@ MaskInEvaluationOnly = Modes.but(
     "    scores = scores.masked_fill(~allowed, -math.inf)\n"
     "return scores.softmax(dim=-1) @ value",
 )
-"""The condition is inverted: causality must hold in both modes."""
+"""No later key is hidden in training: causality must hold in both modes."""
 
 CachedKeysForgotten = Modes.but("tril(diagonal=len(key) - len(query))", "tril()")
 """The triangle starts at the first key. Cached keys come first, so the queries are the last
@@ -1102,12 +1106,13 @@ DistancesRounded = Window.but(
 """The distances have the dtype of the inputs before they are compared with the window, and bfloat16
 rounds integers above 256: compare integers, and convert the fade."""
 
-MaskOnTheCpu = Window.but("device=query.device, dtype=query.dtype", "dtype=query.dtype")
-"""The mask has the dtype of the inputs, but is created on the CPU: pass their device."""
+TensorOnTheCpu = Window.but("device=query.device, dtype=query.dtype", "dtype=query.dtype")
+"""The mask, or the positions that it is made from, is created on the CPU: pass the device of the
+inputs."""
 
-MaskInFloat32 = Window.but(", dtype=query.dtype", "")
-"""The mask is created in float32, whatever the inputs are: scores in bfloat16 become float32 when
-it is added, and then their dtype does not match that of the values."""
+TensorInFloat32 = Window.but(", dtype=query.dtype", "")
+"""The mask, or `fade * distance`, is in float32, whatever the inputs are: scores in bfloat16
+become float32 when it is added, and then their dtype does not match that of the values."""
 
 FadeInFloat32 = Window.but("(fade * distance).to(scores.dtype)", "fade * distance")
 """A float times an integer tensor is a float32 tensor: scores in bfloat16 become float32 when it is
@@ -1133,7 +1138,8 @@ AsPublished = (
     .but(", device=query.device, dtype=query.dtype", "")
     .but("(fade * distance).to(scores.dtype)", "fade * distance")
 )
-"""This is the published function: the tensors that it creates are on the CPU and in float32."""
+"""As in the published function, tensors are created on the CPU and in float32: pass the device of
+the inputs, and convert floats to their dtype."""
 
 WindowNotLowEnough = Window.but("= -math.inf", "= -1e4")
 """A finite number, such as 10,000, is subtracted from hidden scores, and one that is higher than

@@ -393,7 +393,7 @@ def contributions_oracle(found, w_output):
     return torch.stack([f.movedim(1, 2).flatten(2) @ w_output for f in alone], dim=1)
 
 
-CIRCUITS = {"w_qk": "num_heads d_model d_model", "w_ov": "num_heads d_model d_model"}
+CIRCUITS = {"qk_circuits": "num_heads d_model d_model", "ov_circuits": "num_heads d_model d_model"}
 
 
 @exercise(
@@ -411,11 +411,11 @@ CIRCUITS = {"w_qk": "num_heads d_model d_model", "w_ov": "num_heads d_model d_mo
 class TestHeadCircuits:
     @points(2)
     def test_one_matrix_per_head_gives_its_scores(self, subject, case):
-        self.compare(subject, case, "w_qk")
+        self.compare(subject, case, "qk_circuits")
 
     @points(2)
     def test_one_matrix_per_head_gives_its_output(self, subject, case):
-        self.compare(subject, case, "w_ov")
+        self.compare(subject, case, "ov_circuits")
 
     @points(
         1,
@@ -515,8 +515,8 @@ def same_function(zero):
     number="3.8",
     title="The bias that does nothing",
     asks="`split_score_bias` returns what the biases add to the scores, per query and per key; "
-    "`drop_key_bias` and `move_value_bias` return weights without that bias that compute the same "
-    "function.",
+    "`drop_key_bias` and `move_value_bias` return weights that compute the same function with "
+    "that bias at zero.",
     difficulty=3,
     importance=3,
     minutes=25,
@@ -639,7 +639,7 @@ class TestGroupedQueryAttention:
             w, num_heads, _ = pool_inputs(case)
             return w, num_heads, num_heads
 
-        returns = {"w": "d_model num_kv_heads*d_head"}
+        returns = {"pooled": "d_model num_kv_heads*d_head"}
         for inputs in (pool_inputs, as_many):
             expect_agrees(subject, case, "pool_heads", inputs, pool_oracle, returns)
 
@@ -860,7 +860,7 @@ NOT_RIGHT = {
     "keys and values come from x even if there is a context": layer(cross=False),
     "the mask is applied to the first head only": layer(attend=masked_in_the_first_head),
     "the masks of the sequences are repeated in the wrong order": layer(head_mask=tiled),
-    "masks of sequences are taken for masks of heads if there are as many heads": layer(
+    "a mask per sequence is taken for one per head if there are as many of both": layer(
         head_mask=mask_by_head
     ),
     "each sequence gets the result of another one": of_another_sequence,
@@ -910,7 +910,7 @@ class TestCheckMultiHead:
 
     @points(1)
     def test_a_mask_per_sequence_used_as_a_mask_per_head_is_caught(self, subject, case):
-        bug = "masks of sequences are taken for masks of heads if there are as many heads"
+        bug = "a mask per sequence is taken for one per head if there are as many of both"
         self.judge(subject, case, bug)
 
     @points(1)

@@ -65,9 +65,13 @@ NotLowEnough = Head.but("scores.masked_fill(~mask, -math.inf)", "scores - 1e4 * 
 """Masked scores are lowered by a finite number, such as 10,000, and one that is higher than the others by
 more than that still gets weight: set them to minus infinity."""
 
+FillNotLowEnough = Head.but("-math.inf", "-1e4")
+"""Masked scores are set to a finite number, such as -10,000, and if the allowed scores are lower
+still, masked tokens get the weight: minus infinity is below every score."""
+
 ZeroTakenForMasked = Head.but("masked_fill(~mask, …", "masked_fill(scores * mask == 0, -math.inf)")
-"""What is 0 once multiplied by the mask is taken for masked, but an allowed score can be 0, too:
-use the mask itself to say what is masked."""
+"""A score that is 0 after multiplication by the mask is taken for masked, but an allowed score can
+be 0, too: use the mask itself to decide what is masked."""
 
 ExponentialsOverflow = Head.but(
     "return …",
@@ -181,6 +185,16 @@ LoopNotLowEnough = Loop.but(
 """Masked scores are lowered by a finite number, such as 10,000, and one that is higher than the others by
 more than that still gets weight: set them to minus infinity."""
 
+LoopFillNotLowEnough = LoopRenormalised.but(
+    "weights = …\nif mask is not None:…\nfound…",
+    "scores = (x @ q) @ (x @ k).mT / math.sqrt(q.shape[-1])\n"
+    "if mask is not None:\n"
+    "    scores = scores.masked_fill(~mask, -1e4)\n"
+    "found.append(scores.softmax(dim=-1) @ (x @ v))",
+)
+"""Masked scores are set to a finite number, such as -10,000, and if the allowed scores are lower
+still, masked tokens get the weight: minus infinity is below every score."""
+
 CausalWithoutAMask = Loop.but("attn_mask=mask", "attn_mask=mask, is_causal=mask is None")
 """Without a mask, the heads are causal: no token sees a later one. No mask means that nothing is
 masked."""
@@ -274,8 +288,8 @@ axes of heads and tokens."""
 SplitByAView = MultiHead.but(
     "-1, self.num_heads, self.d_head).transpose(1, 2", "self.num_heads, -1, self.d_head"
 )
-"""The heads are split by a view alone, which puts whole tokens into one head, although the merge is
-right: split the features of each token, then swap the axes of heads and tokens."""
+"""The merge is correct, but the heads are split by a view alone, which puts whole tokens into one
+head: split the features of each token, then swap the axes of heads and tokens."""
 
 SoftmaxOverQueries = MultiHead.but("softmax(dim=-1)", "softmax(dim=-2)")
 """The softmax runs over the queries: the weights of each query should sum to 1 over the keys."""
@@ -289,8 +303,8 @@ of a head must be adjacent."""
 SplitIntoEveryNthFeature = MultiHead.but(
     "num_heads, self.d_head).transpose(1", "d_head, self.num_heads).permute(0, 3, 1"
 )
-"""The features are split as (d_head, num_heads), so neighbours go to different heads, but merged head
-by head: split them as (num_heads, d_head)."""
+"""The merge is correct, but the features are split as (d_head, num_heads), so neighbours go to
+different heads: split them as (num_heads, d_head)."""
 
 MergedFeatureByFeature = MultiHead.but("found.transpose(1, 2)", "found.permute(0, 2, 3, 1)")
 """The heads are merged as (d_head, num_heads), so their features alternate: concatenate the heads, each
@@ -372,11 +386,15 @@ MaskNotLowEnough = MultiHead.but(
 """Masked scores are lowered by a finite number, such as 10,000, and one that is higher than the others by
 more than that still gets weight: set them to minus infinity."""
 
+MaskFillNotLowEnough = MultiHead.but("-math.inf", "-1e4")
+"""Masked scores are set to a finite number, such as -10,000, and if the allowed scores are lower
+still, masked tokens get the weight: minus infinity is below every score."""
+
 ScoresOfZeroMasked = MultiHead.but(
     "masked_fill(~mask.unsqueeze(-3)", "masked_fill(scores * mask.unsqueeze(-3) == 0"
 )
-"""What is 0 once multiplied by the mask is taken for masked, but an allowed score can be 0, too:
-use the mask itself to say what is masked."""
+"""A score that is 0 after multiplication by the mask is taken for masked, but an allowed score can
+be 0, too: use the mask itself to decide what is masked."""
 
 HeadsOverflow = MultiHead.but(
     "found = …", "shares = scores.exp()\nfound = shares / shares.sum(dim=-1, keepdim=True) @ value"
@@ -392,8 +410,8 @@ SequencesTakenForHeads = MultiHead.but("mask.unsqueeze(-3)", "mask")
 give it an axis of size 1 for the heads."""
 
 MaskOfAllSequencesPutBehindTheQueries = MultiHead.but("unsqueeze(-3)", "unsqueeze(1)")
-"""A mask (q_len, k_len) becomes (q_len, 1, k_len), whose queries stand where the scores (batch,
-num_heads, q_len, k_len) have their heads. It needs the new axis in front: count it from the right,
+"""A mask (q_len, k_len) becomes (q_len, 1, k_len), so its queries are aligned with the heads of the
+scores (batch, num_heads, q_len, k_len). The new axis must come first: count it from the right,
 `mask.unsqueeze(-3)`."""
 
 MaskTiled = MultiHead.but(
@@ -407,14 +425,14 @@ ordered as (0, 0, 1, 1): all heads of a sequence need the mask of that sequence.
 MaskDecidedByItsSizes = MultiHead.but(
     "mask.unsqueeze(-3)", "(mask.unsqueeze(1) if len(mask) == len(x) else mask)"
 )
-"""A mask is taken for one per sequence if its first size equals the batch, but q_len may equal it,
-too: the number of its axes decides, and `mask.unsqueeze(-3)` suits both."""
+"""A mask is taken for one per sequence if its first size equals the batch size, but q_len may be
+the same: its number of axes decides, and `mask.unsqueeze(-3)` works for both kinds."""
 
 MaskSharedByItsSizes = MultiHead.but(
     "mask.unsqueeze(-3)", "(mask if len(mask) == x.shape[1] else mask.unsqueeze(-3))"
 )
-"""A mask is taken for a shared one if its first size equals q_len, but the batch size may equal
-it, too: the number of its axes decides, and `mask.unsqueeze(-3)` suits both."""
+"""A mask is taken for a shared one if its first size equals q_len, but the batch size may be the
+same: its number of axes decides, and `mask.unsqueeze(-3)` works for both kinds."""
 
 
 # 3.6 ------------------------------------------------------------------------------------------
@@ -430,6 +448,12 @@ class Circuits(Correct, exercise="head_circuits"):
         blocks = w_output.unflatten(0, (found.shape[1], found.shape[3]))
         return found @ blocks
 
+
+CircuitsOfAView = Circuits.but(
+    "w.unflatten(1, (num_heads, -1)).transpose(0, 1)", "w.view(num_heads, len(w), -1)"
+)
+"""The projections are split into heads by a view alone, which mixes the rows of a matrix: split its
+columns, then move the heads to the front."""
 
 QueriesAndKeysSwapped = Circuits.but("query @ key", "key @ query")
 """The QK circuits are transposed: the row vector that multiplies from the left is the query."""
@@ -623,8 +647,8 @@ KeyHeadsAlternate = Grouped.but(
     "key = …\nvalue = …",
     "key, value = (heads.repeat(1, num_sharing, 1, 1) for heads in (key, value))",
 )
-"""The key heads are repeated in the order (0, 1, 0, 1), as repeat does; neighbouring query heads
-share one: (0, 0, 1, 1)."""
+"""The key heads are repeated in the order (0, 1, 0, 1), as `repeat` does; neighbouring query heads
+share one, so the order is (0, 0, 1, 1)."""
 
 FirstKeyHeadForAll = Grouped.but(
     "num_sharing = …\nvalue = …",
@@ -803,8 +827,14 @@ class CheckHeads(Correct, exercise="check_multi_head"):
                 assert torch.allclose(seen, expected(*args), atol=1e-3)
 
 
+NoLayerPasses = CheckHeads.but('"output.weight"]', '"output.weight"].T')
+"""No layer passes this test, correct or wrong: what it expects is not multi-head attention. Compare
+its expected result with a layer that you know to be correct, such as `nn.MultiheadAttention`."""
+
+
 class CannotFail(CheckHeads):
-    """No result of a layer makes this test fail: compare numbers, not only shapes, and assert."""
+    """No wrong layer is caught: `assert` that all numbers, not only shapes, are close to correct ones,
+    with a tolerance far below the numbers themselves."""
 
     def check_multi_head(attention):
         torch.manual_seed(4)
@@ -921,12 +951,13 @@ OnlyTheSoftmaxFixed = Derivation.but("weights @ value, weights", "weights.T @ va
 """The softmax now runs along the other axis, but the sum over the values still uses columns, which
 do not sum to 1."""
 
-OnlyTheSumFixed = Derivation.but("dim=1", "dim=0")
-"""The sum now uses rows of the weights, but the softmax still normalises columns."""
+SoftmaxStillOverColumns = Derivation.but("dim=1", "dim=0")
+"""The softmax still normalises the columns of the weights: row j must hold the weights of token
+j, and sum to 1."""
 
 SumStillOverColumns = Derivation.but("weights @ value", "weights.T @ value")
-"""The weights are correct, but the sum over the values still uses their columns, which do not sum to
-1: `weights @ value`."""
+"""The weights are correct, but the sum over the values still uses their columns, which do not sum
+to 1: use their rows."""
 
 CorrectOutputOldWeights = Derivation.but("value, weights", "value, weights.T")
 """The output is correct, but the weights are returned in the old orientation: row j must hold the
@@ -1022,7 +1053,7 @@ there is nothing before the first token."""
 KernelOffByOne = Convolution.but("- torch.arange(length)", "- torch.arange(length) - 1").but(
     "- torch.arange(x.shape[1])", "- torch.arange(x.shape[1]) - 1"
 )
-"""The first entry is used for the previous token; it belongs to the token itself."""
+"""The first entry of the kernel is used for the previous token; it belongs to the token itself."""
 
 RowsNormalised = Convolution.but(
     "return weights", "return weights / weights.sum(dim=1, keepdim=True)"
@@ -1048,7 +1079,7 @@ FirstTokenRepeated = (
         "weights = F.one_hot(places, length).to(x.dtype)",
     )
 )
-"""A head that looks before the first token takes that one instead; its row should be all
+"""A head that looks before the first token gets the first token instead; its row should be all
 zeros."""
 
 
@@ -1144,8 +1175,8 @@ scores: insert an axis of size 1."""
 LatentMaskDecidedByItsSizes = Latent.but(
     "mask.unsqueeze(-3)", "(mask.unsqueeze(1) if len(mask) == len(x) else mask)"
 )
-"""A mask is taken for one per sequence if its first size equals the batch, but the length may equal
-it, too: the number of its axes decides, and `mask.unsqueeze(-3)` suits both."""
+"""A mask is taken for one per sequence if its first size equals the batch size, but the length may
+be the same: its number of axes decides, and `mask.unsqueeze(-3)` works for both kinds."""
 
 LatentMaskAfterSoftmax = Latent.but(
     "if mask is not None:…\nreturn …",
@@ -1174,11 +1205,15 @@ LatentMaskNotLowEnough = Latent.but(
 """Masked scores are lowered by a finite number, such as 10,000, and one that is higher than the others by
 more than that still gets weight: set them to minus infinity."""
 
+LatentFillNotLowEnough = Latent.but("-math.inf", "-1e4")
+"""Masked scores are set to a finite number, such as -10,000, and if the allowed scores are lower
+still, masked tokens get the weight: minus infinity is below every score."""
+
 LatentZeroTakenForMasked = Latent.but(
     "masked_fill(~mask.unsqueeze(-3)", "masked_fill(scores * mask.unsqueeze(-3) == 0"
 )
-"""What is 0 once multiplied by the mask is taken for masked, but an allowed score can be 0, too:
-use the mask itself to say what is masked."""
+"""A score that is 0 after multiplication by the mask is taken for masked, but an allowed score can
+be 0, too: use the mask itself to decide what is masked."""
 
 LatentOverflow = Latent.but(
     "return scores.softmax(dim=-1) @ value",

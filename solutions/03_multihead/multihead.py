@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Multi-head attention
 #
-# This notebook goes with chapter 3 of *Attention from the Ground Up*. You build one head, then a loop over heads, then all heads in one product. Then you take the layer apart: what each head writes, which biases matter, what shared keys and values cost, and how many parameters and operations it has. On the way you write a test for other people's attention, and fix a derivation.
+# This notebook goes with chapter 3 of *Attention from the Ground Up*. You build one head, then a loop over heads, then all heads in one product. Then you take the layer apart: what each head writes, which biases matter, what sharing keys and values saves, and how many parameters and operations the layer needs. On the way you write a test for other people's attention, and fix a derivation.
 #
-# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each line of its report has its own points, so a partly correct answer earns some of them. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly use float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A token is a row, and a projection matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`. Tensors of heads have the axes `(batch, heads, length, d_head)`. A mask is boolean and True where attention is allowed; in this notebook every query may attend to at least one key, and a masked key has no weight, however large its score. `num_heads` heads of width `d_head` are concatenated: head 0 has the first `d_head` features, head 1 the next ones, and so on.
 #
@@ -231,7 +231,7 @@ for changed in range(6):
     print(f"token {changed} is changed: outputs {differs.nonzero().flatten().tolist()} change")
 
 # %% [markdown]
-# The mask is the usual one, but the rows of this matrix are not the rows that the mask expects. Which token has the query in $w_{ij}$: the one that receives ($j$) or the one that gives ($i$)? And which should have it?
+# The mask is the usual one, but the rows of this matrix are not the rows that the mask expects. Which token provides the query in $w_{ij}$: the one that receives ($j$) or the one that gives ($i$)? And which one should?
 #
 # Write `mended_derivation`. It returns the new tokens and the weights. Row $j$ of the weights holds the weights of token $j$ over all tokens and sums to 1. With `is_causal`, no token has weight on a later one, however large its score.
 #
@@ -278,7 +278,7 @@ def mended_derivation(
 # %% [markdown]
 # {{exercise grouped_query_attention}}
 #
-# During generation, a model caches the keys and values of all earlier tokens and loads them again for every new one; on long texts this takes more time than the arithmetic. Grouped-query attention caches fewer: neighbouring query heads share one key head and one value head. With 6 query heads and 2 key heads, query heads 0, 1, 2 use key head 0, and 3, 4, 5 use key head 1. With a single key head this is multi-query attention; with as many key heads as query heads it is ordinary multi-head attention.
+# During generation, a model caches the keys and values of all earlier tokens and loads them again for every new one; for long sequences, loading them takes more time than the arithmetic. Grouped-query attention caches fewer: neighbouring query heads share one key head and one value head. With 6 query heads and 2 key heads, query heads 0, 1, 2 use key head 0, and 3, 4, 5 use key head 1. With a single key head this is multi-query attention; with as many key heads as query heads it is ordinary multi-head attention.
 #
 # A model that was trained with all its key heads can be converted into a grouped one: each shared head is initialised as the *mean* of the heads that it replaces, and some further training restores the quality ([Ainslie et al. 2023, section 2.1](https://arxiv.org/abs/2305.13245)). Write that too, for a projection matrix `(d_model, num_heads * d_head)`.
 #
@@ -335,11 +335,11 @@ def pool_heads(w: torch.Tensor, num_heads: int, num_kv_heads: int) -> torch.Tens
 #
 # Here the matrices of all heads are concatenated, in the row convention: `w_query`, `w_key` and `w_value` are `(d_model, num_heads * d_head)` and are used as `x @ w_query`; `w_output` is `(num_heads * d_head, d_model)`.
 #
-# *Before you code:* with row vectors, the unscaled score of query token $x$ and key token $y$ is $x\,C\,y^\top$, and a head that attends to $y$ writes $y\,C'$. What is the order of the two factors in each circuit?
+# *Before you code:* papers that use column vectors write the circuits as $W_Q^\top W_K$ and $W_O W_V$. Why do both look different here?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The token on the left is multiplied by its own projection first: $C = W_Q W_K^\top$, and $C' = W_V W_O$.
+# Transposing a product reverses its factors. A row vector is multiplied from the right, so the matrix that it meets first is on the left: $x\,W_Q W_K^\top y^\top$, and $y\,W_V W_O$.
 # </details>
 #
 # <details><summary>Hint: the slices</summary>
@@ -524,7 +524,7 @@ def move_value_bias(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 # %% [markdown]
 # {{exercise check_multi_head}}
 #
-# The test below is of a kind that many repositories have: a fixed seed, small weights as at initialisation, one causal mask. It even compares with torch's own layer. Run the cell: the test passes a layer whose heads are split across tokens, because small weights make every output smaller than the tolerance: a layer that returns zeros passes, too.
+# The test below is of a kind that many repositories have: a fixed seed, small weights as at initialisation, one causal mask. It even compares with torch's own layer. Run the cell: a layer whose heads are split across tokens passes the test. Small weights make every output smaller than the tolerance, so even a layer that returns zeros would pass.
 
 # %%
 NAMES = ("query", "key", "value", "output")
@@ -579,7 +579,7 @@ for attention in (torch_attention, scrambled_attention):
         print(f"{attention.__name__:20} is caught")
 
 # %% [markdown]
-# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. It is run on nine wrong layers: one splits the heads wrongly, one scales wrongly, three omit something, three use the mask wrongly (one of them only if there are as many sequences as heads), and one gives each sequence the result of another. Correct layers must pass, and one of them computes in `float32` for any input, so a result may be off by a hundred-thousandth of the largest intermediate number: a tolerance of 0.001 leaves room for that. Leave each query at least one key in your masks: where nothing is allowed, correct layers differ.
+# Write the test that should have been there. It gets `attention`, a function of `(weights, num_heads, x, context, mask)` with the names and shapes of `MultiHeadAttention`, and raises `AssertionError` if it is wrong. You may compare with `torch_attention`, with your own class, or with properties that attention must have. It is run on nine wrong layers: one splits the heads wrongly, one scales wrongly, one omits the output projection and one the biases, one ignores the context, three use the mask wrongly (one of them only if there are as many sequences as heads), and one gives each sequence the result of another. Correct layers must pass, and one of them computes in `float32` for any input, so a result may be off by a hundred-thousandth of the largest intermediate number: a tolerance of 0.001 leaves room for that. Leave each query at least one key in your masks: where nothing is allowed, correct layers differ. No axis of your inputs may be longer than 256.
 #
 # *Before you code:* a test can find bugs only in what it varies. Which inputs does the published test never use?
 #
@@ -588,9 +588,9 @@ for attention in (torch_attention, scrambled_attention):
 # A context, no mask at all, a mask for each sequence, biases that are not zero, weights large enough for attention not to be uniform, and as many sequences as heads.
 # </details>
 #
-# <details><summary>Hint: what to vary</summary>
+# <details><summary>Hint: several cases</summary>
 #
-# With and without a context of another length; without a mask, with one mask for all, with one mask per sequence; as many sequences as heads, and a different number; biases that are not zero.
+# Loop over several cases, each with its own `x`, `context` and `mask`. Draw all numbers from a `torch.Generator` with a fixed seed, so that the test gives the same verdict each time.
 # </details>
 
 
@@ -701,7 +701,7 @@ def convolution_as_heads(
 #
 # 1. `latent_attention` makes the latents, expands them into keys and values, and attends. It returns the outputs of the heads before they are merged.
 # 2. For each new token, the keys and values of all cached tokens would have to be made again. They need not be made at all, because $q\,(c\,W_K)^\top = (q\,W_K^\top)\,c^\top$: project the one query instead of the many latents. `absorbed_query` returns $q\,W_K^{h\top}$ without any scaling. `absorbed_attention` takes these queries and the cached latents. It makes no key or value for any token: it returns the output and, as `mixed`, the weighted average of the latents that the output is made from. Both forms must agree to within 1e-5.
-# 3. `cached_floats` counts the numbers that a whole model caches per token: with multi-head attention, with grouped-query attention, and with latent attention. Keys and values of all three have width `d_head`. A rotation by position cannot be absorbed into the query, so in each layer latent attention also caches one rotated key of width `d_rotary`, which all heads share.
+# 3. `cached_floats` counts the numbers that a whole model caches per token: with multi-head attention, with grouped-query attention, and with latent attention. Keys and values of all three have width `d_head`. A rotation by position (chapter 5) cannot be absorbed into the query, so in each layer latent attention also caches one rotated key of width `d_rotary`, which all heads share.
 #
 # *Before you code:* an absorbed query has width `d_latent`. By the square root of which width are its scores divided?
 #
@@ -793,7 +793,7 @@ def cached_floats(
 # %% [markdown]
 # ## Look at what you built
 #
-# Four heads of width 4 from your own layer, with random weights: the singular values of each head's OV circuit, and of their sum. Each circuit is 16 by 16, but a head writes in only 4 directions; the other singular values are 0 up to rounding. The sum has full rank. It is also exactly the circuit of one head of width 16 with the same matrices: if all heads attend to the same token, together they write what the wide head writes. That changes if they attend to different tokens, which is their purpose. (This cell is not graded.)
+# The plot takes your own layer with four heads of width 4 and random weights. It shows the singular values of each head's OV circuit, and of the sum of the circuits. Each circuit is 16 by 16, but a head writes in only 4 directions; the other singular values are 0 up to rounding. The sum has full rank. It is also exactly the circuit of one head of width 16 with the same matrices: if all heads attend to the same token, together they write what the wide head writes. That changes if they attend to different tokens, which is their purpose. (This cell is not graded. It uses your `MultiHeadAttention` and `head_circuits`.)
 
 # %%
 torch.manual_seed(3)

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 4 of *Attention from the Ground Up*. Attention moves information between tokens. A transformer block makes it possible to stack ninety-six attention layers. It adds three things: a residual stream that is changed only by addition, a norm that fixes the scale of every sub-layer's input, and a feed-forward network that works on each token alone. Small initial weights keep a deep stack stable. You build all of this, write a test for LayerNorm, fix a block with four bugs, and put your own sub-layer into a trained model.
 #
-# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each line of its report has its own points, so a partly correct answer earns some of them. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A token is a row of `d_model` features, and a weight matrix multiplies it from the right: `x @ w`. `nn.Linear(d_in, d_out)` stores the transposed matrix, `(d_out, d_in)`, and computes `x @ weight.T + bias`; exercises that use this layout say so. A norm's scale is called `gain` and its shift `bias` (also $\gamma$ and $\beta$; `nn.LayerNorm` calls the first one `weight`). A mask is boolean and True where attention is allowed.
 #
@@ -26,7 +26,7 @@ from classroom import check
 #
 # $$y_i = \gamma_i\,\frac{x_i - m}{\sqrt{v + \varepsilon}} + \beta_i, \qquad m = \frac1d\sum_i x_i, \qquad v = \frac1d\sum_i (x_i - m)^2$$
 #
-# Three details decide whether your numbers agree with those of other implementations. The mean and the variance are those of one token: not of a sequence, not of a batch. The variance divides by $d$. And $\varepsilon$ is under the square root. Compute in the precision of `x`: rounding to `float32` on the way shows in the gradients.
+# Three details decide whether your numbers agree with those of other implementations. The mean and the variance are those of one token: not of a sequence, not of a batch. The variance divides by $d$. And $\varepsilon$ is under the square root. Compute in the precision of `x`: rounding to `float32` on the way loses the digits of tokens that are far from 0, and shows in the gradients.
 #
 # *Before you code:* what is the LayerNorm of a token whose features are all equal? And of a token with two features, whatever they are?
 #
@@ -186,7 +186,7 @@ for size in (1, 10, 100):
     print(f"{x.square().mean().sqrt():6.2f} -> {sizes}")
 
 # %% [markdown]
-# Write the block for `norm="pre"` and `"post"`. The parts and their names: `attention_norm` and `feed_forward_norm` are `nn.LayerNorm(d_model)`, `attention` is `nn.MultiheadAttention(d_model, num_heads, batch_first=True)`, `up` and `down` are `nn.Linear`, to `d_ff` and back, with an exact GELU between them. Both sub-layers have the same order of norm and addition, and each has its own norm. (You built attention yourself in chapter 3; here you can use torch's. Note its mask: True means that attention is *forbidden*.)
+# Write the block for `norm="pre"` and `"post"`. The parts and their names: `attention_norm` and `feed_forward_norm` are `nn.LayerNorm(d_model)`, `attention` is `nn.MultiheadAttention(d_model, num_heads, batch_first=True)`, `up` and `down` are `nn.Linear`, to `d_ff` and back, with an exact GELU between them. Both sub-layers have the same order of norm and addition, and each has its own norm. (You built attention yourself in chapter 3; here, use torch's, because the check sets its weights by torch's names. Note its mask: True means that attention is *forbidden*.)
 #
 # *Before you code:* in the pre-norm block, set `attention.out_proj` and `down` to zero. What does the block compute? And the post-norm block?
 #
@@ -365,9 +365,9 @@ def centring_matrix(d_model: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise stack_with_final_norm}}
 #
-# No norm in a pre-norm stack acts on the stream itself. Each sub-layer adds its output to the stream; if it has mean 0 and is independent of the stream, mean *squares* add. This does not harm the layers, which read through a norm. But the unembedding matrix would get inputs that grow with depth. So a pre-norm stack ends with one more norm, the **final norm**. A post-norm stack needs none: its last operation is already a norm.
+# No norm in a pre-norm stack acts on the stream itself. Each sub-layer adds its output to the stream; if this output has mean 0 and is independent of the stream, the mean *squares* of the two add. This does not harm the layers, which read through a norm. But the unembedding matrix would get inputs that grow with depth. So a pre-norm stack ends with one more norm, the **final norm**. A post-norm stack needs none: its last operation is already a norm.
 #
-# Stack feed-forward sub-layers, without biases and with ReLU: `x + relu(norm(x) @ w_up) @ w_down`. There are `num_layers` of them and `num_layers + 1` norms; the last row of `gains` and `biases` belongs to the final norm. Return the output of the final norm, and the size of the stream, before the first layer and after each one: the root mean square of all its numbers.
+# Stack feed-forward sub-layers with ReLU: `x + relu(norm(x) @ w_up) @ w_down`. Only the norms have biases. There are `num_layers` of them and `num_layers + 1` norms; the last row of `gains` and `biases` belongs to the final norm. Return the output of the final norm, and the size of the stream, before the first layer and after each one: the root mean square of all its numbers.
 #
 # *Before you code:* suppose that every sub-layer adds independent vectors of mean 0 and mean square 1. What is the size of the stream after 48 of them, if it starts at 1?
 #
@@ -419,7 +419,7 @@ for layer in range(1, 7):
     print(f"after layer {layer}: standard deviation {x.std():.3g}")
 
 # %% [markdown]
-# Each output is a sum of 512 products. If the products are independent with mean 0, their variances add: each layer multiplies the mean square by `fan_in` times the variance of a weight (and ReLU halves it, because it removes one side of a symmetric distribution). The scale of the weights can compensate for that. Write four formulas, for independent weights of mean 0:
+# Each output is a sum of 512 products, one for each input; the number of inputs is called `fan_in`. If the products are independent with mean 0, their variances add: each layer multiplies the mean square by `fan_in` times the variance of a weight (and ReLU halves it, because it removes one side of a symmetric distribution). The scale of the weights can compensate for that. Write four formulas, for independent weights of mean 0:
 #
 # 1. `linear_std(fan_in)`: the standard deviation of weights for which a linear layer preserves the mean square of its input.
 # 2. `uniform_bound(fan_in)`: the $a$ for which weights drawn uniformly between $-a$ and $a$ preserve the mean square through `relu(x @ w)`.
@@ -573,7 +573,7 @@ def show_symptoms(block):
     print(f"the last of 6 tokens is changed: outputs {differ} change")
 
     size = run(x=1000 * x).abs().mean() / (1000 * x).abs().mean()
-    print(f"the tokens are scaled by 1000: the outputs are {size:.4f} times as large as they")
+    print(f"the tokens are scaled by 1000: the outputs are {size:.4f} times as large as the tokens")
 
     no_gain = gains * torch.tensor([1.0, 1.0, 0.0])[:, None]
     print(f"the gain of norm 2 is 0: largest change {(run(gains=no_gain) - run()).abs().max():.3f}")
@@ -635,7 +635,7 @@ def mended_block(
 # %% [markdown]
 # {{exercise check_layer_norm}}
 #
-# Here is a common kind of test. It draws a token, normalises it, and checks the mean and the standard deviation. Run the cell: the test passes a norm that lets the future leak into the past.
+# Here is a common kind of test. It draws a token, normalises it, and checks the mean and the standard deviation. Run the cell: a norm that lets the future leak into the past passes the test.
 
 
 # %%
@@ -655,7 +655,7 @@ published_check(norm_over_everything)
 print("passes")
 
 # %% [markdown]
-# Write a test that catches such bugs. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. It is run on eight wrong ones: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the square root, one has no gain and one no bias. Correct ones must pass, and one of these computes in `float32` for any input: a tolerance of 0.001 leaves room for that. `x` has the axes `(batch, length, d_model)`.
+# Write a test that catches such bugs. It gets `layer_norm`, a function of `(x, gain, bias, eps)` with the shapes of your own, and raises `AssertionError` if it is wrong. It is run on eight wrong ones: three take their statistics from the wrong axes, one divides by $d - 1$, one has no $\varepsilon$, one has it outside the square root, one has no gain and one no bias. Correct ones must pass, and one of these computes in `float32` for any input: a tolerance of 0.001 leaves room for that. `x` has the axes `(batch, length, d_model)`, none longer than 256 (the test above has 512 features: too many here).
 #
 # *Before you code:* why does the test above not detect a variance that was divided by 511? On which tokens does $\varepsilon$ matter, and is a difference of $10^{-3}$ there large or small?
 #
@@ -670,7 +670,7 @@ print("passes")
 # </details>
 # <details><summary>Hint: ε</summary>
 #
-# Choose `eps` and `x` yourself. With `eps = 1.0` its place makes a large difference.
+# Choose `eps` and `x` yourself. With `eps = 1.0`, it makes a large difference where it is added.
 # </details>
 
 
@@ -697,7 +697,7 @@ def check_layer_norm(layer_norm) -> None:
 # %% [markdown]
 # {{exercise fold_norm}}
 #
-# A norm ends with a gain and a bias, and the next operation is a linear layer. Two linear maps in a row are one linear map. So a trained model can be rewritten: fold the gain and the bias into that linear layer, and the remaining norm has no parameters. The function does not change, and if you study the weights, there is one thing less between the stream and the layers that read it.
+# A norm ends with a gain and a bias, and the next operation is a linear layer. Two linear maps in a row are one linear map. So a trained model can be rewritten: fold the gain and the bias into that linear layer, and the remaining norm has no parameters. The function does not change, and the weights are easier to study: there is one thing less between the stream and the layers that read it.
 #
 # Write `fold_norm`. For every token, the new layer after the bare norm (gain 1, bias 0) must have the same output as the old layer after the full norm. The layout is that of `nn.Linear`: `weight` is `(d_out, d_in)`.
 #
@@ -753,7 +753,7 @@ def centre_writer(
 #
 # As in the Switch Transformer ([Fedus et al. 2021, section 2.1](https://arxiv.org/abs/2101.03961)), the probabilities of the chosen experts are not rescaled to sum to 1. Other models do rescale them.
 #
-# 1. `route` returns each token's probabilities of all experts, and which experts it uses: a boolean tensor with `top_k` True entries for each token.
+# 1. `route` returns each token's probability for every expert, and the experts that it uses: a boolean tensor with `top_k` True entries for each token.
 # 2. `mixture_of_experts` takes both and returns the sum. Run an expert only on the tokens that use it. Running all experts on all tokens and multiplying by 0 costs everything that was to be saved, and it is wrong as soon as an unused expert overflows: 0 times infinity is NaN.
 # 3. An expert that is chosen more often is trained more often, becomes better, and is chosen more often still, until most experts are idle. A second loss, added with a small factor, prevents that (section 2.2 of Fedus et al.). For $N$ experts, let $f_i$ be the fraction of all choices in the batch that went to expert $i$ (each token makes `top_k` choices), and $P_i$ the average probability of expert $i$ over all tokens of the batch, whatever they chose. Write `balance_loss`:
 #
@@ -778,7 +778,7 @@ def centre_writer(
 
 # %% exercise="mixture_of_experts"
 def route(x: torch.Tensor, w_router: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each token's probabilities of all experts, and which top_k of them it uses.
+    """Return each token's probability for every expert, and which top_k of them it uses.
 
     Shapes: x (batch, length, d_model), w_router (d_model, num_experts); returns two of
     (batch, length, num_experts), probabilities and chosen, which is boolean.
@@ -830,7 +830,7 @@ def balance_loss(probabilities: torch.Tensor, chosen: torch.Tensor) -> torch.Ten
 # %% [markdown]
 # ## Look at what you built
 #
-# First, see what the loss alone would have told you. Each row but the first puts one wrong sub-layer into all three blocks. The first column is all that a training curve shows; the second compares the logits. Look for the rows whose loss you would have believed. A wrong sub-layer may even have a slightly lower loss on this text than the correct one. (These cells are not graded.)
+# First, see what the loss alone would have told you. Each row but the first puts one wrong sub-layer into all three blocks. The first column is all that a training curve shows; the second compares the logits. Look for the rows whose loss you would have believed. A wrong sub-layer may even have a slightly lower loss on this text than the correct one. (These cells are not graded. They also use your `rms_norm` and `init_std` from beyond the core.)
 
 # %%
 mine = logits_with(swapped_sublayer, ids)

@@ -85,8 +85,8 @@ def why_normalised(seen, x, gain, bias, eps):
     said = ", ".join(number(feature, 3) for feature in normalised)
     return (
         f". {f'Token {list(at)}' if at else 'The token'} has mean {number(mean, 3)} and variance "
-        f"{number(variance, 3)}; normalised it is [{said}], which the gain multiplies before the "
-        "bias is added"
+        f"{number(variance, 3)}; normalised, it is [{said}]; the result is this times the gain, "
+        "plus the bias"
     )
 
 
@@ -305,8 +305,8 @@ def enough(width, d_ff, multiple):
     number="4.2",
     title="The feed-forward network, plain and gated",
     asks="`feed_forward` expands, applies an activation function, and projects back; `swiglu` "
-    "multiplies the expanded features by a gate; `gated_width` returns the width at which a gated "
-    "network costs the same.",
+    "multiplies the expanded features by a gate; `gated_width` returns the width of a gated "
+    "network with at least as many weights.",
     difficulty=2,
     importance=5,
     minutes=25,
@@ -566,9 +566,9 @@ def init_std_oracle(fan_in, num_layers):
     "init_std",
     number="4.7",
     title="Initial weights for any depth",
-    asks="`linear_std` and `uniform_bound` preserve the mean square through a layer; `init_std` "
-    "doubles the variance of the stream at any depth; `stream_variance` returns its final "
-    "variance.",
+    asks="`linear_std` and `uniform_bound` return the scale at which weights preserve the mean "
+    "square; `init_std`, the scale at which they double the variance of the stream at any depth; "
+    "`stream_variance` returns the final variance of the stream.",
     difficulty=3,
     importance=4,
     minutes=20,
@@ -1111,9 +1111,7 @@ def expect_same_logits(subject, case, layer):
             told, wanted = (
                 F.cross_entropy(row[0, :-1], ids[0, 1:]).item() for row in (logits, expected)
             )
-            return (
-                f"{problem}. The loss shows only {told:.4f} nats per token instead of {wanted:.4f}"
-            )
+            return f"{problem}. The loss would be {told:.4f} nats per token instead of {wanted:.4f}"
         return None
 
     expect_law(subject, case, "swapped_sublayer", inputs, law)
@@ -1273,7 +1271,7 @@ BALANCE = {"loss": ""}
     "mixture_of_experts",
     number="4.12",
     title="A mixture of experts, and its balance",
-    asks="`route` gives each token its probabilities of all experts and the experts that it uses; "
+    asks="`route` returns each token's probability for every expert, and the experts that it uses; "
     "`mixture_of_experts` adds up the weighted outputs of these; `balance_loss` is the "
     "load-balancing loss of a batch.",
     difficulty=3,

@@ -129,6 +129,14 @@ RoundedToFloat32 = LayerNorm.but(
 """The token is rounded to float32 on the way, which loses digits that matter far from 0: compute in
 the precision of x."""
 
+ComputedInFloat32 = LayerNorm.but(
+    "return …",
+    "x, gain, bias = x.float(), gain.float(), bias.float()\n"
+    "return F.layer_norm(x, gain.shape, gain, bias, eps).to(mean.dtype)",
+)
+"""The norm is computed in float32, which loses digits that matter far from 0: compute in the
+precision of x."""
+
 OneMeanForEverything = LayerNorm.but(
     "mean = …\nreturn …",
     "variance = x.var(correction=0)\n"
@@ -168,14 +176,14 @@ VarianceInsteadOfMeanSquare = RMSNorm.but(
 it uses the mean of the squares."""
 
 DividedByTheLength = RMSNorm.but(").mean(", ").sum(")
-"""This divides by the length of the vector, the root of the sum of its squares; RMSNorm takes the
+"""This divides by the norm of the token, the root of the sum of its squares; RMSNorm takes the
 root of their mean."""
 
 DividedByTheNorm = RMSNorm.but("mean_square = x.square().mean", "length = x.norm").but(
     "x * torch.rsqrt(mean_square + eps)", "x / (length + eps)"
 )
-"""This divides by norm(), the root of the sum of the squares, plus epsilon; RMSNorm takes the root
-of their mean plus epsilon."""
+"""This divides by norm(), the root of the sum of the squares, and adds epsilon to the root; RMSNorm
+adds epsilon to the mean of the squares, then takes the root."""
 
 MeanOfAbsoluteValues = RMSNorm.but("mean_square = x.square", "mean_size = x.abs").but(
     "x * torch.rsqrt(mean_square + eps)", "x / (mean_size + eps)"
@@ -246,7 +254,8 @@ class FeedForward(Correct, exercise="feed_forward"):
 OnlyTheProbability = FeedForward.but(
     "hidden = F.gelu(hidden)", "hidden = 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))"
 )
-"""The GELU lacks the factor z: it is z times the probability that a normal variable is below z."""
+"""The GELU lacks the factor z: it is z times the probability that a standard normal variable is
+below z."""
 
 TanhByExponentials = FeedForward.but(
     'hidden = F.gelu(hidden, approximate="tanh")',
@@ -416,7 +425,8 @@ WritesNormalised = Block.but(
     "self.feed_forward_norm(x + self.feed_forward(x))",
     "x + self.feed_forward_norm(self.feed_forward(x))",
 )
-"""In post-norm what a sub-layer writes is normalised before it is added: normalise the sum."""
+"""The post-norm block normalises the output of each sub-layer before it is added: normalise the sum
+instead."""
 
 SmallNumberInsteadOfMinusInfinity = Block.but("mask = ~mask", "mask = (~mask).to(x.dtype) * -100.0")
 """A number such as -100 or -1e4 is added to the masked scores. Where the others are even lower,
@@ -707,12 +717,12 @@ BoundWithoutFanIn = InitStd.but("math.sqrt(6 / fan_in)", "1.0")
 """The bound does not depend on fan_in, so the numbers grow from layer to layer."""
 
 OneSublayerPerBlock = InitStd.but("(2 * num_layers * fan_in)", "(num_layers * fan_in)")
-"""The sub-layers add a variance of 2 in total, 1 too much: a block has two sub-layers that write to
-the stream."""
+"""The sub-layers add a variance of 2 in total instead of 1: a block has two sub-layers that write
+to the stream."""
 
 DepthForgotten = InitStd.but("(2 * num_layers * fan_in)", "(fan_in)")
-"""The stream grows with each sub-layer that adds to it: divide by the square root of their number
-too."""
+"""The stream grows with each sub-layer that adds to it: divide by the square root of the number of
+sub-layers too."""
 
 RootOfTheDepthForgotten = InitStd.but("(2 * num_layers * fan_in)", "(fan_in) / (2 * num_layers)")
 """The variances of all sub-layers must sum to 1, so the standard deviation is divided by the square
@@ -734,7 +744,7 @@ StandardDeviationsAdded = InitStd.but(
 """The variances of independent terms add, not their standard deviations."""
 
 InitialVarianceForgotten = InitStd.but("return 1 + 2", "return 2")
-"""The stream starts with variance 1, and the sub-layers add to it."""
+"""The initial variance of the stream is missing: it is 1, and the sub-layers add to it."""
 
 NotSquared = InitStd.but("std**2", "std")
 """The standard deviation of the weights is taken for their variance: square it."""
@@ -883,8 +893,8 @@ class CheckNorm(Correct, exercise="check_layer_norm"):
 
 
 NothingCaught = CheckNorm.but("assert …", "assert seen.shape == x.shape")
-"""No wrong norm is caught: nearly every wrong result has the right shape, and printing fails no
-test, so assert something about the numbers."""
+"""No wrong norm is caught, as if only shapes were compared, results printed and not asserted, or
+the tolerance too large: `assert` that the numbers are close to correct ones."""
 
 GainOneBiasZero = CheckNorm.but("gain, bias = …", "gain, bias = torch.ones(4), torch.zeros(4)")
 """The gain is 1 and the bias 0 in all inputs, so a norm that omits them passes: draw them at
@@ -909,14 +919,14 @@ EpsilonNotTested = EpsilonTooSmallToSee.but(
 tokens that are nearly constant, and let NaN fail, as in `assert error < 1e-3`: `error > 1e-3` is
 False for NaN."""
 
-OnlyMeanAndVariance = CheckNorm.but(
+EpsilonGainAndBiasHidden = CheckNorm.but(
     "for …\n    assert …",
     "seen = layer_norm(x, torch.ones(4), torch.zeros(4), 1e-5)\n"
     "assert torch.allclose(seen.mean(dim=-1), torch.zeros(3, 5), atol=1e-4)\n"
     "assert torch.allclose(seen.var(dim=-1, correction=0), torch.ones(3, 5), atol=1e-2)",
 )
-"""Only mean and variance of normalised tokens are tested; a wrong epsilon, gain or bias passes:
-compare each number, with a random gain and bias and a large epsilon."""
+"""The inputs, or what is compared, cannot show a wrong epsilon, gain or bias: compare each number,
+not only mean and variance, with a random gain and bias and a large epsilon."""
 
 GainIsOne = CheckNorm.but(
     "gain, bias = …", "gain, bias = torch.ones(4), torch.randn(4, generator=generator)"
@@ -933,8 +943,8 @@ SequencesOfOneToken = CheckNorm.but("3, 5, 4, generator", "5, 1, 4, generator")
 sequences of several tokens."""
 
 ToleranceTooLarge = CheckNorm.but("1e-5, 0.5", "0.5,").but("eps), atol=1e-4", "eps), atol=0.5")
-"""The tolerance is so large that a division by d - 1 and a misplaced epsilon are hidden by it:
-0.001 is enough for a norm that computes in float32."""
+"""The tolerance hides a division by d - 1 and a misplaced epsilon: use few features, and 0.001,
+which is enough for a norm that computes in float32."""
 
 ExactComparison = CheckNorm.but(
     "assert …", "assert torch.equal(seen, F.layer_norm(x, (4,), gain, bias, eps))"

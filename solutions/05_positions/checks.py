@@ -182,7 +182,7 @@ def layers(draw):
         "each token processed on its own": lambda x: x.clamp(min=0),
         "each token returned as it is, in the same tensor": lambda x: x,
         "each token minus the maximum over all tokens": lambda x: x - x.amax(dim=-2, keepdim=True),
-        "the features of each token added up one by one": lambda x: x.cumsum(dim=-1),
+        "the cumulative sum of the features of each token": lambda x: x.cumsum(dim=-1),
     }
     seeing = {
         "attention to earlier tokens only": causal,
@@ -193,7 +193,7 @@ def layers(draw):
             with_both_neighbours
         ),
         "from the fourth token on, outputs have the opposite sign": with_turned_rest,
-        "the features of the first output are moved on by one": with_turned_first,
+        "the features of the first output are shifted by one": with_turned_first,
         "two features of the last output are changed": with_marked_last,
         "attention whose outputs are returned in reverse order": lambda x: attend(x).flip(-2),
         "attention with a small number added to the last feature for each position": (
@@ -260,7 +260,7 @@ class TestCheckOrderBlindness:
 
     @points(1)
     def test_a_layer_that_marks_the_first_or_last_token_is_caught(self, subject, case):
-        self.judge(subject, case, "the features of the first output are moved on by one")
+        self.judge(subject, case, "the features of the first output are shifted by one")
         self.judge(subject, case, "two features of the last output are changed")
 
     @points(1)
@@ -271,7 +271,10 @@ class TestCheckOrderBlindness:
     def test_causal_attention_distinguishes_the_order_of_the_two_tokens(self, subject, case):
         def law(x, w_query, w_key, w_value):
             if x.shape != (2, len(w_query)):
-                return f"x has shape {tuple(x.shape)}, expected {(2, len(w_query))} = (2, d_model)"
+                return (
+                    f"`order_counter_example` returned the shape {tuple(x.shape)}, expected "
+                    f"{(2, len(w_query))} = (2, d_model)"
+                )
             x = x.double()
             output = causal_output(x, w_query, w_key, w_value)
             swapped = causal_output(x.flip(0), w_query, w_key, w_value)
@@ -529,7 +532,7 @@ class TestLearnedPositions:
             for number in (len(table), offset):
                 if str(number) not in answer[2]:
                     return (
-                        f"with {situation} it raised a ValueError that does not name the number "
+                        f"with {situation} it raised a ValueError whose message does not contain "
                         f"{number}: “{answer[2]}”"
                     )
             return None
@@ -1080,7 +1083,7 @@ def why_broken(results, losses, trained_length, window, tolerance):
         return f"{losses[:, start : start + window].mean():.4g}"
 
     before, length = trained_length - window, losses.shape[1]
-    said = f". The last trained window has a mean of {mean(before)}; the limit is {tolerance} above"
+    said = f". The last trained window has mean {mean(before)}; the limit is {tolerance} higher"
     if expected == length:
         return f"{said}, and no whole window after it exceeds that: return the length, {length}"
     said += f", and the first window to exceed that starts at {expected} (mean {mean(expected)})"
@@ -1095,9 +1098,9 @@ EXTRAPOLATION = {"by_position": "length", "breaks_at": "", "perplexity": "length
     "extrapolation",
     number="5.8",
     title="Sequences longer than in training",
-    asks="Return (by_position, breaks_at, perplexity): the mean loss at each position, the first "
-    "position at which it is worse than at the end of the trained length, and the "
-    "perplexity of the first t tokens.",
+    asks="Return (by_position, breaks_at, perplexity): the mean loss at each position; the start "
+    "of the first window that is worse than the last trained one by more than `tolerance`; and the "
+    "perplexity of the first t tokens, for each t.",
     difficulty=2,
     importance=4,
     minutes=20,
@@ -1355,10 +1358,7 @@ class TestSwappedRotary:
                 F.cross_entropy(some[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).item()
                 for some in (logits, expected)
             )
-            return (
-                f"{problem}. The loss alone would show only {told:.4f} nats per token instead of "
-                f"{wanted:.4f}"
-            )
+            return f"{problem}. The loss would be {told:.4f} nats per token instead of {wanted:.4f}"
 
         try:
             expect_answer(subject, case, inputs, ask_for_logits, judge)

@@ -27,12 +27,12 @@ NothingAsserted = CheckOrder.but(
     "assert layer(x[torch.randperm(7)]).shape == layer(x).shape",
 )
 """The test lets every layer pass: its assertion, if there is one, holds whether or not the layer
-sees the order, as a comparison of shapes does. Returning a value asserts nothing."""
+sees the order (a comparison of shapes, for example). Returning a value asserts nothing."""
 
 AllTokensEqual = CheckOrder.but(
     "randn(7, 6, generator=torch.Generator().manual_seed(2))", "ones(7, 6)"
 ).but("tensor([4, 0, 5, 1, 6, 3, 2])", "tensor([4, 0, 2, 1, 6, 3, 5])")
-"""All tokens are equal, so which of them a layer mixes does not show: use different tokens."""
+"""All tokens are equal, so you cannot see which of them a layer mixes: use different tokens."""
 
 OnlyReversed = CheckOrder.but(
     "order = …\nassert …", "assert torch.allclose(layer(x.flip(0)), layer(x).flip(0), atol=1e-4)"
@@ -163,7 +163,7 @@ be neighbours."""
 
 TableOfFewRows = Sinusoids.but("torch.arange(length)[:, None]", "torch.arange(5000)[:length, None]")
 """The rows come from a table of a fixed length, such as 5,000, so longer tables are cut off: compute
-as many rows as `length` says."""
+`length` rows."""
 
 BaseIgnored = Sinusoids.but("base**exponent", "10_000**exponent")
 """The base is fixed at 10,000: use `base`."""
@@ -232,7 +232,7 @@ class Learned(Correct, exercise="learned_positions"):
 
 
 OffsetIgnored = Learned.but("table[offset:end]", "table[: x.shape[1]]")
-"""The first rows are added whatever the offset: tokens after a cache continue its positions."""
+"""The first rows are added whatever the offset: the first token needs row number `offset`."""
 
 WholeTableAdded = Learned.but("end = …\nreturn …", "return x + table")
 """The whole table is added, which works only for sequences as long as the table: take the rows that
@@ -255,7 +255,7 @@ WrapsAroundAtTheEnd = Learned.but(
     "end = …\nreturn …",
     "places = torch.arange(offset, offset + x.shape[1]) % len(table)\nreturn x + table[places]",
 )
-"""Tokens beyond the table get its first rows again, as if the sequence started again; raise a
+"""Tokens beyond the table get its first rows again, as if the sequence started over; raise a
 ValueError instead."""
 
 OneRowBeyondTheTable = Learned.but("end > len", "end > 1 + len")
@@ -315,8 +315,8 @@ class Rotary(Correct, exercise="apply_rotary"):
 TableOfFewPositions = Rotary.but(
     "angle = …", "angle = (torch.arange(4096)[:, None] / base**exponent)[positions][:, None]"
 )
-"""The angles come from a table with a fixed number of rows, and positions may lie beyond the last:
-compute the angles from `positions`."""
+"""The angles come from a table with a fixed number of rows, and positions may lie beyond its last
+row: compute the angles from `positions`."""
 
 PositionsIgnored = Rotary.but(
     "angle = …", "angle = torch.arange(x.shape[-2])[:, None] / base**exponent"
@@ -405,7 +405,7 @@ RotatedBeforeTheSplit = Rotary.but(
     """,
 )
 """Queries and keys are rotated before they are split into heads, so the first heads get all the
-fast clocks and the last ones the slow: split first, so that each head has all clocks."""
+fast clocks and the last heads the slow ones: split first, so that each head has all clocks."""
 
 AnglesOfTheOtherLayout = Rotary.but(
     "even, odd = …\nreturn …",
@@ -445,8 +445,8 @@ already 2i, and it is divided by the full d_head."""
 CountedFromTheFirstToken = Rotary.but(
     "positions[..., None]", "(positions - positions[:, :1])[..., None]"
 )
-"""Positions are counted from the first token of each sequence. The scores within a sequence do not
-change, but keys in a cache were rotated by the positions that were passed: use these."""
+"""Positions are counted from the first token of each sequence. Scores within that sequence do not
+change, but scores with keys from an earlier call do: use the positions that are passed."""
 
 NothingRotated = Rotary.but("query, key = …", "")
 """The layer attends without any rotation: rotate queries and keys by their positions."""
@@ -592,8 +592,8 @@ for the power of two below and add every other slope for the power of two above.
 PowerStrictlyBelow = Alibi.but(
     "below = …", "below = 1\nwhile 2 * below < num_heads:\n    below *= 2"
 )
-"""The power of two is smaller than the number of heads even where that is a power of two itself, so
-the heads get one another's slopes: take the largest power of two that is not above it."""
+"""The power of two is smaller than num_heads even if num_heads is one itself, so the heads get one
+another's slopes: take the largest power of two that is not above num_heads."""
 
 SlopesCutFromThePowerAbove = Alibi.but(
     "below = …\nreturn …",
@@ -604,8 +604,8 @@ SlopesCutFromThePowerAbove = Alibi.but(
 the power below, then add every other one for the power above."""
 
 FilledWithoutSkipping = Alibi.but("range(1, 2 * below, 2)", "range(1, 2 * below)")
-"""The missing slopes are taken from the finer list one after another; every other one is already
-there, so take the first, third, …"""
+"""The missing slopes are taken one after another from the list for twice the power; every other one
+is already there, so take the first, third, …"""
 
 ExponentCutOff = Alibi.but("2 ** (-8 * h / below)", "2.0 ** (-(8 // below) * h)").but(
     "2 ** (-4 * h / below)", "2.0 ** (-(4 // below) * h)"
@@ -624,8 +624,8 @@ minus infinity."""
 MaskIgnoresTheCache = Alibi.but(
     "distance < 0", "torch.ones(q_len, k_len, dtype=torch.bool).triu(1)"
 )
-"""Distances start at the positions of the queries, but the keys are hidden as if the first query
-had position 0: use the positions of the queries for both."""
+"""Distances use the positions of the queries, but the mask is that of queries whose positions start
+at 0: use the positions of the queries for both."""
 
 DistanceFromTheLastKey = Alibi.but("None] * distance", "None] * (k_len - 1 - torch.arange(k_len))")
 """Distances are counted from the last key in every row. The softmax would give the same weights,
@@ -701,8 +701,9 @@ ClocksOfTheWholeHead = InSpace.but(
     "exponent = torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1]\n"
     "exponent = exponent.unflatten(0, (axes, -1))",
 )
-"""The exponents run through the whole head, so the first axis gets the fast clocks and the last one
-the slow: each axis starts with its own fastest clock, and 2i is divided by the width of a part."""
+"""The exponents run through the whole head, so the first axis gets the fast clocks and the last
+axis the slow ones: each axis starts with the fastest clock, and 2i is divided by the width of a
+part."""
 
 DividedByTheWholeHead = InSpace.but(
     "exponent = …", "exponent = torch.arange(0, width, 2, dtype=torch.float64) / x.shape[-1]"
@@ -765,11 +766,11 @@ class Extrapolation(Correct, exercise="extrapolation"):
 
 
 ToleranceAsAFraction = Extrapolation.but("before + tolerance", "before * (1 + tolerance)")
-"""The tolerance is taken for a fraction of the loss; it is in nats, and added."""
+"""The tolerance is treated as a fraction of the loss; it is in nats: add it."""
 
 AveragedOverPositions = Extrapolation.but("by_position,", "losses.mean(dim=1),")
 """The mean is taken over the positions of each window, so the positions are lost: average over the
-windows."""
+windows, which are axis 0."""
 
 PerplexityAveraged = Extrapolation.but(
     "by_position.cumsum(0) / torch.arange(1, length + 1)).exp(",
@@ -857,8 +858,8 @@ ToleranceForgotten = Extrapolation.but("before + tolerance", "before")
 tolerance to it."""
 
 OnlyAdjacentWindows = Extrapolation.but("window + 1", "window + 1, window")
-"""Only adjacent windows are examined, so the failure is found up to one window too late: a window
-may start at any position."""
+"""Only windows that do not overlap are examined, so the failure may be found too late: a window may
+start at any position."""
 
 IncompleteWindowsCounted = Extrapolation.but("length - window + 1", "length")
 """At the end, incomplete windows are examined, where one hard token is enough: only whole windows
@@ -946,7 +947,7 @@ NothingRotated = Swapped.but(
 """Queries and keys come back unchanged, so the model no longer sees how far apart tokens are."""
 
 BaseTooSmall = Swapped.but("10_000 **", "1_000.0 **")
-"""The base is 1,000, so that all pairs but the first rotate too fast: the model was trained with
+"""The base is 1,000, so all pairs but the first rotate too fast: the model was trained with
 10,000."""
 
 KeysNotRotated = Swapped.but("turned(key)", "key")

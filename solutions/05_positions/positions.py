@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Positions: sinusoidal, learned, RoPE and ALiBi
 #
-# This notebook goes with chapter 5 of *Attention from the Ground Up*. You write a test for whether a layer sees the order of its tokens, and you give it positions in two ways: sinusoidal positions and rotary embeddings (RoPE). You then put your own rotation into a trained model. The deeper exercises add a learned table and ALiBi, fix two published formulas, find the position at which a model trained on short sequences fails on long ones, convert weights between two layouts, and extend RoPE to images and points in space.
+# This notebook goes with chapter 5 of *Attention from the Ground Up*. You write a test for whether a layer sees the order of its tokens, and you implement sinusoidal positions and rotary embeddings (RoPE). You then put your own rotation into a trained model. The deeper exercises add a learned table and ALiBi, fix two published formulas, find the position at which a model trained on short sequences fails on long ones, convert weights between two layouts, and extend RoPE to images and points in space.
 #
-# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each line of its report has its own points, so a partly correct answer earns some of them. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** A token is a row. Positions are counted from 0. Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. A *clock* is a pair of features that rotates as the position grows: clock $i$ of a vector of width $d$ rotates by $1/\text{base}^{2i/d}$ radians per position. Clock 0 rotates by one radian per position; the last clock needs thousands of positions for a full rotation.
 
@@ -20,19 +20,19 @@ from classroom import check
 # %% [markdown]
 # {{exercise check_order_blindness}}
 #
-# Attention is a weighted average, and an average does not depend on the order of its terms. An attention layer without positions is therefore blind to the order: permute its tokens, and its outputs are permuted in the same way, otherwise unchanged. "Dog bites man" and "man bites dog" give the same three vectors.
+# Attention is a weighted average, and an average does not depend on the order of its terms. An attention layer without positions and without a mask is therefore blind to the order: permute its tokens, and its outputs are permuted in the same way, otherwise unchanged. "Dog bites man" and "man bites dog" give the same three vectors.
 #
 # Write a test for this property, which is called permutation equivariance. `check_order_blindness` gets `layer`, a function of `x` with shape `(length, d_model)` that returns the same shape for any length and width. Your test calls the layer on tokens of your choice and asserts what holds for an order-blind layer. Every blind layer must pass, despite rounding errors of up to 1e-4. Every layer that depends on the order in any way, even weakly, or gives one token the output of another must fail.
 #
 # A causal mask makes the order visible: the first token sees only itself, the second one sees both. Write `order_counter_example`: it returns two tokens on which causal attention with the given projections is *not* blind. Some output must change by more than 0.01. The projections are those of a new model of any width: their entries are random, with a mean of 0 and a standard deviation of $1/\sqrt{d_\text{model}}$, so your tokens need not be adapted to them.
 #
-# *Before you code:* which permutation of three tokens keeps all distances between them? Which one keeps every token's neighbours, if the last and the first count as neighbours? A layer that uses only the distances, or only the neighbours, would pass a test that tries only such permutations.
+# *Before you code:* apart from the identity, which permutation of a sequence keeps all distances between its tokens? Which ones keep every token's neighbours, if the last and the first count as neighbours? A layer that uses only the distances, or only the neighbours, would pass a test that tries only such permutations.
 #
 # *And for the counter-example:* for any projections, what is the output of causal attention for a token of zeros that comes second? And if it comes first?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Reversing them keeps all distances. Shifting all tokens by one, with the last one moved to the front, keeps the neighbours (with three tokens, any permutation does).
+# Only reversing the sequence keeps all distances. Shifting all tokens cyclically keeps the neighbours, and so does reversing (with three tokens, any permutation does).
 #
 # For the counter-example: a token of zeros that comes second has a score of 0 with every key, so its output is half the value of the first token. A token of zeros that comes first sees only itself, and its output is 0.
 # </details>
@@ -94,7 +94,7 @@ def order_counter_example(
 #
 # The sine and the cosine of one clock are neighbours. Some programs put all sines before all cosines; either order works, as long as it is the same everywhere. Here they must be neighbours.
 #
-# Why clocks? A shift by $k$ positions rotates each clock by a fixed angle, whatever the position. One matrix therefore shifts all rows: $\text{PE}(p + k) = \text{PE}(p)\, M_k$. Write this matrix as well.
+# Why clocks? A shift by $k$ positions rotates each clock by a fixed angle, whatever the position. One matrix therefore shifts all rows: $\text{PE}(p + k) = \text{PE}(p)\, M_k$. Compute this matrix, too.
 #
 # An angle of thousands of radians uses four digits before the decimal point, and float32 has seven digits in total. Compute the angles in float64. Results may be float32 or float64.
 #
@@ -146,11 +146,11 @@ def shift_matrix(shift: int, d_model: int, base: float = 10_000.0) -> torch.Tens
 # %% [markdown]
 # {{exercise apply_rotary}}
 #
-# Attention should know how far apart two tokens are. Instead of adding something to the tokens, rotary embeddings rotate the queries and keys: they rotate each pair of features like the hand of a clock, by an angle proportional to the position. The dot product of two hands depends on the angle *between* them, which depends only on the distance.
+# Attention should know how far apart two tokens are. Instead of adding something to the tokens, rotary embeddings rotate each pair of features of the queries and keys like the hand of a clock, by an angle proportional to the position. The dot product of two hands depends on the angle *between* them, which depends only on the distance.
 #
 # Write `apply_rotary` for queries or keys of several heads. Pair $i$ is made of the neighbouring features $2i$ and $2i+1$. At position $p$ the pair $(a, b)$ becomes $(a\cos\theta - b\sin\theta,\; a\sin\theta + b\cos\theta)$ with $\theta = p/\text{base}^{2i/d_\text{head}}$. Each sequence of the batch has its own positions, which need not start at 0 and may have gaps. The result has the dtype of `x`; compute the angles in float32 or float64, even if `x` is in half precision.
 #
-# Then write `rotary_attention`, a layer without a mask and without an output projection: project, split into heads, apply the rotation where it belongs, attend, and concatenate the heads. It may call your `apply_rotary` (base 10,000) and `F.scaled_dot_product_attention`.
+# Then write `rotary_attention`, a layer without a mask and without an output projection: project, split into heads, apply the rotation where it belongs, attend, and concatenate the heads. Its base is 10,000. It may call your `apply_rotary` and `F.scaled_dot_product_attention`.
 #
 # *Before you code:* what happens to a query at position 0? If all positions are shifted by 11, which numbers in the layer change, and which do not? Should the values depend on their positions?
 #
@@ -258,13 +258,13 @@ unturned = logits_with(lambda query, key, positions: (query, key), ids, places)
 print(f"without any rotation: {nats_per_token(unturned, ids):.4f} nats per token")
 
 # %% [markdown]
-# Write `swapped_rotary`, for any `d_head`. With it in all layers, the logits must be *the same*, up to rounding. It is not enough that they are close or that the loss is the same. A batch may contain sequences that start at different positions, near or far away, or have gaps: `positions` holds the position of each token. The function must stand alone: it is put into the model without your other functions, so copy into it what it needs from your `apply_rotary`.
+# Write `swapped_rotary`, for any `d_head`. With it in all layers, the logits must be *those of the original model*, up to rounding. It is not enough that they are close or that the loss is the same. A batch may contain sequences that start at different positions, near or far away, or have gaps: `positions` holds the position of each token. Let the function stand alone, as if it were pasted into the model's own code: copy into it what it needs from your `apply_rotary`. (The check does not test this.)
 #
 # *Before you code:* which of these would leave every logit unchanged: counting from 1, rotating both backwards, rotating the keys by one position too many, angles in half precision? And which would you notice in the loss?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Only counting from 1, because the distances stay the same. The model's loss on the text above is 3.2023 nats per token. You would notice both turned backwards (4.23) or keys one position off (4.05), but not angles in half precision (3.2025 in float16, 3.2010 in bfloat16).
+# Only counting from 1, because the distances stay the same. The model's loss on the text above is 3.2023 nats per token. With both rotated backwards (4.23) or the keys one position off (4.05), you would notice it, but not with angles in half precision (3.2025 in float16, 3.2010 in bfloat16).
 # </details>
 #
 # <details><summary>Hint: what to copy</summary>
@@ -393,7 +393,7 @@ def alibi_bias(num_heads: int, q_len: int, k_len: int) -> torch.Tensor:
 # %% [markdown]
 # {{exercise mended_positions}}
 #
-# These two functions have both been published in some form, and both run without an error.
+# Versions of both functions have been published, and both run without an error.
 #
 # The first one computes a sinusoidal table. All pairs of rows at one distance should have the same dot product. The left plot shows all dot products, and the stripes along the diagonals are missing. The function has **two** bugs: one in the exponent, and one that you can see in row 0.
 #
@@ -401,11 +401,11 @@ def alibi_bias(num_heads: int, q_len: int, k_len: int) -> torch.Tensor:
 #
 # Fix both functions. Keep the layouts: neighbours in the table, halves in the rotation.
 #
-# *Before you code:* in the first function, `index` counts entries, not pairs: which exponents do entries 0 and 1 get? In the second, print `angle` for four features: which two entries of a row belong to features 0 and 2?
+# *Before you code:* in the first function, `index` counts entries, not pairs: which exponents do entries 0 and 1 get? In the second, print `angle` for four features: which two clocks do features 0 and 2 get their angles from?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# 0 and $2/d$; as the sine and cosine of one clock, they should have the same exponent. In the second function, entries 0 and 2 of a row. They hold the angles of two different clocks, although features 0 and 2 are one pair.
+# Entries 0 and 1 get the exponents 0 and $2/d$; as the sine and cosine of one clock, they should have the same one. In the second function, feature 0 gets the angle of clock 0 and feature 2 that of clock 1, although they are one pair.
 # </details>
 
 
@@ -471,12 +471,12 @@ def mended_rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 # %% [markdown]
 # {{exercise extrapolation}}
 #
-# A model is trained on windows of one length and then evaluated on longer ones. The cell below does this in a few seconds for three kinds of positions: one attention layer learns to predict characters of the Python reference in windows of 32 and is then evaluated on windows of 128. The cell keeps the loss, in nats, of every window at every position. One layer and a hundred steps are enough to see which scheme extrapolates, but not how good it can become.
+# A model is trained on windows of one length and then evaluated on longer ones. The cell below does this in a few seconds for three kinds of positions: one attention layer learns to predict characters of the Python reference in windows of 32 and is then evaluated on windows of 128. The cell keeps the loss, in nats, of every window at every position. One layer and a hundred steps are enough to see which scheme extrapolates, but not how well it could do.
 #
 # A table of losses is not yet an answer. Write the function that summarises it. Given `losses` (windows, length), it returns
 #
 # 1. `by_position`, shape (length,): the loss at each position, averaged over the windows;
-# 2. `breaks_at`: the first position `p`, from `trained_length` on, at which the mean of `by_position[p : p + window]` exceeds the mean of the last `window` positions before `trained_length` by more than `tolerance`. Only whole windows count; if no position qualifies, the length;
+# 2. `breaks_at`: the first position `p`, from `trained_length` on, at which the mean of `by_position[p : p + window]` exceeds the mean of the last `window` positions before `trained_length` by more than `tolerance`. (So `window` counts the positions to average: it is not the length of a window of text.) Only whole windows count. If no position qualifies, `breaks_at` is `length`;
 # 3. `perplexity`, shape (length,): entry `t - 1` is the perplexity of the first `t` tokens, the exponential of the mean loss over all windows and these `t` tokens.
 #
 # *Before you code:* why is the first token of a window harder than the thirtieth, for any model? What does that mean for a comparison with the mean over *all* trained positions? And which of the three results hides a failure at position 40 the longest?
@@ -623,7 +623,7 @@ def convert_rotary(weight: torch.Tensor, num_heads: int, to: str) -> torch.Tenso
 #
 # A patch of an image has a row and a column; an atom has three coordinates. RoPE works for both: give each axis an equal part of the features, and rotate that part by its own coordinate. Scores then depend on the differences of the coordinates, axis by axis, and not on the origin.
 #
-# First write `patch_coordinates`: it returns row and column of each of `height * width` patches, in reading order (along the first row, then the second). Then write `rotary_in_space`: with `axes` axes, the first `d_head / axes` features belong to the first axis, the next ones to the second. Within its part, each axis has its own rotation of width `d_head / axes`: neighbours are paired, and pair $i$ rotates by $\text{coordinate}/\text{base}^{2i/\text{width}}$. Coordinates are real numbers.
+# First write `patch_coordinates`: it returns the row and the column of each of `height * width` patches, in reading order (along the first row, then the second). Then write `rotary_in_space`: with `axes = coordinates.shape[-1]`, the first `d_head / axes` features belong to the first axis, the next ones to the second. Within its part, each axis has its own rotation of width `d_head / axes`: neighbours are paired, and pair $i$ rotates by $\text{coordinate}/\text{base}^{2i/\text{width}}$. Coordinates are real numbers.
 #
 # *Before you code:* if an image were read as one long sequence of patches, how far apart would a patch and the one below it be? And the last patch of a row and the first one of the next row?
 #
@@ -755,7 +755,7 @@ plt.show()
 # %% [markdown]
 # {{question why_rotations}}
 #
-# Attention without any information about position cannot tell “dog bites man” from “man bites dog”. Why not? Rotary embeddings rotate queries and keys by angles proportional to their positions. Why does a score then depend on positions only through their difference, and why are the values not rotated? Answer in three to five sentences.
+# Attention without a mask and without any information about position cannot tell “dog bites man” from “man bites dog”. Why not? Rotary embeddings rotate queries and keys by angles proportional to their positions. Why does a score then depend on positions only through their difference, and why are the values not rotated? Answer in three to five sentences.
 
 # %% [markdown] written="why_rotations" points=3
 # **What earns the points**, one each:

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Encoder-decoder and decoder-only transformers
 #
-# This notebook goes with chapter 6 of *Attention from the Ground Up*. You have all the parts. Here they become models: one that continues a text, one that reads a sequence and generates another, and one that fills in masked tokens. Turning blocks into models takes little code, and almost all of it is about *which token may see which*: which token is the target, which tokens are given, which mask applies, and where a sequence ends. Mistakes there do not crash; the loss may even improve.
+# This notebook goes with chapter 6 of *Attention from the Ground Up*. You have all the parts. Here they become models: one that continues a text, one that reads a sequence and generates another, and one that fills in masked tokens. Turning blocks into models takes little code, and almost all of it is about *which token may see which*, which token is the target, and where a sequence ends. Mistakes there do not crash; the loss may even improve.
 #
-# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each line of its report has its own points, so a partly correct answer earns some of them. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** Tokens are integers of shape `(batch, length)`. `bos` is the token that begins a sequence, `eos` the one that ends it, and `pad` the padding of shorter sequences in a batch. A mask is boolean and True where attention is allowed. A weight matrix multiplies from the right, `x @ w`; `nn.Linear` stores the transposed matrix, `(d_out, d_in)`, and so does a trained model.
 #
@@ -68,11 +68,11 @@ def averaging_logits(parameters, tokens):
 #
 # <details><summary>Hint: shapes</summary>
 #
-# `table` is `(vocab_size, d_model)`. A vector of width `d_model` times its transpose gives `vocab_size` logits.
+# `table` is `(vocab_size, d_model)`: a vector of width `d_model` times the transposed table gives `vocab_size` logits.
 # </details>
 # <details><summary>Hint: tied means shared</summary>
 #
-# Use `table` itself twice. No gradient flows through `detach()`, `clone().detach()`, `.data` or `torch.tensor(table)`. In a module, `unembedding.weight = embedding.weight` ties; `nn.Parameter(embedding.weight.clone())` is only initially equal.
+# Use `table` itself twice. No gradient flows through `detach()`, `clone().detach()`, `.data` or `torch.tensor(table)`. In a module, `unembedding.weight = embedding.weight` ties the weights; `nn.Parameter(embedding.weight.clone())` is only initially equal.
 # </details>
 
 
@@ -125,7 +125,7 @@ print(f"a model that copies, without the shift: {unshifted:.6f} nats per token")
 print(f"a model that knows nothing: {math.log(8):.3f} nats per token")
 
 # %% [markdown]
-# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`, exact even if logits differ by hundreds. Keep `targets` as is.
+# Write `shifted_loss`. It gets `model`, a function from tokens `(batch, length)` to logits `(batch, length, vocab_size)`, and `targets` that end in `eos` and are padded with `pad`. It calls the model on the shifted targets, and returns the mean cross-entropy in nats over all targets of the batch that are not `pad`, exact even if logits differ by hundreds. Do not modify `targets`.
 #
 # The logits at position `i` are the prediction of `targets[:, i]`: after the shift, nothing else needs to be shifted.
 #
@@ -138,7 +138,7 @@ print(f"a model that knows nothing: {math.log(8):.3f} nats per token")
 #
 # <details><summary>Hint: one token in front, one removed at the end</summary>
 #
-# The last token of a target is predicted but never an input. The input therefore has the length of the target.
+# The last column of `targets` is predicted but never an input, so the input is as long as `targets`.
 # </details>
 # <details><summary>Hint: one mean</summary>
 #
@@ -162,7 +162,7 @@ def shifted_loss(model, targets: torch.Tensor, bos: int, pad: int) -> torch.Tens
 # %% [markdown]
 # {{exercise CrossAttention}}
 #
-# An encoder-decoder works on two sequences. The encoder turns the source into one vector per source token, the **memory**. Each target token may attend to the whole memory. Queries are therefore computed from the target, keys and values from the memory, and the result has one row per *target* token: it is added to the target's residual stream.
+# An encoder-decoder works on two sequences. The encoder turns the source into one vector per source token, the **memory**. Each target token may attend to the whole memory. Queries are therefore computed from the target, keys and values from the memory, and the result has one row per *target* token. (The block, not this module, adds it to the target's residual stream.)
 #
 # Two masks are easily confused here. Cross-attention has no causal mask: the whole source is known before the first token is generated. It does need the padding mask of the source: a target token must not attend to `pad`.
 #
@@ -403,7 +403,7 @@ def mended_decoder(
 # %% [markdown]
 # {{exercise one_block_three_masks}}
 #
-# Cross-attention apart, what makes a block an encoder or decoder? Only the mask. The same block, with the same weights, can attend
+# Apart from cross-attention, encoder and decoder blocks differ only in the mask. The same block, with the same weights, can attend
 #
 # - **in both directions** (an encoder): every token sees every token;
 # - **causally** (a decoder): every token sees itself and those before it;
@@ -422,7 +422,7 @@ def mended_decoder(
 #
 # <details><summary>Hint: or</summary>
 #
-# A token is visible if it is not later *or* if it is in the prefix. Columns are the visible tokens, the keys.
+# A token is visible if it is not later *or* if it is in the prefix. Rows are queries, columns are keys.
 # </details>
 # <details><summary>Hint: one mask per sequence</summary>
 #
@@ -465,7 +465,7 @@ def one_block_three_masks(
 # %% [markdown]
 # {{exercise swapped_cross_attention}}
 #
-# So far, your parts have run on random numbers. The course includes a trained encoder-decoder: it reads a date as written in one of 24 locales, character by character, and outputs it in ISO form. It has two encoder blocks and two decoder blocks; `d_model` is 64, there are 4 heads, and every norm has $\varepsilon = 10^{-5}$. The cell below loads it, opens its decoder at the cross-attention sub-layer, and measures its loss on dates that were not in the training data.
+# So far, your parts have run on random numbers. The course includes a trained encoder-decoder: it reads a date in a format of one of 24 locales, character by character, and outputs it in ISO form. It has two encoder blocks and two decoder blocks; `d_model` is 64, there are 4 heads, and every norm has $\varepsilon = 10^{-5}$. The cell below loads it, opens its decoder at the cross-attention sub-layer, and measures its loss on dates that were not in the training data.
 
 # %%
 from groundup.data.batches import pair_batches
@@ -519,7 +519,7 @@ without = decode_with(lambda x, *rest: x, target, memory, source_mask)
 print(f"without cross-attention: {nats_per_token(without):.4f} nats per character")
 
 # %% [markdown]
-# Write `swapped_cross_attention`: the norm, cross-attention and the residual connection, with the given weights, of any width. If it replaces the model's own sub-layer in any layer, the logits must be *the same*, up to rounding. It is not enough that they are close or that the loss is the same.
+# Write `swapped_cross_attention`: the norm, cross-attention and the residual connection, with the given weights, of any width. If it replaces the model's own sub-layer in any layer, the logits must be *those of the original model*, up to rounding. It is not enough that they are close or that the loss is the same.
 #
 # *Before you code:* which of these would you notice in the loss of a trained model: a causal mask, visible padding, the wrong square root in the scale, a missing bias of the keys?
 #
@@ -573,7 +573,7 @@ def swapped_cross_attention(
 # %% [markdown]
 # {{exercise check_prompt_split}}
 #
-# What is P(the | the cat sat on)? For an encoder-decoder, it depends on how you split the words. "The cat" may be the source and "sat on" the beginning of the target, or "the" the source and "cat sat on" the target: the words are the same, but the probabilities are not, because the source is read in both directions and by other weights. A decoder-only model has a single sequence, so the split must not matter. This is why a prompt can be processed in pieces, with a KV cache for the earlier ones. It is also a test: with a bug in its cache, a model's predictions usually depend on where the pieces end.
+# What is P(the | the cat sat on)? For an encoder-decoder, it depends on how you split the words. "The cat" may be the source and "sat on" the beginning of the target, or "the" the source and "cat sat on" the target: the words are the same, but the probabilities are not, because the source is read in both directions and with different weights. A decoder-only model has a single sequence, so the split must not matter. This is why a prompt can be processed in pieces, with the keys and values of the earlier ones kept in a cache. It is also a test: with a bug in its cache, a model's predictions usually depend on where the pieces end.
 #
 # Write this test. `check_prompt_split` gets `predict(first, rest)`. Both arguments are tensors of tokens from 0 to 10, `(length,)`, with at least one token each and at most 16 tokens together. `predict` returns the probabilities `(11,)` of the token after both. The test raises `AssertionError` if they depend on where the text is split.
 #
@@ -670,7 +670,7 @@ def masked_tokens(
 # %% [markdown]
 # {{exercise smoothed_loss}}
 #
-# Published code often gets two parts of the 2017 training recipe wrong.
+# Published code often departs from two parts of the 2017 training recipe.
 #
 # **Label smoothing.** The cross-entropy is minimal if the correct token has probability 1, which no finite logits give. Smoothing requires a little less: the target distribution is $1 - \varepsilon$ on the correct token, *plus* $\varepsilon / V$ on each of the $V$ tokens, the correct one and `pad` included. This is the rule of the original paper (Szegedy et al. 2016, section 7) and of PyTorch. Others divide $\varepsilon$ among the $V - 1$ wrong tokens ([one author explains his choice](https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/50)), or exclude `pad` as well ([annotated-transformer#39](https://github.com/harvardnlp/annotated-transformer/issues/39) works through an example). All these rules work, but losses under different rules cannot be compared. Write the first one, as a mean over all targets that are not `pad`.
 #
@@ -721,7 +721,7 @@ def noam(step: int, d_model: int, warmup_steps: int) -> float:
 # %% [markdown]
 # {{exercise functional_gradients}}
 #
-# A module keeps its parameters inside. Written as a function, the same model takes them as an argument: a **tree**, that is, nested dictionaries whose leaves are tensors. A function that depends on its arguments alone and changes none of them is called *pure*. What is that good for? Other functions can transform it. `torch.func.grad` turns it into a function that returns the gradient with respect to its first argument, here the whole tree, and `torch.func.vmap` maps it over the examples of a batch.
+# A module keeps its parameters inside. Written as a function, the same model takes them as an argument: a **tree**, that is, nested dictionaries whose leaves are tensors. A function that depends on its arguments alone and changes none of them is called *pure*. Other functions can transform such a function. `torch.func.grad` turns it into a function that returns the gradient with respect to its first argument, here the whole tree, and `torch.func.vmap` maps it over the examples of a batch.
 #
 # | leaf of the tree | shape |
 # |---|---|
@@ -753,7 +753,7 @@ def noam(step: int, d_model: int, warmup_steps: int) -> float:
 # </details>
 # <details><summary>Hint: a gradient of a tree</summary>
 #
-# `torch.func.grad(function)` is a function. It takes the arguments of `function`, and returns a tree like the first.
+# `torch.func.grad(function)` is a function. It takes the arguments of `function`, and returns a tree like the first one.
 # </details>
 # <details><summary>Hint: a step for every leaf</summary>
 #
@@ -903,7 +903,7 @@ def largest_gradient(
 #
 # <details><summary>Hint: which orders?</summary>
 #
-# A reversal keeps distances, and so does moving all tokens around the circle. A few orders from `torch.randperm` with a seeded generator keep none.
+# A reversal keeps distances, and so does moving all tokens around the circle. A few orders from `torch.randperm` with a seeded generator do not.
 # </details>
 # <details><summary>Hint: padding</summary>
 #
@@ -1016,7 +1016,7 @@ for name, sublayer in wrong.items():
     print(f"{name:30} {nats_per_token(logits):18.6f} {right:6.1%}   {change:.5f}")
 
 # %% [markdown]
-# Last, see where your decoder looks. For one date, the plots show how much each generated character attends to each character of the source, in the second layer, for each of the four heads. The heads move from the year to the month to the day, wherever these are in the source.
+# Last, see where the trained decoder attends. For one date, the plots show how much each generated character attends to each character of the source, in the second layer, for each of the four heads. The heads move from the year to the month to the day, wherever these are in the source.
 
 # %%
 which = max(range(len(pairs)), key=lambda i: len(set(pairs[i].source)))

@@ -354,10 +354,10 @@ def why_loss(heard, targets, expected):
             )
     count = int((targets != PAD).sum())
     return (
-        f"The model's input is correct. {count} of the {targets.numel()} targets are not pad: their "
-        f"losses, in the first row those of {[t for t in targets[0].tolist() if t != PAD]} at the "
-        f"logits of the same positions, add up to {count * expected:.4g}, which is divided by "
-        f"{count} ({names})"
+        f"The model's input is correct. The losses of the {count} targets that are not pad (of "
+        f"{targets.numel()}; in the first row {[t for t in targets[0].tolist() if t != PAD]}), "
+        f"each at the logits of its own position, add up to {count * expected:.4g}, to be divided "
+        f"by {count} ({names})"
     )
 
 
@@ -667,8 +667,8 @@ def judge_decoding(answer, source, source_mask, answers, max_len, bos):
     if num_decoded == longest:
         return None
     return (
-        f"The number of calls of `decode` is {num_decoded}; the longest result has {longest} tokens "
-        f"(bos {bos}, eos {EOS}, max_len {max_len}), and each needs one call for the whole batch"
+        f"`decode` was called {num_decoded} times; the longest result has {longest} tokens (bos "
+        f"{bos}, eos {EOS}, max_len {max_len}), and each token needs one call for the whole batch"
     )
 
 
@@ -677,7 +677,7 @@ def judge_decoding(answer, source, source_mask, answers, max_len, bos):
     number="6.4",
     title="Greedy decoding",
     asks="Encode the source once; then append the most likely next token to every sequence, "
-    "starting from `bos`, until all have generated `eos`.",
+    "starting from `bos`, until all have generated `eos` or have `max_len` tokens.",
     difficulty=3,
     importance=5,
     minutes=30,
@@ -757,7 +757,7 @@ def why_masked(seen, tokens, choice, kind, word, num_special, mask_id, vocab_siz
     row, i = (seen[place] != expected[place]).nonzero()[0].tolist()
     mine, right = (int(results[place][row, i]) for results in (seen, expected))
     token, number = int(tokens[row, i]), vocab_size - num_special
-    said = f". For example, [{row}, {i}] is {mine} and should be {right}: the token is"
+    said = f". For example, {part}[{row}, {i}] is {mine} and should be {right}: the token is"
     if token < num_special:
         return f"{said} {token}, which is special (below num_special = {num_special})"
     chance = f"choice {choice[row, i]:.3g}, share {share:.3g}"
@@ -1098,7 +1098,7 @@ def why_allowed(masks, length, prefix_lens, compared="prefix"):
     place = list(MASKS).index(compared)
     mine, right = masks[place], mask_oracle(length, prefix_lens)[place]
     *sequence, query, key = (mine != right).nonzero()[0].tolist()
-    said = f". Query {query} {'sees' if right[*sequence, query, key] else 'does not see'} "
+    said = f". Query {query} should {'' if right[*sequence, query, key] else 'not '}see "
     if compared == "both_ways":
         return f"{said}key {key}, because every token sees every token"
     where = f"key {key}, which is {'after it' if key > query else 'not after it'}"
@@ -1681,7 +1681,7 @@ def nothing_changed(after, name, *args):
                 continue
             return (
                 f"`{name}` changes its argument `{label}`: after the call {change}. Compute "
-                "new tensors and new dictionaries, and leave what you are given as it is"
+                "new tensors and new dictionaries, and leave your arguments unchanged"
             )
     return None
 
@@ -2052,7 +2052,7 @@ def models_on_sets(draw):
     number="6.13",
     title="Write a test: a transformer on sets",
     asks="`check_set_model` calls the given model on a set, on the same set in other orders and "
-    "without its padding, and `assert`s that the scores are the same.",
+    "without its padding, and `assert`s that each real token keeps its score.",
     difficulty=3,
     importance=3,
     minutes=25,

@@ -94,8 +94,8 @@ PositionsInEveryBlock = Logits.but("x = x + positions[: tokens.shape[1]]", "").b
 """The positions are added before every block; add them once, to the embeddings."""
 
 TableNotTransposed = Logits.but("table.T", "table")
-"""The vectors are multiplied by the table without a transpose, which works only if there are as
-many tokens as features; the logit of a token is the dot product with its row, so transpose the
+"""The vectors are multiplied by the table without a transpose, which works only if vocab_size
+equals d_model; the logit of a token is the dot product with its row, so transpose the
 table."""
 
 PositionsScaledToo = Logits.but("[tokens]", "[tokens] + positions[: tokens.shape[1]]").but(
@@ -222,8 +222,8 @@ FirstTokenNeverPredicted = Loss.but(
     "logits = model(targets[:, :-1])\n"
     "return F.cross_entropy(logits.transpose(1, 2), targets[:, 1:], ignore_index=pad)",
 )
-"""Without bos, nothing comes before the first token, so it is never predicted: the model does not
-learn how to begin."""
+"""Without bos, nothing comes before the first token, so it is never predicted, and the model does
+not learn how to begin: put bos in front."""
 
 LastTokenNeverPredicted = Loss.but(
     "return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=pad)",
@@ -309,7 +309,7 @@ ShiftedInPlace = Loss.but(
     "targets[:, :1] = first\n"
     "logits, targets = model(targets), labels",
 )
-"""The input is written into the targets that were given, so whoever uses them next finds them shifted:
+"""The input is written into the targets that were given, and all later code finds them shifted:
 make a new tensor, for example by torch.cat."""
 
 
@@ -453,7 +453,7 @@ scores to minus infinity before the softmax."""
 
 
 class OneHeadOnly(Cross):
-    """All features make one head, whatever `num_heads` says; each head has d_model / num_heads of
+    """All features form one head, whatever `num_heads` says; each head has d_model / num_heads of
     them, and a softmax of its own."""
 
     def forward(self, x, memory, source_mask=None):
@@ -572,8 +572,8 @@ BosTakenForTheEnd = Greedy.but(
     "done = (written == eos).any(dim=1)\nif done.all():\n    break\n"
     "logits = decode(written, memory, source_mask)\nnewest = logits[:, -1].argmax(dim=-1)",
 )
-"""eos is looked for in the whole input of the decoder, and where bos and eos are one token, every
-sequence ends before it has begun: look only at the generated tokens."""
+"""eos is looked for in the whole input of the decoder, so if bos and eos are the same token, every
+sequence ends before it begins: look only at the generated tokens."""
 
 StopsWithTheFirst = Greedy.but("all()", "any()")
 """Generation stops as soon as one sequence has ended; the others have not."""
@@ -805,7 +805,7 @@ ShortMemoryPasses = CheckSplit.but("tensor([7, 2, 9, 4, 0, 8, 3, 5, 1, 6])", "te
 use a text of ten tokens or so, and split it late, too."""
 
 FirstSplitMissing = CheckSplit.but("text[:1], text[1:]", "text[:5], text[5:]")
-"""A model that treats a first part of a single token differently passes: split after the first
+"""A model that is wrong only if the first part is a single token passes: split after the first
 token, too."""
 
 FewSplitsTried = CheckSplit.but(
@@ -997,6 +997,12 @@ SmoothingWithoutPadding = Smoothed.but(
 """The smoothing is divided among the vocab_size - 2 tokens that are neither correct nor padding; by
 the rule used here, every token gets smoothing / vocab_size."""
 
+PaddingWithoutASmoothedPart = Smoothed.but(
+    "nats = -(soft * log_p).sum(dim=-1)", "soft[..., pad] = 0\nnats = -(soft * log_p).sum(dim=-1)"
+)
+"""The padding token gets no part of the smoothing, so the target does not sum to 1; by the rule used
+here, every token gets smoothing / vocab_size, padding too."""
+
 SmoothingWithoutTheCorrectToken = Smoothed.but(
     "soft = F.one_hot(targets, vocab_size) * (1 - smoothing) + smoothing / vocab_size",
     "right = F.one_hot(targets, vocab_size) == 1\n"
@@ -1058,8 +1064,8 @@ DecayBeginsOneUpdateLate = Smoothed.but(
 both terms, or compare the number of the update."""
 
 UpdatesCountedFromZero = Smoothed.but("step + 1", "step").but("n**-0", "max(n, 1) ** -0")
-"""`step` is used as the number of the update, so every rate is one update late: steps are counted
-from 0, updates from 1."""
+"""`step` is used as the number of the update, at least while the rate rises, so the rate is one
+update late: steps are counted from 0, updates from 1."""
 
 WrongWarmupExponent = Smoothed.but("warmup_steps**-1", "warmup_steps**-0")
 """The rise is divided by the square root of warmup_steps; with the exponent -3/2 it meets the decay
@@ -1120,7 +1126,7 @@ FeaturesStillCompared = Mended.but("query @ key.transpose(1, 2)", "query.transpo
 features: query @ key.transpose(1, 2) compares tokens with tokens."""
 
 SourceAndTargetStillSwapped = Mended.but("real = …", "real = source_mask[:, :, None]").but(
-    "return x …", "return attend(memory @ cross_q, x @ cross_k, x @ cross_v, everything.mT)"
+    "return x …", "return x + attend(memory @ cross_q, x @ cross_k, x @ cross_v, everything.mT)"
 )
 """Queries still come from the memory, keys and values from the target, so each output sees the
 whole target: exchange the two."""
@@ -1346,8 +1352,8 @@ BlocksInTheOrderOfWords = Functions.but(
     'for weights in parameters["blocks"].values():\n    x = block(x, past, weights)',
     'for name in sorted(parameters["blocks"]):\n    x = block(x, past, parameters["blocks"][name])',
 )
-"""The blocks run in the order of their names as words, in which "10" comes before "2": with more
-than ten blocks that is wrong. Take them as they are in the tree, or sort by int(name)."""
+"""The blocks run in the alphabetical order of their names, where "10" comes before "2": with more
+than ten blocks, this is wrong. Keep the order of the tree, or sort by int(name)."""
 
 NothingMasked = Functions.but("dtype=torch.bool).tril()", "dtype=torch.bool)")
 """The causal mask hides nothing: each position sees the tokens after it, which it should
@@ -1422,11 +1428,11 @@ UpdatedInPlace = Functions.but(
     "return parameters - learning_rate * gradients",
     "parameters -= learning_rate * gradients\nreturn parameters",
 )
-"""The step changes the given tensors (-= works in place), so the old parameters are lost: compute
-new tensors."""
+"""The step changes the given tree, so the old parameters are lost: -= changes a tensor, and
+`parameters[name] = …` changes the dictionary. Return new tensors in new dictionaries."""
 
 StepUphill = Functions.but("parameters - learning_rate", "parameters + learning_rate")
-"""The step follows the gradient, so the loss grows: subtract it."""
+"""The step follows the gradient, so the loss grows: subtract the gradient."""
 
 
 class BlocksForgotten(Functions):
@@ -1666,7 +1672,7 @@ OnlyTheOddestCompared = CheckSets.but(
     "torch.allclose(reordered[real], expected[real], atol=1e-5)",
     "reordered[real].argmax() == expected[real].argmax()",
 )
-"""Models pass whose dependence on the order is too weak to change which token is the oddest:
+"""A model passes if its dependence on the order is too weak to change which token is the oddest:
 compare all scores."""
 
 WeakDependencePasses = CheckSets.but("atol=1e-5", "atol=0.01", times=2)

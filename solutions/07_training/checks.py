@@ -867,7 +867,7 @@ class TestClipGradients:
         given = draw(case)
 
         def judge(seen):
-            raised = "with the gradient None of a frozen parameter, it raised an error"
+            raised = "it raised an error for a frozen parameter, whose gradient is None"
             return raised if seen == CRASHED else judge_frozen(seen, *given)
 
         def explain(problem, mistakes, example):
@@ -1123,7 +1123,7 @@ def judge_norm_of(seen, x, gain, eps):
     problem = differs("the normalised vector", seen, expected, HALF_DIGITS)
     if problem and x.dtype == torch.float16:
         lost = "infinite" if x.square().isinf().any() else "0"
-        problem += f" (squared in float16, such entries are {lost})"
+        problem += f" (squares of such entries, taken in float16, would be {lost})"
     return problem
 
 
@@ -1373,8 +1373,8 @@ NOT_SAME = {name: where_every_query_sees_a_key(attention) for name, attention in
 
 
 TO_COMPARE = (
-    "compare the gradients of query, key and value, too, as torch.autograd.grad gives them (`.grad` is "
-    "added to in place)"
+    "compare the gradients with respect to query, key and value, too; use torch.autograd.grad, "
+    "because `.grad` is accumulated in place"
 )
 
 
@@ -1495,7 +1495,7 @@ class TestTrainingCost:
             flops = case.integer(10**8, 10**9)
             return float(case.integer(10_000, 400_000)), flops, float(case.integer(100, 990))
 
-        expect_agrees(subject, case, "mfu", inputs, use_oracle, {"share": ""})
+        expect_agrees(subject, case, "mfu", inputs, use_oracle, {"utilisation": ""})
 
     @points(2)
     def test_losses_in_nats_per_token_become_bits_per_byte(self, subject, case):
@@ -1535,7 +1535,7 @@ SHAPES = {
 
 
 def language():
-    """Return the probabilities of the next token: one is likely, the others as likely as common."""
+    """Return next-token probabilities: one is likely, the others in proportion to frequency."""
     common = 1 / torch.arange(1.0, VOCAB_SIZE + 1)
     likely = torch.eye(VOCAB_SIZE)[torch.arange(VOCAB_SIZE) * 5 % VOCAB_SIZE]
     return 0.6 * likely + 0.4 * common / common.sum()
@@ -1721,7 +1721,7 @@ class TestVerdicts:
                 )
                 named = sorted(told for told in seen.values() if told != "nothing")
                 if named == sorted(MISTAKES[1:]):
-                    said += ". You give each mistake to one run; several may have the same mistake"
+                    said += ". You return each mistake once; several runs may have the same one"
                 return said
             # What their mistakes are is said once, where it is missed.
             alarms = [f"{letter} (“{seen[letter]}”)" for letter in wrong if seen[letter] in group]

@@ -330,16 +330,16 @@ TargetsNotShifted = Batch.but(
     "inputs = torch.stack([tokens[start : start + length] for start in starts.tolist()])\n"
     "return inputs, inputs",
 )
-"""The targets are the windows themselves, so the model predicts its own input: each target is the
-next token."""
+"""The targets are the windows themselves, so the model predicts its own input: each target
+should be the next token."""
 
 OneStartTooManyThenClamped = Batch.but(
     "return (draws * (num_tokens - length)).long()",
     "starts = (draws * (num_tokens - length + 1)).long()\n"
     "return starts.clamp(max=num_tokens - length - 1)",
 )
-"""One position too many is counted, and those beyond the last are clamped to it: the last position gets
-two shares of the numbers. Multiply by the number of positions that are possible."""
+"""One position too many is counted and then clamped to the last one, which is drawn twice as often:
+multiply by the number of possible positions."""
 
 TargetsShiftedTwice = Batch.but("places + 1", "places + 2")
 """The targets are two positions ahead, and beyond the end of the text for the last window: each
@@ -454,12 +454,14 @@ SquaresCorrectedWithBeta1 = AdamW.but("beta2**step", "beta1**step")
 CorrectionCountsFromZero = AdamW.but("beta2**step", "beta2 ** (step - 1)").but(
     "beta1**step", "beta1 ** (step - 1)"
 )
-"""The bias correction counts updates from 0, so the first one divides by 0: count from 1."""
+"""The bias correction counts updates from 0, so the first one divides by 0: use `step` unchanged,
+it already counts from 1."""
 
 CorrectionOneUpdateLate = AdamW.but("beta2**step", "beta2 ** (step + 1)").but(
     "beta1**step", "beta1 ** (step + 1)"
 )
-"""The bias correction counts one update too many: at the first, the exponent must be 1."""
+"""The bias correction counts one update too many: use `step` unchanged, it already counts from
+1."""
 
 EpsilonInsideTheRoot = AdamW.but(
     "size = …", "size = (mean_square / (1 - beta2**step) + eps).sqrt()"
@@ -508,7 +510,7 @@ ZeroGradientTakenForNoUpdate = AdamW.but(
 VectorsNotDecayed = AdamW.but(
     "(1 - lr * weight_decay)", "(1 - lr * weight_decay * (parameter.dim() > 1))"
 )
-"""Only matrices decay; which parameters do is the caller's choice, so apply the decay to any
+"""Only matrices decay here; the caller chooses which parameters decay, so apply the decay to any
 shape."""
 
 StepUphill = AdamW.but("parameter - lr * (mean", "parameter + lr * (mean")
@@ -595,9 +597,8 @@ FinalAsFraction = Rate.but(
     "progress = (step - warmup_steps) / (total_steps - 1 - warmup_steps)\n"
     "return peak * (final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2)",
 )
-"""`final` is multiplied by the peak, as in the function `rate` of the chapter, where it is a
-fraction of the peak. Here `final` is itself a rate: go from `peak` to `final`, and stay there after
-the last step."""
+"""`final` is treated as a fraction of the peak, but it is itself a learning rate: go from `peak` to
+`final`, and stay there after the last step."""
 
 IntegerDivision = Rate.but("(step - warmup_steps) / (total", "(step - warmup_steps) // (total")
 """The progress is an integer division, so it stays at 0, and the rate at the peak, until the last
@@ -617,7 +618,7 @@ AngleInDegrees = Rate.but("math.pi", "180")
 """The angle runs to 180; `cos` takes radians, so half a period is pi."""
 
 EndsOneUpdateLate = Rate.but("1 - warmup_steps", "warmup_steps")
-"""The last update, step total_steps - 1, does not reach `final`: shorten the decay by a step."""
+"""The last update, step total_steps - 1, does not reach `final`: shorten the decay by one step."""
 
 FinalOneStepLate = Rate.but(
     "progress = …",
@@ -787,7 +788,7 @@ MeanOfMeans = Accumulated.but("count = …", "").but(
     "part = F.cross_entropy(model(leaf, x).mT, targets, ignore_index=-100) / len(parts)",
 )
 """The means of the parts are averaged, so a target has more weight in a part with few targets that
-count: divide every sum by the number of all targets that count."""
+count: add up sums, and divide by the number of targets that count in all parts."""
 
 MeansAddedUp = Accumulated.but("count = …", "").but(
     "logits = …\npart = …", "part = F.cross_entropy(model(leaf, x).mT, targets, ignore_index=-100)"
@@ -837,16 +838,16 @@ RunningMeanFromAnIgnoredPart = Accumulated.but(
     return gradient, loss
     """,
 )
-"""A running mean divides by the number of targets seen so far, which is 0 until a target counts, and
-0 / 0 is NaN: divide sums by the number of all targets that count."""
+"""A running mean divides by the number of targets seen so far, which is 0 until a target counts,
+and 0 / 0 is NaN: divide sums by the number of targets that count in all parts."""
 
 EpsilonInTheLogarithm = Accumulated.but(
     "part = …",
     "log_p = torch.log(logits.softmax(dim=1) + 1e-12)\n"
     'part = F.nll_loss(log_p, targets, ignore_index=-100, reduction="sum") / count',
 )
-"""A small number is added to the probabilities, so the loss of a very improbable target stops growing:
-compute the logarithm from the logits, by F.cross_entropy or log_softmax."""
+"""A small number is added to the probabilities, so the loss of a very improbable target stops
+growing: compute the logarithm from the logits, by F.cross_entropy or log_softmax."""
 
 IgnoredTargetsCounted = Accumulated.but("(targets != -100).sum", "targets.numel")
 """The sum is divided by the number of all targets, the ignored ones included: average only over
@@ -890,8 +891,8 @@ NaN is NaN. Divide sums instead."""
 
 
 class AllPartsAtOnce(Accumulated):
-    """The parts are concatenated and go through the model at once: the batch was split because it does
-    not fit in memory."""
+    """The parts are concatenated and go through the model at once, but the batch was split because
+    it does not fit in memory."""
 
     def accumulated_gradients(model, weight, parts):
         leaf = weight.clone().requires_grad_()
@@ -1025,9 +1026,9 @@ class CheckSame(Correct, exercise="check_same_attention"):
 
 
 ForwardOnly = CheckSame.but("slope = …\nassert …", "assert (seen - expected).abs().max() < 1e-4")
-"""Results are compared, but not all gradients, or one only with itself: `.grad` changes in
-place; clone it. Attention may be correct in the forward pass and wrong in the backward pass,
-and training needs both."""
+"""Results are compared, but not the gradients with respect to query, key and value, or not all
+three: the forward pass may be correct and the backward pass wrong. If you read `.grad`, clone it:
+the next backward pass changes it in place, and then you compare it with itself."""
 
 NoMaskTested = CheckSame.but("(False, True)", "(False,)")
 """No mask is ever passed, but many mistakes of fast attention are about masks: try some."""
@@ -1036,14 +1037,14 @@ OneMaskForTheBatch = CheckSame.but(
     "mask = …\n    mask[..., 0] = True",
     "mask = torch.ones(5, 11, dtype=torch.bool).tril(3) if is_masked else None",
 )
-"""All sequences of the batch have the same mask, so using the wrong one goes unnoticed: give each
-sequence its own mask."""
+"""All sequences have the same mask, or the batch has only one sequence, so using the wrong mask
+goes unnoticed: use several sequences, each with its own mask."""
 
-AsManyQueriesAsKeys = CheckSame.but(
+NeverMoreKeysThanQueries = CheckSame.but(
     "in ((5, 4), (11, 4), (11, 6))", "in ((11, 4), (11, 4), (11, 6))"
 ).but("rand(2, 1, 5, 11)", "rand(2, 1, 11, 11)")
-"""There are always as many queries as keys, so confusing the two lengths goes unnoticed: use
-different lengths."""
+"""There are never more keys than queries, so a function that ignores all further keys goes
+unnoticed: use more keys than queries."""
 
 AllWidthsEqual = CheckSame.but("in ((5, 4), (11, 4), (11, 6))", "in ((5, 4), (11, 4), (11, 4))")
 """Values are as wide as keys, so a scale by the wrong width goes unnoticed: use different
@@ -1066,8 +1067,9 @@ rounding errors in float32 are about 1e-6."""
 TriedInFloat64 = CheckSame.but("n, d, requires", "n, d, dtype=torch.float64, requires").but(
     "(s - e).abs().max() < 1e-4", "(s - e).abs().max() < 1e-9"
 )
-"""The test passes float64 tensors, as `gradcheck` needs, and expects results in float64. The functions
-work in float32: pass float32, compare with the gradients of naive attention, and allow for 1e-5."""
+"""The test passes float64 tensors, as `gradcheck` needs, and expects float64 precision. The
+functions work in float32: pass float32, compare with the gradients of naive attention, and allow
+differences of 1e-5."""
 
 NothingCaught = CheckSame.but("slope = …\nassert …", "assert seen.shape == expected.shape")
 """Your test accepts every function. All wrong functions here return the correct shape: compare
@@ -1092,8 +1094,8 @@ OnlyTheForwardPass = Cost.but("6 * matrices + 12", "2 * matrices + 4")
 forward pass."""
 
 BackwardLikeForward = Cost.but("6 * matrices + 12", "4 * matrices + 8")
-"""The backward pass is counted like the forward pass; it costs twice as much, a product for
-the gradient of each factor."""
+"""The backward pass is counted like the forward pass; it costs twice as much, one product for the
+gradient of each factor."""
 
 LogitsWithoutBackward = Cost.but(
     "return 6 * matrices", "return 6 * matrices - 4 * d_model * vocab_size"
@@ -1173,14 +1175,14 @@ class Verdicts(Correct, exercise="verdicts"):
 
 
 LeaksNotDistinguished = Verdicts.but('return "targets not shifted" …', 'return "no mask"')
-"""Every run that ends below the best possible loss is called a missing mask; without the shift, the
-target equals the input and is learned within a few updates; a leak through the mask takes
-longer."""
+"""Every run that ends below the best possible loss is called “no mask”. If the targets are not
+shifted, each target equals its input and is learned within a few updates; a leak through the mask
+takes longer."""
 
 EveryLeakCalledAMissingShift = Verdicts.but(
     'return "targets not shifted" …', 'return "targets not shifted"'
 )
-"""Every run that ends below the best possible loss is called a missing shift; with a missing mask,
+"""Every run that ends below the best possible loss is called “targets not shifted”. With no mask,
 the loss falls later and less far, because the model has to learn where to look."""
 
 HeldOutLossIgnored = Verdicts.but("unseen < 1", "learned < 1")

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 7 of *Attention from the Ground Up*. You write the parts of a training program: batches, the optimizer, the learning-rate schedule and gradient clipping. The deeper exercises add gradient accumulation, mixed precision, the cost of training, a diagnosis of loss curves, a test for fast attention, and byte-pair encoding. Nothing here needs a GPU: everything runs in seconds on a CPU.
 #
-# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each line of its report has its own points, so a partly correct answer earns some of them. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** Tokens are integers. Losses are in nats per token. Steps, or updates, are counted from 0 unless an exercise says otherwise. Functions return new tensors and do not change their inputs.
 
@@ -23,10 +23,10 @@ from classroom import check
 # %% [markdown]
 # {{exercise get_batch}}
 #
-# A language model is trained on windows of a long text. Three small functions prepare them, and a mistake in any can give a loss that is too good:
+# A language model is trained on windows of a long text. Three small functions prepare them, and a mistake in any of them can give a loss that is too good:
 #
 # - `cut` holds out the last `num_held_out` tokens of the text, none if that is 0. The text is split once, before any window is drawn, so no window of one part can reach into the other.
-# - `starts_from` returns the positions at which windows begin. It gets random numbers from 0 to below 1 and maps equal shares of that range to all integer positions at which a window of `length` tokens *and the token after it* fit: the lowest numbers give position 0, the highest the last such position.
+# - `starts_from` returns the positions at which windows begin. It gets random numbers from 0 to below 1 and divides that range equally among all positions at which a window of `length` tokens *and the token after it* fit: the lowest numbers give position 0, the highest the last such position.
 # - `get_batch` returns the windows that begin at `starts`, and the targets: for each token of each window, the token that comes after it in the text.
 #
 # *Before you code:* a text has 6 tokens, windows have 4. Where can they begin? Which token of the text is never an input, and which is never a target?
@@ -95,7 +95,7 @@ def get_batch(
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# The sign of the gradient, 1 or -1 (apart from $\epsilon$). Decay apart, it moves by the learning rate both times.
+# The sign of the gradient, 1 or -1 (apart from $\epsilon$). Apart from decay, it moves by the learning rate both times.
 # </details>
 #
 # <details><summary>Hint: what to return</summary>
@@ -175,7 +175,7 @@ def learning_rate(
 #
 # Occasionally a batch has a gradient with far too large a norm, and one step along it can undo hours of training. Gradient clipping (Pascanu et al. 2013, [algorithm 1](https://arxiv.org/abs/1211.5063)) keeps the direction and shortens the step: compute the norm of **all** entries of **all** gradients together, and if it exceeds `max_norm`, multiply every gradient by $\text{max\_norm}/\text{norm}$.
 #
-# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. Also return the norm before clipping, as a Python number or in the dtype of the gradients: it is the best early warning of trouble. If the norm is not finite, because a gradient contains NaN or infinity, raise `ValueError`: a step along it would ruin the weights.
+# The list has one entry per parameter. A frozen parameter has no gradient: its entry is `None` and stays `None`. Also return the norm before clipping, as a Python number or as a tensor with the dtype of the gradients: it is the best early warning of trouble. If the norm is not finite, because a gradient contains NaN or infinity, raise `ValueError`: a step along it would ruin the weights.
 #
 # *Before you code:* two gradients have norms 3 and 4. What is the norm of both together? With `max_norm` 1, what are their norms after clipping?
 #
@@ -216,7 +216,7 @@ def clip_gradients(
 # %% [markdown]
 # {{exercise accumulated_gradients}}
 #
-# A batch that does not fit in memory is split into parts. They go through the model one after another, their gradients are added up, and one update follows. This is gradient accumulation; done correctly, it gives the same gradient as the whole batch. The usual recipe was to divide the mean loss of each part by the number of parts. It gives a different gradient if the parts have different numbers of targets that count. This was reported for a widely used library in 2023 ([transformers#24725](https://github.com/huggingface/transformers/issues/24725)) and fixed in October 2024 ([transformers#34191](https://github.com/huggingface/transformers/pull/34191)). The cell below shows it on a batch split in two.
+# A batch that does not fit in memory is split into parts. They go through the model one after another, their gradients are added up, and one update follows. This is gradient accumulation; done correctly, it gives the same gradient as the whole batch. The usual recipe was to divide the mean loss of each part by the number of parts. It gives a different gradient if the parts have different numbers of targets that count, that is, are not ignored. This was reported for a widely used library in 2023 ([transformers#24725](https://github.com/huggingface/transformers/issues/24725)) and fixed in October 2024 ([transformers#34191](https://github.com/huggingface/transformers/pull/34191)). The cell below shows it on a batch split in two.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -229,7 +229,7 @@ print(f"the parts: {losses[0]:.4f} and {losses[1]:.4f}, the mean of both: {sum(l
 print(f"all targets that count at once: {whole:.4f}")
 
 # %% [markdown]
-# Write `accumulated_gradients`. `model(weight, x)` gives logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets that count in all parts, and this mean. `weight` must not change, nor require or keep a gradient afterwards. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. Some parts, but not all, may lack targets that count.
+# Write `accumulated_gradients`. `model(weight, x)` returns logits `(batch, length, vocab_size)`, and each part is a pair `(x, targets)`. Targets `-100` do not count. Return the gradient with respect to `weight` of the mean cross-entropy over all targets that count in all parts, and this mean. `weight` must not change, nor require or keep a gradient afterwards. The model must never see more than one part at a time, and the backward pass of a part must come before the next part: one backward pass at the end gives the same numbers but keeps the activations of every part in memory. Some parts, but not all, may lack targets that count.
 #
 # *Before you code:* what does `F.cross_entropy` return for a part in which every target is ignored? What is 0 times that?
 #
@@ -293,7 +293,7 @@ print(f"a log probability among a thousand: {half:.5f} in bfloat16, {full:.5f} i
 # %% [markdown]
 # Write the three functions:
 #
-# - `rms_norm` normalises vectors in half precision, $x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$ times a gain. Squares, mean and square root are computed in float32, and the result has the dtype of `x`, so that the next product is fast.
+# - `rms_norm` normalises vectors that are stored in half precision, $x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$ times a gain. Squares, mean and square root are computed in float32, and the result has the dtype of `x`, so that the next product is fast.
 # - `token_losses` returns the cross-entropy of every token in nats. The logits are in bfloat16 and may be large; the losses are computed and returned in float32.
 # - `master_step` is a step of plain gradient descent, $w - \mathrm{lr}\cdot g$. The weights are stored twice: a float32 **master** copy, to which updates are added, and a bfloat16 copy of it for the products. Given the master and a gradient in bfloat16, return the new master and this new master rounded to bfloat16.
 #
@@ -316,7 +316,7 @@ print(f"a log probability among a thousand: {half:.5f} in bfloat16, {full:.5f} i
 
 # %% exercise="low_precision"
 def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
-    """Divide each vector by its root mean square, and return the dtype of x.
+    """Divide each vector by its root mean square; the result has the dtype of x.
 
     Shapes: x (batch, length, d_model) in half precision, gain (d_model,) in float32.
     """
@@ -355,7 +355,7 @@ def master_step(
 # %% [markdown]
 # {{exercise training_cost}}
 #
-# What does training cost, and how well does it use a device? Three formulas answer most such questions before any program runs.
+# How many operations does training need, how well does it use a device, and how do you compare models with different tokenizers? Three short formulas answer these questions.
 #
 # - `flops_per_token`: the operations per token of **training** a decoder-only model, forward and backward. Count only matrix products; a multiplication and the addition after it are two operations. Each layer has four matrices `(d_model, d_model)`, for query, key, value and output, and a feed-forward network with two, from `d_model` to `d_ff` and back. Every token is scored against all `length` tokens of the sequence, masked or not, and averages all of their values. At the end, one matrix gives `vocab_size` logits. Looking up a row of the embedding matrix costs nothing.
 # - `mfu`, model FLOPs utilisation: the operations per second of that training, as a fraction of the device's peak. Data sheets give the peak in TFLOP/s, $10^{12}$ operations per second (Chowdhery et al. 2022, [appendix B](https://arxiv.org/abs/2204.02311)).
@@ -446,7 +446,7 @@ SHAPES = {
 
 
 def language():
-    """Return the probabilities of the next token: one is likely, the others as likely as common."""
+    """Return next-token probabilities: one is likely, the others in proportion to frequency."""
     common = 1 / torch.arange(1.0, VOCAB_SIZE + 1)
     likely = torch.eye(VOCAB_SIZE)[torch.arange(VOCAB_SIZE) * 5 % VOCAB_SIZE]
     return 0.6 * likely + 0.4 * common / common.sum()
@@ -546,7 +546,7 @@ def train_side_by_side(mistakes, seed, num_steps=100, batch=16, dropout=0.6):
 
 
 # %% [markdown]
-# Here are the curves. The dotted horizontal lines are the losses of a model that knows nothing, of one that knows how common each token is, and of one that knows the language. On held-out texts, no correct model gets below the last one.
+# Here are the curves. The dotted horizontal lines are the losses of a model that knows nothing, of one that knows how common each token is, and of one that knows the language. On held-out texts, no correct model gets below the lowest line.
 
 # %%
 chances = language()
@@ -578,16 +578,16 @@ plt.show()
 #
 # The check trains its own runs, with other seeds. Several of them may have the same mistake. Look for what *must* differ, not for what happens to differ: a rule with a reason will also hold for the next seed.
 #
-# *Before you code:* which mistakes are invisible in the training loss alone? With which of the nine can the held-out loss end below the last dotted line? Why is the initial gradient norm so small if the softmax is applied twice?
+# *Before you code:* which mistakes are invisible in the training loss alone? With which of the nine can the held-out loss end below the lowest horizontal line? Why is the initial gradient norm so small if the softmax is applied twice?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Dropout in evaluation, because the training is the same with and without it. Always the same batch also looks like wonderful training until you see the held-out loss. The runs that see their targets end below the last line: targets not shifted, and no mask. On its way back, the gradient is multiplied by the probabilities of the superfluous softmax. At first, each of the twelve is about 1/12, so only about a twelfth of it gets through.
+# Dropout in evaluation, because the training is the same with and without it. Always the same batch also looks like wonderful training until you see the held-out loss. The runs that see their targets end below the lowest line: targets not shifted, and no mask. On its way back, the gradient is multiplied by the probabilities of the superfluous softmax. At first, each of the twelve is about 1/12, so only about a twelfth of it gets through.
 # </details>
 #
 # <details><summary>Hint: begin with the certain cases</summary>
 #
-# First, a norm ten times as large as that of the others, or a tenth of it. Then impossible losses. The size and gap of the losses tell the rest apart: with dropout only in training, the held-out loss should be below the training loss.
+# First, a norm ten times as large as that of the others, or a tenth of it. Then impossible losses. The size and gap of the losses distinguish the rest: with dropout only in training, the held-out loss should be below the training loss.
 # </details>
 # <details><summary>Hint: noise</summary>
 #
@@ -633,7 +633,7 @@ def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
 #
 # Write a test. `check_same_attention` gets a function `attention(query, key, value, mask)` and raises `AssertionError` if its results are not those of attention. Shapes are `(batch, heads, q_len, d_head)`, `(batch, heads, k_len, d_head)` and `(batch, heads, k_len, d_value)`; the scale is one over the square root of `d_head`. `mask` is `None`, or boolean and broadcastable to `(batch, heads, q_len, k_len)`, True where attention is allowed; every query can see at least one key. The functions work in float32 and are differentiable by `torch.autograd`. The inputs of one call may take at most 256 KiB, far more than you need.
 #
-# Your test must reject eight wrong functions: one ignores the mask; one uses the mask of the first sequence for all; one scales by the width of the values; one reads only as many keys as there are queries; one omits the last block of four keys if it is not full; one does not rescale its running sum when a larger score comes; one rounds its inputs to bfloat16; and one has a correct forward pass and a wrong backward pass. Five correct functions must pass. For normally distributed inputs, the correct ones agree to about $10^{-6}$; the wrong ones differ by $10^{-3}$ or more.
+# Your test must reject eight wrong functions: one ignores the mask; one uses the mask of the first sequence for all; one scales by the width of the values; one reads only as many keys as there are queries; one omits the last block of four keys if it is not full; one does not rescale its running sum when a larger score comes; one rounds its inputs to bfloat16; and one has a correct forward pass and a wrong backward pass. It must accept five correct functions. For normally distributed inputs, the correct ones agree to about $10^{-6}$; the wrong ones differ by $10^{-3}$ or more.
 #
 # *Before you code:* which of the eight does a test detect with `torch.randn(2, 3, 8, 4)` for query, key and value, and no mask?
 #
@@ -648,7 +648,7 @@ def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
 # </details>
 # <details><summary>Hint: gradients</summary>
 #
-# Make the three inputs with `requires_grad=True`, weight the output by random numbers, and compare `torch.autograd.grad((output * slope).sum(), [query, key, value])` of both.
+# Make the three inputs with `requires_grad=True`, weight the output by random numbers `slope`, and compare `torch.autograd.grad((output * slope).sum(), [query, key, value])` of both.
 # </details>
 # <details><summary>Hint: sizes</summary>
 #
@@ -702,7 +702,7 @@ def check_same_attention(attention) -> None:
 #
 # Learning ends after `num_merges` merges, or when no pair is left. Return the merges, a list of pairs, in the order learned.
 #
-# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these, in the order in which they are listed. (Assume merges that `byte_pairs` can learn.) A special token, such as `<|end|>`, marks something that is not text; none is part of another. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text, so a stranger's text cannot end a document.
+# `encode` turns any text into ids: it splits the text into words, and the words into pieces. The bytes have the ids 0 to 255, the results of the merges the ids from 256 on, in their order, and the special tokens the ids after these, in the order in which they are listed. (Assume that no two merges give the same bytes.) A special token, such as `<|end|>`, marks something that is not text; none is part of another. Each occurrence of a token of `special_tokens` becomes its one id, and what stands before and after it is encoded separately. A special token that is not listed is ordinary text, so a stranger's text cannot end a document.
 #
 # `decode` turns ids into text: it joins the bytes of all tokens, special ones included, and decodes the result as UTF-8. A token may end inside a character. Bytes that are invalid UTF-8 become `�`, Python's replacement character, because a model may generate any sequence of ids. An empty text has no ids.
 #
@@ -715,7 +715,7 @@ def check_same_attention(attention) -> None:
 #
 # <details><summary>Hint: words</summary>
 #
-# `re.findall(r" ?\w+| ?[^\w\s]+|\s", text)` finds them; `word.encode()` gives their bytes.
+# In a pattern for `re.findall`, `|` separates alternatives, tried from left to right. One of three is ` ?\w+`, an optional space and a run of letters, digits and underscores. A character that is neither of these nor white space is `[^\w\s]`.
 # </details>
 # <details><summary>Hint: bytes</summary>
 #
@@ -850,7 +850,7 @@ class SmallModel(nn.Module):
 
 
 def train_with(update, num_steps, peak=0.01, length=48, batch=12):
-    """Train a model; `update(model, step, lr)` updates it by its gradients. Yields losses."""
+    """Train a model; `update(model, step, lr)` changes its weights. Yields (loss, model)."""
     torch.manual_seed(0)
     model = SmallModel(tokenizer.vocab_size, length, d_model=48)
     generator = torch.Generator().manual_seed(0)
@@ -948,7 +948,7 @@ else:
 # **What earns the points**, one each:
 #
 # 1. With small random weights all tokens are about equally likely: each has probability 1/V, whose negative logarithm is ln V.
-# 2. Much larger: the model is confidently wrong, so the initial logits are too large (initialisation, a missing norm or scale). Much smaller: it has information that it should not have, or the loss is averaged over the wrong things, such as padding.
+# 2. Much larger: the model is confidently wrong, so the initial logits are too large (initialisation, a missing norm or scale). Much smaller: it has information that it should not have, or the sum of the losses is divided by too many targets, such as ignored ones.
 # 3. Nearly 0: a leak (a missing causal mask, targets that are not shifted), or a data set so small that it is memorised; the held-out loss distinguishes the two.
 #
 # **Often seen, and wrong:** “The loss starts high because the model has learned nothing”, without a number; base 2 and base e confused; a small initial loss taken for good luck.

@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 8 of *Attention from the Ground Up*. A trained model returns logits for the next token. Here you generate text from them. You sample tokens, and you build a KV cache so that no token is processed twice. The deeper exercises count the memory of a cache, batch several prompts, let a small model draft tokens for a large one (speculative decoding), search for the most probable sequence (beam search), and replace the cache by a state of fixed size (linear attention). Mistakes in this chapter rarely raise errors. They give text that is a little worse, or fluent for six tokens and junk from the seventh on.
 #
-# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each line of its report has its own points, so a partly correct answer earns some of them. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** Queries, keys and values of several heads have the shape `(batch, heads, length, d_head)`. Positions are counted from 0. A mask is boolean and True where attention is allowed. `bos` is the token that begins a sequence, `eos` the one that ends it. Random numbers `u`, with 0 ≤ `u` < 1, are arguments, so that the same numbers give the same text.
 #
@@ -64,7 +64,7 @@ for text in ("def __init__(self,", "    return"):
 # - `with_temperature` divides the logits by the temperature. Below 1 the differences grow, above 1 they shrink. A temperature of 0 stands for its limit: the highest logit of each row stays, and the others become `-inf`.
 # - `top_k` keeps the `k` highest logits of each row and sets the others to `-inf`. If tokens tie for the last place, those with the lower ids stay. A `k` larger than the vocabulary keeps everything.
 # - `top_p` keeps the smallest number of most probable tokens that *together reach* `p`, so the token that crosses the threshold is the last to stay (nucleus sampling, Holtzman et al. 2020, [section 3.1](https://arxiv.org/abs/1904.09751)). The others become `-inf`. With `p` = 1 everything stays, even the least probable token. Of tokens that tie, only as many stay as are needed, no matter which.
-# - `draw` gets one number `u` per row. Place the probabilities side by side from 0 to 1, in the order of the ids, so that each token has an interval. The token whose interval contains `u` is drawn: the first one at which the cumulative probability exceeds `u`. There is one for every `u`, even for the largest float below 1, and its probability is never 0.
+# - `draw` gets one number `u` per row. Place the probabilities side by side from 0 to 1, in the order of the ids, so that each token has an interval. The token whose interval contains `u` is drawn: the first one at which the cumulative probability exceeds `u`. Every `u` has such a token, even the largest float below 1, and its probability is never 0.
 #
 # `next_token` combines them: temperature, then `top_k`, then `top_p` on the remaining tokens, then the draw. If `k` or `p` is None, skip that step.
 #
@@ -112,7 +112,7 @@ def top_k(logits: torch.Tensor, k: int) -> torch.Tensor:
 
 
 def top_p(logits: torch.Tensor, p: float) -> torch.Tensor:
-    """Keep the fewest most probable tokens of each row that together reach p."""
+    """Keep the most probable tokens of each row, only as many as are needed to reach p."""
     ### BEGIN SOLUTION
     if p >= 1:
         return logits
@@ -162,9 +162,9 @@ def next_token(
 # 3. lets each new token attend to all earlier tokens and to itself;
 # 4. returns the output of attention, and the cache with the new tokens in it.
 #
-# The format of the cache is up to you: a tensor, or a tuple, list or dict of tensors and numbers (not a class of your own, because in grading the cache is passed from one process to another). The check passes back the cache that you returned; in the first call it is None. Do not change anything in the cache that you are given, not even free room in it, because another sequence may continue from the same cache. A text may have any number of tokens. A cache is for generation, where nothing is trained: here gradients need not flow.
+# The format of the cache is up to you: a tensor, or a tuple, list or dict of tensors and numbers (not a class of your own, because in grading the cache is passed from one process to another). The check passes back the cache that you returned; in the first call it is None. Do not change anything in the cache that you are given, not even unused space in it, because another sequence may continue from the same cache. A text may have any number of tokens. A cache is for generation, where nothing is trained: here gradients need not flow.
 #
-# *Before you code:* four tokens are in the cache and three come. What is the shape of the mask, and which of its entries are False? Which of them would `is_causal=True` of PyTorch hide?
+# *Before you code:* four tokens are in the cache and three come. What is the shape of the mask, and which of its entries are False? How many entries would PyTorch's `is_causal=True` hide?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -315,11 +315,9 @@ def mended_generate(read, prompt: torch.Tensor, num_new: int) -> torch.Tensor:
 #
 # A cache saves time and costs memory, and this memory limits how many sequences a machine can generate at once. Two techniques make it smaller. Heads that *share* keys and values (grouped-query attention, chapter 3) store them once per group. With a **sliding window**, each token attends only to the newest `window` tokens, itself included, so the cache can drop older ones.
 #
-# **Size.** `cache_bytes` returns the number of bytes of the keys and values that all layers keep for `batch_size` sequences of `length` tokens. A number takes `bits` bits; eight bits are a byte. With a window, at most `window` tokens of each sequence are kept, and fewer if it is shorter.
+# **Size.** `cache_bytes` returns the number of bytes of the keys and values that all layers keep for `batch_size` sequences of `length` tokens. A number takes `bits` bits; eight bits are a byte. With a window, at most `window` tokens of each sequence are kept, and fewer if the sequence is shorter.
 #
 # **Sliding window.** `sliding_cache` is one layer's cache as a ring buffer of `window` slots: the token at position `t` is written to slot `t % window`, over the token that was there (Jiang et al. 2023, [section 2](https://arxiv.org/abs/2310.06825), call it a rolling buffer). Nothing is moved, and attention does not depend on the order of the slots, as long as the position of each token is known: `positions` holds it, with -1 for an empty slot. Several tokens may come at once, even more than there are slots: then only the newest stay. Return new tensors, and do not change the old ones.
-#
-# (The library's cache keeps one token fewer than the window: it uses the newest key without storing it first.)
 #
 # *Before you code:* 32 layers, 32 heads of width 128, 16 bits per number, one sequence of 8192 tokens: how many gibibytes? And with 8 heads for keys and values instead of 32?
 #
@@ -508,7 +506,7 @@ def check_cache(step) -> None:
 #
 # Draw as in `draw`: the first token at which the cumulative probability exceeds `u`. Return a tensor or a list.
 #
-# *Before you code:* what happens if both models agree completely? With two tokens, the draft gives 0.7 and 0.3, the target 0.4 and 0.6. How often is token 0 the result?
+# *Before you code:* what happens if both models agree completely? In a vocabulary of two tokens, the draft gives 0.7 and 0.3, the target 0.4 and 0.6. How often is the first new token 0?
 #
 # <details><summary>Answers, after you have tried</summary>
 #
@@ -562,7 +560,7 @@ def speculative(
 # 2. Of *all* these candidates together, keep the `num_beams` with the highest sums.
 # 3. Those of them that end with `eos` are finished and set aside; they are no longer extended. The others are alive.
 #
-# Stop early if none is alive. Prefixes that are still alive at the end are results too. The **score** of a result is its sum divided by `length ** alpha`, where `length` is the number of generated tokens: with `eos`, without `bos`. Return the result with the best score, as a list of tokens without `bos`, and the score.
+# Stop early if none is alive. Prefixes that are still alive at the end are results too. The **score** of a result is its sum divided by `length ** alpha`, where `length` is the number of generated tokens: with `eos`, without `bos`. Return the result with the best score, as a list of tokens, with `eos` if it has ended and without `bos`, and the score.
 #
 # Why divide? Every token makes the sum smaller, so the sum favours short sequences. With `alpha` 0 the score is the sum; with 1 it is the mean per token. (Other length penalties exist; Wu et al. 2016, [section 7](https://arxiv.org/abs/1609.08144), use `((5 + length) / 6) ** alpha`, and so does this course's library.)
 #
@@ -858,7 +856,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Last, run the fixed loop on the prompts from above, and your test on the model with your cache.
+# Next, run the fixed loop on the prompts from above, and your test on the model with your cache.
 
 # %%
 show_symptoms(mended_generate)
@@ -875,7 +873,7 @@ check_cache(step)
 print("your test accepts your cache in the trained model")
 
 # %% [markdown]
-# And your three forms of retention, on the same 1,000 tokens: how much their outputs differ, how long each of them takes, and how many numbers they keep for the next token. A KV cache of the same heads would hold 256,000 numbers.
+# Last, compare your three forms of retention on the same 1,000 tokens: how much their outputs differ, how long each takes, and how many numbers each keeps for the next token. A KV cache of the same heads would hold 256,000 numbers.
 
 # %%
 import time
@@ -916,7 +914,7 @@ for form, run in (
 # %% [markdown]
 # {{question what_a_cache_keeps}}
 #
-# A KV cache makes generation faster and changes no result. What exactly is kept, and why may it be kept when a token is added? Why are queries not kept? What does the cache cost, and on what does its size depend? Name one change to a model that would make keeping it wrong. Answer in three to five sentences.
+# A KV cache makes generation faster and changes no result. What exactly is kept, and why does it stay valid when a token is added? Why are queries not kept? What does the cache cost, and on what does its size depend? Name one change to a model that would make the cache invalid. Answer in three to five sentences.
 
 # %% [markdown] written="what_a_cache_keeps" points=3
 # **What earns the points**, one each:

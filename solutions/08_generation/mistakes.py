@@ -71,8 +71,8 @@ logits."""
 TemperatureAppliedLast = NextToken.but("logits = with_temperature(logits, temperature)", "").but(
     "return draw(logits, u)", "return draw(with_temperature(logits, temperature), u)"
 )
-"""`next_token` applies the temperature last, so `top_p` uses other probabilities; the temperature
-comes first, then `top_k` and `top_p`."""
+"""`next_token` applies the temperature after `top_p`, which therefore uses other probabilities; the
+temperature comes first, then `top_k` and `top_p`."""
 
 ForgetsK = NextToken.but("if k is not None:\n    logits = top_k(logits, k)", "")
 """`next_token` does not use `k`: `top_k` comes after the temperature, if `k` is not None."""
@@ -111,7 +111,7 @@ KBeyondTheVocabulary = NextToken.but(
     "order = logits.argsort(dim=1, descending=True, stable=True)[:, : kept.shape[1]]\n"
     "return torch.full_like(logits, -math.inf).scatter(1, order, kept)",
 )
-"""`top_k` asks for more tokens than exist; a k larger than the vocabulary keeps everything."""
+"""`top_k` asks for more tokens than exist; if k exceeds the vocabulary size, keep everything."""
 
 OneThresholdForTheBatch = NextToken.but(
     "rank = …", "least = logits[0].sort(descending=True).values[min(k, logits.shape[1]) - 1]"
@@ -135,8 +135,8 @@ LogitsChangedInPlace = NextToken.but(
 CrossingTokenRemoved = NextToken.but(
     "cumsum(share, dim=1) - share >= p", "cumsum(share, dim=1) > p"
 )
-"""`top_p` removes the token that crosses p, so the remaining ones do not reach p; this token is the
-last one to stay."""
+"""`top_p` removes the token that crosses p, so the remaining ones do not reach p; keep this token,
+as the last one."""
 
 AllTiedWithTheCrossingTokenKept = NextToken.but(
     "ordered, order = …\nreturn …",
@@ -146,7 +146,7 @@ AllTiedWithTheCrossingTokenKept = NextToken.but(
     "return logits.masked_fill(share < ordered.gather(1, last), -math.inf)",
 )
 """`top_p` keeps every token that is as probable as the one that crosses p, which is more than the
-smallest number: remove tokens by their place in the sorted order, not by a threshold."""
+smallest number: remove tokens by their rank in the sorted order, not by a threshold."""
 
 ProbabilitiesInTheOrderOfIds = NextToken.but(
     "ordered, order = …\nreturn …",
@@ -160,14 +160,14 @@ ExponentialsOverflow = NextToken.but(
     "share = F.softmax(ordered, dim=1)",
     "share = ordered.exp() / ordered.exp().sum(dim=1, keepdim=True)",
 )
-"""`top_p` computes the softmax from the exponentials of the logits, which overflow if logits are large
-and are all 0 if they are very low: use torch.softmax, which subtracts the largest logit first."""
+"""`top_p` computes the softmax from the exponentials of the logits, which overflow if logits are
+large and are all 0 if they are very low: use torch.softmax, which subtracts the largest logit."""
 
 DrawOverflows = NextToken.but(
     "edges = …", "edges = (logits.exp() / logits.exp().sum(dim=1, keepdim=True)).cumsum(dim=1)"
 )
-"""`draw` computes the softmax from the exponentials of the logits, which overflow if logits are large
-and are all 0 if they are very low: use torch.softmax, which subtracts the largest logit first."""
+"""`draw` computes the softmax from the exponentials of the logits, which overflow if logits are
+large and are all 0 if they are very low: use torch.softmax, which subtracts the largest logit."""
 
 LeftInTheSortedOrder = NextToken.but(
     "torch.empty_like(logits).scatter(1, order, ordered)", "ordered"
@@ -253,24 +253,23 @@ OwnRandomNumbersInsteadOfU = NextToken.but(
 `torch.rand`, and not with u. Use u: the token is the first one at which the cumulative probability
 exceeds u."""
 
-LastEdgeIsNotExactlyOne = NextToken.but("edges / edges[:, -1:]", "edges")
-"""The last edge is not exactly 1: rounding can leave the sum of the probabilities slightly below 1,
-and for a u above that sum, `draw` returns the id `vocab_size`, which does not exist. Divide the
-edges by the last one."""
+LastSumIsNotExactlyOne = NextToken.but("edges / edges[:, -1:]", "edges")
+"""The last cumulative sum is not exactly 1: rounding can leave it slightly below, and for a u above
+it, `draw` returns the id `vocab_size`, which does not exist. Divide the sums by the last one."""
 
-NoEdgeAboveU = NextToken.but(
+NoSumAboveU = NextToken.but(
     "return torch.searchsorted(edges …", "return (edges > u[:, None]).int().argmax(dim=1)"
 )
-"""The last edge is not exactly 1: rounding can leave the sum of the probabilities slightly below 1.
-If u is above that sum, no edge exceeds it, and `argmax` of a row without True is 0, so `draw`
-returns the first token instead of the last one. Divide the edges by the last one."""
+"""The last cumulative sum is not exactly 1: rounding can leave it slightly below. If u is above it,
+no sum exceeds u, and `argmax` of a row without True is 0, so `draw` returns the first token instead
+of the last possible one. Divide the sums by the last one."""
 
-LastIdIfNoEdgeExceedsU = NextToken.but(
+LastIdIfNoSumExceedsU = NextToken.but(
     "edges / edges[:, -1:], u[:, None], right=True).squeeze(1)",
     "edges, u[:, None], right=True).squeeze(1).clamp(max=logits.shape[1] - 1)",
 )
-"""The last edge is not exactly 1, and if u is above it, `draw` returns the last id, even if this
-token is impossible. Divide the edges by the last one."""
+"""The last cumulative sum is not exactly 1, and if u is above it, `draw` returns the last id, even
+if this token is impossible. Divide the sums by the last one."""
 
 EveryTokenEquallyProbable = NextToken.but(
     "logits.softmax", "torch.where(logits > -math.inf, 0.0, logits).softmax"
@@ -300,7 +299,7 @@ past."""
 HeadsTakenForThePast = Cached.but(
     "old_keys.shape[2], query", "old_keys.shape[1] * (cache is not None), query"
 )
-"""The number of heads is taken for the number of cached tokens: the cache is (batch, heads, length,
+"""The number of heads is taken for the number of cached tokens: keys are (batch, heads, length,
 d_head), so axis 2 counts the tokens."""
 
 HeadsTakenForThePosition = Cached.but(
@@ -308,12 +307,12 @@ HeadsTakenForThePosition = Cached.but(
     "first = old_keys.shape[1] * (cache is not None)\n"
     "query, key = (turn(x, first + torch.arange(new)) for x in (query, key))",
 )
-"""The first new token is rotated as if its position were the number of heads: the cache is (batch,
+"""The first new token is rotated as if its position were the number of heads: keys are (batch,
 heads, length, d_head), so axis 2 counts the tokens."""
 
 SmallNumberInsteadOfMinusInfinity = Cached.but("-math.inf", "-100.0")
-"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower, later
-tokens get all the weight: set masked scores to minus infinity."""
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower,
+later tokens get all the weight: set masked scores to minus infinity."""
 
 SoftmaxOverflows = Cached.but(
     "weights = …",
@@ -323,11 +322,11 @@ SoftmaxOverflows = Cached.but(
 """The softmax is computed without subtracting the largest score, so exponentials of large scores
 overflow and those of very low ones are all 0: use torch.softmax."""
 
-RoomForFewTokens = Cached.but("past + torch.arange(new)", "torch.arange(64)[past : past + new]")
-"""The cache or table of positions has room for a fixed number of tokens, but a text may be
-longer: let what is stored grow with the tokens."""
+CacheOfFixedSize = Cached.but("past + torch.arange(new)", "torch.arange(64)[past : past + new]")
+"""The cache or the table of positions has a fixed size, but a text may be longer: let it grow with
+the number of tokens."""
 
-RoomSharedByContinuations = (
+BufferSharedByContinuations = (
     Cached.but(
         "old_keys, old_values = (key[:, :, :0], value[:, :, :0]) if cache is None else cache",
         "room = (key[:, :, :0], value[:, :, :0], 0) if cache is None else cache\n"
@@ -347,9 +346,9 @@ RoomSharedByContinuations = (
     )
     .but("keys, values)", "*rooms, end)", times=1)
 )
-"""New keys and values are written into the free room of the cache that is given. Two continuations of
-one cache share this room, and the second overwrites the tokens of the first: copy it before you write to
-it, or join old and new by torch.cat."""
+"""New keys and values are written into unused space of the given cache. Two continuations of one
+cache share this space, and the second overwrites the tokens of the first: copy the cache before you
+write to it, or join old and new with torch.cat."""
 
 MaskForThePromptOnly = Cached.but(
     "allowed = torch.arange(keys.shape[2]) <= positions[:, None]",
@@ -409,7 +408,7 @@ OffsetCountsChunks = (
     )
     .but("keys, values", "keys, values, chunks + 1")
 )
-"""The offset grows by one for each chunk; it must grow by the number of its tokens."""
+"""The offset grows by one for each chunk; it must grow by the number of tokens in the chunk."""
 
 KeysRotatedAgain = Cached.but("query, key = …", "query, key = turn(query, positions), key").but(
     "keys = …", "keys = turn(torch.cat([old_keys, key], dim=2), torch.arange(past + new))"
@@ -554,8 +553,8 @@ SlotsByTheirAge = CacheBytes.but(
     "place = (start + i) % window",
     "if i < dropped:\n    continue\nplace = slots[i - dropped]",
 )
-"""`sliding_cache` writes to the empty or oldest slots, whatever the new tokens' positions; the token
-at position t goes to slot t % window."""
+"""`sliding_cache` writes to the empty or oldest slots, whatever the new tokens' positions; the
+token at position t goes to slot t % window."""
 
 SlotsHardCoded = CacheBytes.but("positions.numel()", "5")
 """The number of slots is hard-coded in `sliding_cache`; it is the length of axis 2 of `keys`."""
@@ -641,8 +640,8 @@ AFewCandidatesPerBeam = Beams.but(
     "own = own[: max(2, num_beams // 2)] if tokens else own\n"
     "longer += [(total + gain, [*tokens, token]) for gain, token in own]",
 )
-"""Only some candidates of each prefix are considered, but one prefix may take all places of a
-step: extend every prefix by every token."""
+"""Only some candidates of each prefix are considered, but all beams of a step may come from one
+prefix: extend every prefix by every token."""
 
 FinishedSequencesExtended = Beams.but("done += …\nbeams = …", "beams = longer")
 """A finished sequence is extended by more tokens; set it aside with its sum."""
@@ -677,7 +676,8 @@ OneBeamFewerAfterEachEnd = Beams.but("longer[:num_beams]", "longer[: num_beams -
 candidates."""
 
 StopsAtEnoughEnds = Beams.but("not beams", "not beams or len(done) >= num_beams")
-"""The search stops when `num_beams` sequences have ended; a better one may still be alive."""
+"""The search stops too early, for example when `num_beams` sequences have ended, and a prefix that
+is still alive may get a better score: stop only after `max_len` steps, or if none is alive."""
 
 StopsIfNoSumIsHigher = Beams.but("not beams", "not beams or (done and max(done)[0] >= beams[0][0])")
 """The search stops when no live prefix has a higher sum than a finished sequence. Sums only fall,
@@ -742,8 +742,8 @@ DividedByTheLongest = Beams.but("len(tokens) ** alpha", "max_len**alpha")
 FirstTokenDecides = Beams.but(
     "longer[:num_beams]", "longer[: num_beams if len(longer[0][1]) > 1 else 1]"
 )
-"""The result is taken from the best prefix after the first token; a poor first token may lead to
-the best sequence."""
+"""Only the best prefix is kept after the first step; a less probable first token may lead to the
+best sequence."""
 
 IdsHardCoded = Beams.but("eos]", "1]", times=2).but("[bos]", "[0]")
 """The ids of `bos` and `eos` are hard-coded; use the arguments."""
@@ -799,15 +799,15 @@ PaddingVisible = LeftPadded.but(
 PaddingSeesEverything = LeftPadded.but(
     "mask = mask | (places[:, None] == places)", "mask = mask | ~is_real[:, :, None]"
 )
-"""The rows of padding positions are True everywhere; a padding position sees itself and nothing
-else: add the diagonal to the mask, not whole rows."""
+"""The rows of padding positions are True everywhere; a padding position should see only itself: add
+the diagonal to the mask, not whole rows."""
 
 PaddingSeesPadding = LeftPadded.but(
     "mask = mask | (places[:, None] == places)",
     "mask = mask | ((places[:, None] >= places) & ~is_real[:, :, None])",
 )
-"""A padding position sees all padding up to itself; it sees itself and nothing else: add the
-diagonal to the mask."""
+"""A padding position sees all padding up to itself; it should see only itself: add the diagonal to
+the mask."""
 
 MaskInverted = LeftPadded.but("positions, mask", "positions, ~mask")
 """The mask is True where attention is not allowed; True means allowed."""
@@ -919,8 +919,8 @@ LaterAcceptancesCounted = Speculative.but(
     "number = int((accept < ratios).sum())\n"
     "written = []",
 ).but("accept[i] < target[i, token] / draft[i, token]", "i < number")
-"""All tokens whose number is below target / draft are counted, even those after a rejected one; only
-the tokens before the first rejected one are accepted."""
+"""All tokens whose number is below target / draft are counted, even those after a rejected one;
+only the tokens before the first rejected one are accepted."""
 
 ContinuesAfterARejection = Speculative.but(
     "edges = torch.cumsum(more / more.sum(), dim=0)\nreturn [*written, int((u >= edges).sum())]",
@@ -979,8 +979,8 @@ then its mask matters."""
 OnlyLastLogitsCompared = CheckCache.but(
     "logits, at_once[start : start + size]", "logits[-1], at_once[start + size - 1]"
 )
-"""The test compares the logits of each chunk's last token; here, seeing ahead changes only the
-others."""
+"""The test compares only the logits of each chunk's last token, and here seeing ahead changes only
+the others: compare all."""
 
 ShortText = CheckCache.but(
     "text = …\nagain, _ = …",
@@ -999,11 +999,12 @@ ShortText = CheckCache.but(
     again, _ = step(text[3:], prompt)
     """,
 )
-"""The text is so short that a small cache holds all of it; use a longer one."""
+"""No chunk of the test comes after more than five tokens, so a cache that keeps only five still
+holds all of them: use a longer text, or more chunks."""
 
 NoBranches = CheckCache.but("_, prompt = …\nassert …", "")
-"""The test never continues from one cache twice, so it does not detect a cache that is shared
-between texts."""
+"""The test never continues from one cache twice, or does not compare what the second continuation
+returns, so it does not detect a cache that is shared between texts."""
 
 OnlyBestTokensCompared = CheckCache.but(
     "allclose(logits, at_once[start : start + size].to(logits), atol=1e-4)",
@@ -1012,8 +1013,8 @@ OnlyBestTokensCompared = CheckCache.but(
 """The test compares the most likely tokens, which most bugs do not change; compare all logits."""
 
 ToleranceTooLarge = CheckCache.but("atol=1e-4", "atol=3.2e-3", times=2)
-"""Bugs with a small effect pass: the tolerance, absolute or relative (`rtol`), is too large, or a sum
-or mean is compared, in which differences cancel. A difference above 1e-3 in any logit is not
+"""Bugs with a small effect pass: the tolerance, absolute or relative (`rtol`), is too large, or a
+sum or mean is compared, in which differences cancel. A difference above 1e-3 in any logit is not
 rounding: compare each of them, with `rtol=0`."""
 
 NoToleranceForRounding = CheckCache.but(
@@ -1050,12 +1051,12 @@ ProbabilitiesCompared = CheckCache.but(
     "logits, at_once[start : start + size].to(logits), atol=1e-4",
     "logits.softmax(1), at_once[start : start + size].to(logits).softmax(1), rtol=0, atol=4e-3",
 )
-"""The test compares probabilities, which hardly change where one logit changes by a few thousandths,
+"""The test compares probabilities, which hardly change if one logit changes by a few thousandths,
 and not at all if all change alike: compare the logits."""
 
 EqualChunks = CheckCache.but("in ([1] * 8, [3, 1, 4], [2, 5, 1])", "in ([1] * 8, [2] * 4, [4, 4])")
-"""All chunks of the test have the same length, so an offset that grows by the length of the first
-one passes; try chunks of different lengths."""
+"""Where the test uses three or more chunks, all but the last have the same length, so an offset
+that grows by the length of the first one passes: let the second differ from the first."""
 
 
 # 8.3 ---------------------------------------------------------------------------------------------
@@ -1105,7 +1106,7 @@ TableOfPositionsTooShort = Mended.but(
 positions as there are new tokens."""
 
 NumberOfNewTokensHardCoded = Mended.but("len(written) < num_new", "len(written) < 5")
-"""The number of new tokens is hard-coded; write `num_new` tokens."""
+"""The number of new tokens is hard-coded; generate `num_new` tokens."""
 
 OffsetGrowsByOne = Mended.but("seen += tokens.shape[1]", "seen += 1")
 """The offset grows by one in every call, or counts the generated tokens. The first call adds the
@@ -1149,7 +1150,7 @@ text."""
 PromptReturned = Mended.but(
     "stack(written, dim=1)", "cat([prompt, torch.stack(written, dim=1)], dim=1)"
 )
-"""The prompt is returned before the new tokens; return only the new ones."""
+"""The prompt is returned in front of the new tokens; return only the new ones."""
 
 
 # 8.9 ---------------------------------------------------------------------------------------------
@@ -1283,7 +1284,7 @@ MovingAverage = Retention.but("fade * state + outer", "fade * state + (1 - fade)
 is."""
 
 OldStateForgotten = Retention.but("fade * state + outer", "outer + 0.0 * state")
-"""`retention_step` puts the new token in the place of the state; add it to the faded state."""
+"""`retention_step` replaces the state by the new token; add the token to the faded state."""
 
 OldStateReturned = Retention.but("return output, state", "return output, (state - outer) / fade")
 """`retention_step` returns the state that it was given, so the next token does not see this one;

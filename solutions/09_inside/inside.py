@@ -3,7 +3,7 @@
 #
 # This notebook goes with chapter 9 of *Attention from the Ground Up*. First you build a small transformer without training: you write down its weights. Then you look inside a trained one and find the same mechanism in it. In the deeper exercises you assemble your own transformer, train a model of your own, submit it, and analyse it.
 #
-# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each test has its own points: part of an exercise earns part of its points. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
+# **How it works.** First run the code cells above the first exercise. Write your code where it says `YOUR CODE HERE`, run the cell, then run the check under it. A check reports what your code returned, what it expected and, if it recognises the mistake, which one you made. Each line of its report has its own points, so a partly correct answer earns some of them. When your work is graded, the same checks may run on other numbers: compute results, do not hard-code them. Checks mostly pass float64 tensors: keep the dtype of your inputs, and let gradients flow back to them, because models will be trained with your code.
 #
 # **Conventions.** Vectors are rows: a weight matrix multiplies from the right, `x @ w`. `nn.Linear`, and therefore every saved model, stores its matrix as `(d_out, d_in)`: `F.linear(x, weight, bias)` uses this layout. Attention weights are `(batch, heads, q_len, k_len)`. Layers, heads and positions are counted from 0.
 #
@@ -57,7 +57,7 @@ def attention_only(tokens, weights, vocab_size, max_len):
 # 1. the head of layer 1 attends to the previous position, and writes the token at that position into `before`;
 # 2. the head of layer 2 attends to the position where `before` equals the current token. It copies the token at that position into `guess`.
 #
-# You write the weights of both layers. Nothing is trained, and most entries are 0. The model is `attention_only` above; read it first. Its vectors are one-hot, so a weight matrix is a wiring diagram: row `i` specifies where feature `i` goes. Note the division by the square root of `d_head`, and that the softmax of small scores is nearly uniform: the size of your weights determines how sharp it is.
+# You write the weights of both layers. Nothing is trained, and most entries are 0. The model is `attention_only` above; read it first. Each part of a vector is one-hot or 0, so a weight matrix is a wiring diagram: row `i` specifies where feature `i` goes. Note the division by the square root of `d_head`, and that the softmax of small scores is nearly uniform: the size of your weights determines how sharp it is.
 #
 # Every sequence begins with token 0, which does not occur again: position 0 has no previous position, and whatever it attends to must do no harm. Your model is evaluated wherever a token occurs for the *second* time, and must predict the token that followed the first time. All its predictions must be correct, including for vocabularies and lengths not shown here, up to several hundred tokens.
 #
@@ -121,8 +121,8 @@ def induction_weights(vocab_size: int, max_len: int) -> dict[str, torch.Tensor]:
 
 # %%
 letters = torch.randperm(10, generator=torch.Generator().manual_seed(9)) + 1
-said_twice = torch.cat([torch.tensor([0]), letters, letters])[None]
-logits, maps = attention_only(said_twice, induction_weights(11, 24), 11, 24)
+repeated = torch.cat([torch.tensor([0]), letters, letters])[None]
+logits, maps = attention_only(repeated, induction_weights(11, 24), 11, 24)
 figure, axes = plt.subplots(1, 2, figsize=(9, 4.3), sharey=True)
 for axis, found, title in zip(axes, maps, ("layer 1", "layer 2"), strict=True):
     axis.imshow(found[0], cmap="Blues", vmin=0, vmax=1)
@@ -130,7 +130,7 @@ for axis, found, title in zip(axes, maps, ("layer 1", "layer 2"), strict=True):
     axis.set_xlabel("attends to")
 axes[0].set_ylabel("position")
 plt.show()
-right = logits[0, 11:-1].argmax(dim=-1) == said_twice[0, 12:]
+right = logits[0, 11:-1].argmax(dim=-1) == repeated[0, 12:]
 print(f"{int(right.sum())} of {len(right)} predictions in the second half are correct")
 
 # %% [markdown]
@@ -138,11 +138,11 @@ print(f"{int(right.sum())} of {len(right)} predictions in the second half are co
 #
 # The weights of a trained model are not written by hand, so you need instruments that show what its parts do. Write three of them as functions of tensors, so that they work for any model.
 #
-# **`induction_score`.** The input is a passage of random tokens, repeated once. In the second half, at position `t`, an induction head attends to the token that came *after* this token in the first half. The score is its attention weight there, averaged over the second half and the batch: one number per head, from 0 to 1.
+# **`induction_score`.** The input is the attention of all heads on a passage of random tokens, repeated once. At a position `t` of the second half, an induction head attends to the position *after* that of the same token in the first half. The score is the attention weight there, averaged over the second half and the batch: one number per head, from 0 to 1.
 #
 # **`logit_lens`.** The residual stream has the same width at every depth. Decode it at each depth in the same way as after the last block: final norm, unembedding, softmax over the vocabulary. At the last depth, the result is the model's own probabilities; at earlier depths, what it would predict if it ended there. The norm here is a LayerNorm with $\varepsilon = 10^{-5}$.
 #
-# **`without_head`** and **`bits_lost`.** An attention map does not show what a head is *for*. Ablate the head and measure the effect. The outputs of the heads are concatenated, and the output projection `weight` mixes them. Without head `h`, its features are zero at the input of this projection, and nothing else changes: the bias belongs to no head. Leave the tensor `mixed` as it is. The effect is the cross-entropy of the model without the head minus that of the model with it, here in **bits** per token; `targets[:, i]` is what `logits[:, i]` should predict.
+# **`without_head`** and **`bits_lost`.** An attention map does not show what a head is *for*. Ablate the head and measure the effect. The outputs of the heads are concatenated, and the output projection `weight` mixes them. Without head `h`, its features are zero at the input of this projection, and nothing else changes: the bias belongs to no head. Do not change the tensor `mixed`. The effect is the cross-entropy of the model without the head minus that of the model with it, here in **bits** per token; `targets[:, i]` is what `logits[:, i]` should predict.
 #
 # *Before you code:* a passage of 4 tokens is repeated once, so positions run from 0 to 7. At position 6, which position does an induction head attend to? Which one would show that it only looks for the same token?
 #
@@ -282,11 +282,11 @@ for layer in range(reader.config.num_layers):
 # | `num_kv_heads` | key and value heads (`None` means `num_heads`); query head `h` uses key head `h * num_kv_heads // num_heads` |
 # | `positions` | `"learned"`: add row `p` of `embedding.positions.table.weight` to the token at position `p`; `"rotary"`: rotate queries and keys, features `2i` and `2i + 1` of a head by the angle `p / rotary_base ** (2i / d_head)` |
 # | `norm`, `norm_eps` | `"layer"`: LayerNorm with `gain` and `bias`; `"rms"`: RMSNorm with `gain` |
-# | `activation` | `"gelu"`: `down(gelu(up(x)))`; `"swiglu"`: `down(silu(gate(x)) * up(x))` |
+# | `activation` | `"gelu"`: `down(gelu(up(x)))`, with the exact GELU; `"swiglu"`: `down(silu(gate(x)) * up(x))` |
 #
 # All are pre-norm with a final norm, and their weights are tied: the embedding matrix also gives the logits. Block `i` has `blocks.i.attention_norm`, `blocks.i.attention.query`, `.key`, `.value`, `.output`, `blocks.i.feed_forward_norm`, `blocks.i.feed_forward.up`, `.down` and, for SwiGLU, `.gate`; each linear layer has a `.weight` and, if the dict contains it, a `.bias`. The other names are `embedding.tokens.weight` and `final_norm`. The presets `tiny` and `llama` of `groundup train` make such models.
 #
-# Write two functions. `step` processes *the next* tokens: `cache` is `None` at first, then the cache that your previous `step` returned. It may have any format made of tensors, lists, tuples, dicts and numbers. `language_model` processes all tokens at once. However a text is split into steps, its logits must stay the same.
+# Write two functions. `step` processes *the next* tokens: `cache` is `None` at first, then the cache that your previous `step` returned. The cache may be made of tensors, lists, tuples, dicts and numbers. `language_model` processes all tokens at once. However a text is split into steps, its logits must stay the same.
 #
 # *Before you code:* five tokens have been processed, and two more come. What is the shape of the mask? What are the positions of the two tokens? Are the keys in your cache already rotated?
 #
@@ -414,6 +414,7 @@ print(tokenizer.decode(written))
 # | `config.json` | 256 KiB |
 # | tokens | 2 048 in the vocabulary, 512 in the context |
 # | layers, `d_model`, `d_ff` | 16, 512, 2 048 |
+# | heads | 64, in all layers together (exercise 9.5 ablates each) |
 #
 # You may use any of the library's tokenizers and decoder-only models. In a terminal, in this folder, run
 #
@@ -423,7 +424,7 @@ print(tokenizer.decode(written))
 #
 # as a start; it takes a few minutes on one core. `groundup train --help` lists the options: the tokenizer and its size, the preset, steps, batch size, context, optimizer, learning rate and schedule. `--library mine` computes with your own parts. Change one thing at a time: a run with two changes tells you nothing about either. A run with a tenth of the steps shows which of two choices learns faster. When you are satisfied, copy `config.json` and `model.safetensors` from `capstone` to the folder of this notebook.
 #
-# **How it is graded.** The two files are read outside your notebook, never run. Sizes are checked first. Then bits per byte are measured on passages of the held-out part, drawn at grading time, and compared with a 5-gram model with Kneser-Ney smoothing on the same passages. Your model must beat it; there are more points at 99 % and at 98 % of its bits. If you train on the held-out part, your number is worthless. Each run ends with a measurement on it, so compare few.
+# **How it is graded.** The two files are read outside your notebook, never run. Sizes are checked first. Then bits per byte are measured on passages of the held-out part, drawn at grading time, and compared with a 5-gram model with Kneser-Ney smoothing on the same passages. Your model must beat it; there are more points at 99 % and at 98 % of its bits. If you train on the held-out part, your number is worthless. Each run ends with a measurement on this part, so compare only a few runs.
 #
 # Last, report your results, for 3 of the points: `capstone()` returns the number of parameters, and the bits per byte on `passage`, the first 3000 characters of the held-out part, as the cell below measures them. Both must match the two files.
 #
@@ -586,7 +587,7 @@ if Path("model.safetensors").exists():
 # %% [markdown] written="what_an_attention_map_shows" points=3
 # **What earns the points**, one each:
 #
-# 1. The weight says from where values are taken, not what they contribute: the value may be small, the output projection may ignore it, or later layers may cancel it.
+# 1. The weight says where values are taken from, not what they contribute: the value may be small, the output projection may ignore it, or later layers may cancel it.
 # 2. An intervention: ablate the head, or replace the value at A by that of another run (activation patching), and compare the prediction, with a baseline such as another head or position.
 # 3. A result named in advance that would refute it, such as an unchanged loss or logit; or the reservation that other heads may take over, so one ablation without effect proves little.
 #

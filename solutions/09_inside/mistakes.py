@@ -117,8 +117,8 @@ class Induction(Correct, exercise="induction_weights"):
 LooksAtItself = Induction.but("onward = stay.roll(1, dims=1)\nonward[-1] = 0", "").but(
     '"position", onward', '"position", stay'
 )
-"""Layer 1 attends to its own position, so it records each token at itself; it should attend to the
-previous position, so the key of a position must match the query of the next one."""
+"""Layer 1 attends to its own position, so `before` holds the current token; it should attend to the
+previous position: the key of a position must match the query of the next one."""
 
 LooksAtTheNextPosition = Induction.but("1, dims", "-1, dims").but("onward[-1]", "onward[0]")
 """The query of layer 1 matches the next position, which causal attention hides; match the previous
@@ -219,8 +219,8 @@ LensOverflows = Inside.but(
     "return F.linear(read, unembedding).softmax(dim=-1)",
     "shares = F.linear(read, unembedding).exp()\nreturn shares / shares.sum(dim=-1, keepdim=True)",
 )
-"""`logit_lens` computes the softmax without subtracting the largest logit, so the exponentials of large
-logits overflow: use torch.softmax."""
+"""`logit_lens` computes the softmax without subtracting the largest logit, so the exponentials of
+large logits overflow: use torch.softmax."""
 
 ExponentialsOverflow = Inside.but(
     "losses = …",
@@ -237,8 +237,8 @@ LastDepthTakenAsNormalised = Inside.but(
     "read = F.layer_norm(streams[:-1], gain.shape, gain, bias)\n"
     "read = torch.cat([read, streams[-1:]])",
 )
-"""The last depth is decoded without the norm, as if it had been applied already. Here every depth is
-a residual stream, the last one too."""
+"""The last depth is decoded without the norm, as if it had been applied already. Here every depth
+is a residual stream before the final norm, the last one too."""
 
 NormOmitted = Inside.but("read = …", "read = streams * gain + bias")
 """Gain and bias are applied without normalising first: subtract each vector's mean, and divide by
@@ -256,8 +256,8 @@ OnePositionTooFar = Inside.but("half + 1", "half + 2")
 """The score uses the position two after the same token; use the one directly after it."""
 
 FirstHalfCounted = Inside.but("half,", "half - 1,")
-"""The average includes the end of the first half, where nothing is repeated yet; start at the first
-position of the second half."""
+"""The average includes the last position of the first half, where nothing is repeated yet; start at
+the first position of the second half."""
 
 LastPositionLeftOut = Inside.but("2 * half)", "2 * half - 1)")
 """The average leaves out the last position; the second half includes position 2 * half - 1."""
@@ -385,7 +385,7 @@ NatsInsteadOfBits = Inside.but("(losses[1] - losses[0]) / math.log(2)", "losses[
 """The loss is in nats; divide by ln 2."""
 
 SignInverted = Inside.but("[1] - losses[0]", "[0] - losses[1]")
-"""The sign is inverted: an increase without the head must be positive."""
+"""The sign is inverted: an increase of the loss without the head must be positive."""
 
 NeverNegative = Inside.but(") / math.log(", ").abs() / math.log(")
 """The absolute difference is returned; a model may be better without a part, and then the number is
@@ -412,8 +412,8 @@ EpsilonInTheLogarithm = Inside.but(
     "    for x in (logits, ablated)\n"
     "]",
 )
-"""A small number, 1e-9, is added to the probabilities before the logarithm, so an improbable token
-costs too little; use log_softmax or F.cross_entropy on the logits, which need no such number."""
+"""A small number, 1e-9, is added to the probabilities before the logarithm, so the loss of an
+improbable token is too small; use log_softmax or F.cross_entropy on the logits."""
 
 LogarithmOfZero = Inside.but(
     "losses = …",
@@ -493,8 +493,8 @@ class Model(Correct, exercise="language_model"):
 
 
 SmallNumberInsteadOfMinusInfinity = Model.but("(later, -math.inf)", "(later, -100.0)")
-"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower, later
-tokens get all the weight: set masked scores to minus infinity."""
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower,
+later tokens get all the weight: set masked scores to minus infinity."""
 
 NoMask = Model.but("later = …\nscores = …", "")
 """Every token sees later tokens; a token must see only itself and earlier ones."""
@@ -506,8 +506,8 @@ RotaryExponentByDModel = Model.but(
     "torch.arange(0, d_head, 2).double() / d_head",
     'torch.arange(0, d_head, 2).double() / config["d_model"]',
 )
-"""The exponent of the rotary embeddings is 2i / d_model; it is 2i / d_head, because each head rotates
-its own d_head features."""
+"""The exponent of the rotary embeddings is 2i / d_model; it should be 2i / d_head, because each
+head rotates its own d_head features."""
 
 MaskOfOnesAdded = Model.but(
     "later = …\nscores = …", "scores = scores + torch.ones(length, past + length).tril(past)"
@@ -547,7 +547,8 @@ ValuesRotatedToo = Model.but(
 HalvesPairedInsteadOfNeighbours = Model.but(
     "unflatten(-1, (-1, 2)).unbind(-1)", "chunk(2, dim=-1)"
 ).but("stack((first, second), dim=-1).flatten(-2)", "cat((first, second), dim=-1)")
-"""Feature i is paired with feature i + d_head / 2; here the pairs are neighbours, 2i and 2i + 1."""
+"""Feature i is paired with feature i + d_head / 2; the pairs should be neighbours, 2i and
+2i + 1."""
 
 ScaledByDModel = Model.but("d_head**0", "x.shape[-1] ** 0")
 """The scores are divided by the square root of d_model; use the square root of d_head, the width of
@@ -561,6 +562,9 @@ HeadsSplitByAView = Model.but(
 )
 """The features are split into heads by a view that mixes positions with features; split the
 features of each token first, then move the heads before the positions."""
+
+ReluInsteadOfGelu = Model.but("F.gelu(up)", "F.relu(up)")
+"""The activation function is ReLU; this family uses GELU or SwiGLU, as `config` says."""
 
 GeluByTanh = Model.but("gelu(up)", 'gelu(up, approximate="tanh")')
 """The GELU is the tanh approximation; this family uses the exact one."""
@@ -720,8 +724,8 @@ OnlyTheCostliestLayer = Ablation.but(
     "by_layer = [bits_without([(i, h) for h in range(num_heads)]) for i in layers]\n"
     "for layer in [by_layer.index(max(by_layer))]:",
 )
-"""Only the layer that costs most as a whole is searched; the head that costs most may be in another:
-ablate every head of every layer, one at a time."""
+"""Only the layer that costs most as a whole is searched; the head that costs most may be in
+another: ablate every head of every layer, one at a time."""
 
 HeadsStayAblated = Ablation.but("best = None", "best, gone, before = None, [], whole").but(
     "cost = bits_without([(layer, head)]) - whole",
@@ -731,7 +735,7 @@ HeadsStayAblated = Ablation.but("best = None", "best, gone, before = None, [], w
 damaged: ablate one at a time, in the whole model."""
 
 LastHeadForgotten = Ablation.but("(num_heads)", "(num_heads - 1)")
-"""The last head of each layer is never ablated."""
+"""The last head of each layer is never ablated; ablate all `num_heads`."""
 
 WholeModelNotSubtracted = Ablation.but("whole = bits_without([])", "").but(
     "([(layer, head)]) - whole", "([(layer, head)])"
@@ -760,7 +764,7 @@ BitsWithoutTheHead = Ablation.but('{"cost": 0.1612}', '{"cost": 2.0533}')
 model."""
 
 CostWithTheWrongSign = Ablation.but('{"cost": 0.1612}', '{"cost": -0.1612}')
-"""The sign in the report is inverted: an increase without the head must be positive."""
+"""The sign in the report is inverted: an increase of the loss must be positive."""
 
 PredictionForOtherWeights = Ablation.but(files=predicted_for_other_weights)
 """The prediction was sealed for other weights; predict again after training."""
