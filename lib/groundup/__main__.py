@@ -26,6 +26,7 @@ def _field(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text}")
+    value = {"True": "true", "False": "false", "None": "null"}.get(value, value)
     try:
         return name, json.loads(value)
     except ValueError:  # a word
@@ -41,7 +42,10 @@ def _add_library(command: argparse._ActionsContainer) -> None:
 
 
 def _add_setup(command: argparse.ArgumentParser, default: str | None) -> argparse._ArgumentGroup:
-    about = "auto: on a CPU, if the run is long, measure which setup is fastest"
+    about = (
+        "auto: on a GPU, fused and, if supported, bfloat16, on CUDA also compiled; on a CPU, the "
+        "setup measured to be fastest if the run is long, otherwise float32, off, fused"
+    )
     if default is None:
         about += ". Default with --library: float32, off, explicit; with --resume: as before"
     group = command.add_argument_group("how to compute", about)
@@ -78,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     what = command.add_argument_group("data and model")
     what.add_argument(
         "--data",
-        help=f"{', '.join(NAMED_DATA)}, or the path of a UTF-8 text file "
+        help=f"{', '.join(NAMED_DATA)} (downloaded once), or the path of a UTF-8 text file "
         "(default with --library: python-reference)",
     )
     what.add_argument(
@@ -89,8 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--vocab-size", type=_positive, help="number of bpe tokens (default: 1024)")
     what.add_argument(
         "--preset",
-        help="size and architecture of the model (default: modern for text, tiny for dates "
-        "or with --library)",
+        help="size and architecture of the model: for text, tiny, modern, llama, gpt2_small or "
+        "gpt2_xl; for dates, tiny or paper_base (default: modern for text, tiny for dates or with "
+        "--library)",
     )
     what.add_argument(
         "--set",
@@ -104,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_positive,
         help="longest sequence, in tokens (default: set by data and preset)",
     )
-    what.add_argument("--seed", type=int, help="for weights and batches (default: 0)")
+    what.add_argument("--seed", type=int, help="for weights, batches and dropout (default: 0)")
     _add_library(what)
 
     how = command.add_argument_group("training")
@@ -143,7 +148,9 @@ def _parser() -> argparse.ArgumentParser:
         help="learning rate after warm-up (default: set by preset)",
     )
     how.add_argument(
-        "--label-smoothing", type=float, help="probability spread over all tokens (default: 0)"
+        "--label-smoothing",
+        type=float,
+        help="part of the target spread over all tokens (default: 0)",
     )
 
     machine = _add_setup(command, default=None)
@@ -160,7 +167,11 @@ def _parser() -> argparse.ArgumentParser:
         "(default: ddp)",
     )
 
-    command = commands.add_parser("evaluate", help="evaluate a model on held-out data")
+    command = commands.add_parser(
+        "evaluate",
+        help="evaluate a model on held-out data",
+        description="Evaluate a model on the part of its data that was held out from training.",
+    )
     command.add_argument("folder", help="the --out folder of `train`")
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.add_argument(
@@ -168,7 +179,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_library(command)
 
-    command = commands.add_parser("generate", help="generate text with a model")
+    command = commands.add_parser(
+        "generate",
+        help="generate text with a model",
+        description="Continue texts with a model. A model for dates converts dates instead: always "
+        "greedily, and without regard to --length and the options of sampling.",
+    )
     command.add_argument("folder", help="the --out folder of `train` or `import`")
     command.add_argument(
         "--prompt",
@@ -197,9 +213,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_library(command)
 
     command = commands.add_parser(
-        "bench", help="measure how fast this machine trains a model and generates with it"
+        "bench",
+        help="measure how fast this machine trains a model and generates with it",
+        description="Measure how fast this machine trains a model and generates with it.",
     )
-    command.add_argument("--preset", default="tiny", help="decoder-only model (default: tiny)")
+    presets = "tiny, modern, llama, gpt2_small or gpt2_xl (default: tiny)"
+    command.add_argument("--preset", default="tiny", help=presets)
     for name, default, about in (
         ("--vocab-size", 256, "tokens in the vocabulary"),
         ("--context", 128, "tokens per sequence"),
@@ -229,7 +248,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--threads",
             type=_positive,
-            help="CPU threads (default: 1 for a small model, otherwise torch's choice)",
+            help="CPU threads (default: 1 below 2 million parameters, otherwise torch's choice)",
         )
 
     command = commands.add_parser(
@@ -263,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = f"groundup, worker {os.environ['RANK']}" if "RANK" in os.environ else "groundup"
     try:
         if args.command != "train" and commands.is_worker():
-            raise ValueError(f"{args.command} needs one process, torchrun started several")
+            raise ValueError(f"{args.command} needs one process: run it without torchrun")
         if args.command == "import":  # which is a word of Python
             return commands.import_model(args)
         return getattr(commands, args.command)(args)

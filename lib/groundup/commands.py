@@ -56,6 +56,9 @@ def train(args: argparse.Namespace) -> int:
     """Start or resume training; if torchrun started this process, as one of its workers."""
     library = _library_to_train(args)
     if args.data is not None and args.data not in NAMED_DATA:
+        if not os.path.exists(args.data):
+            known = ", ".join(NAMED_DATA)
+            raise ValueError(f"--data must be {known} or a text file, got {args.data}")
         args.data = os.path.abspath(args.data)
     if args.parallel is not None and not is_worker():
         raise ValueError(
@@ -179,8 +182,8 @@ def _library_to_train(args: argparse.Namespace) -> ModuleType | None:
     count_calls(library)
     if getattr(library, "YOURS", None) == []:
         raise ValueError(
-            f"--library must hold a piece of yours, got {args.library}, where everything is "
-            "borrowed: solve an exercise, then run `classroom mine`"
+            f"--library must hold a function of yours, got {args.library}, where all are borrowed: "
+            "solve an exercise that `classroom mine` lists, then run it again"
         )
     chosen = {"out": os.path.join("runs", library.__name__)}
     if not args.resume:
@@ -203,7 +206,7 @@ def _show(library: ModuleType, task: Task, model: AnyModel, out: Path) -> None:
     losses = [(record["step"], record["loss"]) for record in records]
     print(*at_work.counted(library), "", sample.theirs, "", sample.verdict, sep="\n")
     at_work.draw(library, losses, sample).savefig(out / at_work.PICTURE, dpi=150)
-    print(f"a picture to keep: {out / at_work.PICTURE}")
+    print(f"saved a picture of this: {out / at_work.PICTURE}")
 
 
 def _resume_command(args: argparse.Namespace) -> str:
@@ -378,7 +381,7 @@ def evaluate(args: argparse.Namespace) -> int:
     _use_threads(args.threads, saved.model)
     if "data" not in saved.notes:
         raise ValueError(
-            f"evaluate needs the data that a model was trained on, got an imported model, "
+            "evaluate needs a model that `train` has made, with its data, got an imported one, "
             f"{args.folder}"
         )
     task = recall_task(saved.notes["data"], saved.tokenizers)

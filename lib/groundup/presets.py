@@ -221,7 +221,9 @@ def from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
     values = {name: tuple(v) if type(v) is list else v for name, v in values.items()}
     unknown = sorted(values.keys() - {field.name for field in fields(kind)})
     if unknown:
-        raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
+        known = ", ".join(field.name for field in fields(kind))
+        message = f"{kind.__name__} has no field {', '.join(unknown)}; it has {known}"
+        raise ValueError(message)
     required = {field.name for field in fields(kind) if field.default is MISSING}
     missing = sorted(required - values.keys())
     if missing:

@@ -462,7 +462,7 @@ def refusal(run):
 
 def test_a_missing_file_is_refused(refusal, tmp_path):
     message = refusal("train", "--data", tmp_path / "none.txt", "--out", tmp_path / "out")
-    assert "data must be a readable file" in message
+    assert "or a text file, got" in message
     assert "none.txt" in message
     assert not (tmp_path / "out").exists()
 
@@ -562,7 +562,7 @@ def test_only_training_is_for_several_processes(run, words, monkeypatch, command
         monkeypatch.setenv(name, value)
     status, _, message = run(command, words)
     assert status == 2
-    assert message == f"groundup, worker 1: {command} needs one process, torchrun started several\n"
+    assert message == f"groundup, worker 1: {command} needs one process: run it without torchrun\n"
 
 
 def test_a_model_is_not_overwritten_by_accident(refusal, words, text_path):

@@ -131,7 +131,7 @@ def tiny_shakespeare(
         reason = type(error).__name__ if response is None else f"status {response.status_code}"
         raise ValueError(
             f"tiny-shakespeare must be downloaded once, got {reason} from {url}; without "
-            "access, pass the path of your own copy as the data instead (text_file)"
+            "access, use the path of your own copy: `--data PATH`, in Python `text_file(PATH)`"
         ) from None
     except ValueError:
         raise ValueError(

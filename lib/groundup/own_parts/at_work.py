@@ -56,14 +56,14 @@ class Sample(NamedTuple):
         """Whether the two agree, in a sentence."""
         if self.theirs == self.ours and math.isclose(*self.nats, rel_tol=1e-3, abs_tol=1e-4):
             return (
-                "The course's code writes the same from these weights, to the last character, and "
-                f"finds the same loss in it: {self.nats[1]:.3f} nats per token."
+                "The course's code generates the same text from these weights, to the last "
+                f"character, and computes the same loss on it: {self.nats[1]:.3f} nats per token."
             )
         same = len(commonprefix([self.theirs, self.ours]))
         return (
-            f"The course's code writes the same from these weights for {same} of {len(self.ours)} "
-            f"characters; the loss is {self.nats[1]:.3f} nats per token, and "
-            f"{self.nats[0]:.3f} by these pieces."
+            f"The course's code generates the same text from these weights for the first {same} of "
+            f"{len(self.ours)} characters; its loss is {self.nats[1]:.3f} nats per token, and with "
+            f"your functions it is {self.nats[0]:.3f}."
         )
 
 
@@ -228,7 +228,7 @@ def _learn(library: ModuleType, task: Task, model: AnyModel) -> None:
 def borrowed(library: ModuleType) -> list[str]:
     """Say in a line per piece why ours is used instead."""
     reasons = getattr(library, "BORROWED", {}) | getattr(library, "REFUSED", {})
-    return [textwrap.shorten(f"{name} is ours: {why}", 110) for name, why in reasons.items()]
+    return [textwrap.shorten(f"{name}: the course's ({why})", 110) for name, why in reasons.items()]
 
 
 def counted(library: ModuleType) -> list[str]:
@@ -236,7 +236,7 @@ def counted(library: ModuleType) -> list[str]:
     calls = count_calls(library)
     idle = [name for name in getattr(library, "YOURS", []) if name not in calls]
     ran = ", ".join(f"{name} {number:,}" for name, number in calls.items())
-    lines = [f"calls of your pieces: {ran or 'none'}"]
+    lines = [f"calls of your functions: {ran or 'none'}"]
     if idle:
         lines.append(f"yours, but not in this model: {', '.join(idle)}")
     return [row for line in lines for row in textwrap.wrap(line, 96, subsequent_indent="  ")]
@@ -269,9 +269,9 @@ def draw(library: ModuleType, losses: Sequence[tuple[int, float]], sample: Sampl
     others = {*getattr(library, "BORROWED", {}), *refused}
     names = [name for name in vars(library) if name in yours | others]
     figure = Figure(figsize=(12, 7.5), facecolor="white")
-    figure.text(0.03, 0.93, "My transformer writes", size=26, weight="bold", color=_INK)
+    figure.text(0.03, 0.93, "What my transformer generates", size=26, weight="bold", color=_INK)
     ran = sum(name in calls for name in yours)
-    about = f"{len(yours)} of {len(names)} pieces are mine, and {ran} of them computed this"
+    about = f"{len(yours)} of {len(names)} functions are mine, and {ran} of them computed this"
     figure.text(0.03, 0.885, about, size=12, color=_MUTED)
 
     bricks = figure.add_axes((0.03, 0.03, 0.38, 0.83), xlim=(0, 2), ylim=(0, 1))
@@ -307,7 +307,7 @@ def draw(library: ModuleType, losses: Sequence[tuple[int, float]], sample: Sampl
 
     curve = figure.add_axes((0.5, 0.09, 0.47, 0.26))
     curve.plot(*zip(*losses, strict=True), color=_MINE, linewidth=2)
-    curve.set_title("how it learned: loss, in nats per token, by updates", loc="left", size=10)
+    curve.set_title("how it learned: loss in nats per token, by update", loc="left", size=10)
     curve.spines[["top", "right"]].set_visible(False)
     curve.grid(axis="y", alpha=0.3)
     return figure

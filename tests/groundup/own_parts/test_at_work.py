@@ -71,7 +71,7 @@ def test_every_piece_is_called_in_some_model_and_dates_are_read(somebodys):
     assert runs["learned_positions"] == ["learned"]
     assert runs["cached_attention"] == ["text"]
     assert said.keys() == {"text", "learned", "alibi", "llama", "dates"}
-    assert all("writes the same" in sentence for sentence in said.values())
+    assert all("generates the same" in sentence for sentence in said.values())
     assert said["dates"].startswith("3. Mai 2031 → 2031-05-03\n")
 
 
@@ -85,17 +85,21 @@ def test_the_command_trains_with_defaults_and_ends_with_text_and_a_picture(
     said = capfd.readouterr().out
     chosen = "chose --out runs/somebodys_own --data python-reference --preset tiny\n"
     assert said.startswith(
-        f"{chosen}swiglu is ours: it is not written yet\n"
-        "alibi_slopes is ours: 1 of 5 points: too steep\napply_rotary is ours: it is off by 2\n"
+        f"{chosen}swiglu: the course's (it is not written yet)\n"
+        "alibi_slopes: the course's (1 of 5 points: too steep)\n"
+        "apply_rotary: the course's (it is off by 2)\n"
     )
-    assert "\ncalls of your pieces: " in said
+    assert "\ncalls of your functions: " in said
     assert "clip_gradients 2" in said
     words = " ".join(said.split())
     assert "scaled_dot_product_attention, grouped_query_attention, CrossAttention, " in words
     assert "yours, but not in this model: " in words
     assert " TransformerBlock 4" in words and "apply_rotary 4" not in words
-    assert "The course's code writes the same from these weights, to the last character" in said
-    assert said.endswith("a picture to keep: runs/somebodys_own/mine.png\n")
+    assert (
+        "The course's code generates the same text from these weights, to the last character"
+        in said
+    )
+    assert said.endswith("saved a picture of this: runs/somebodys_own/mine.png\n")
     with open("runs/somebodys_own/mine.png", "rb") as file:
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"
     with open("runs/somebodys_own/config.json") as file:
@@ -122,7 +126,7 @@ def test_an_encoder_decoder_is_trained_by_a_library(somebodys, capfd):
 @pytest.mark.parametrize(
     ("yours", "more", "sentence"),
     [
-        ([], "", "--library must hold a piece of yours, got somebodys_0"),
+        ([], "", "--library must hold a function of yours, got somebodys_0"),
         (["gelu"], "def gelu(x:", "a library must be importable, got SyntaxError"),
         (
             ["top_k"],
@@ -144,9 +148,9 @@ def test_what_cannot_be_trained_ends_in_a_sentence(somebodys, capfd, yours, more
 
 def test_a_sample_says_where_two_texts_part():
     verdict = at_work.Sample("abcx", "abcd", (1.0, 2.0)).verdict
-    assert "for 3 of 4 characters; the loss is 2.000 nats per token, and 1.000" in verdict
-    assert "for 3 of 4" in at_work.Sample("abc", "abcd", (1.0, 1.0)).verdict
-    assert "for 4 of 4" in at_work.Sample("abcd", "abcd", (1.0, 2.0)).verdict
+    assert "for the first 3 of 4 characters; its loss is 2.000 nats per token, and" in verdict
+    assert "for the first 3 of 4" in at_work.Sample("abc", "abcd", (1.0, 1.0)).verdict
+    assert "for the first 4 of 4" in at_work.Sample("abcd", "abcd", (1.0, 2.0)).verdict
     assert "to the last character" in at_work.Sample("abcd", "abcd", (1.0, 1.0)).verdict
 
 
@@ -165,7 +169,7 @@ def test_the_picture_tells_mine_from_the_courses(somebodys):
     assert fills["top_p"] == (white, mine)
     assert fills["swiglu"] == fills["apply_rotary"] == (white, ours)
     assert len(fills) == len(OWN) + 2 + 3
-    assert "19 of 22 pieces are mine, and 1 of them computed this" in figure.texts[1].get_text()
+    assert "19 of 22 functions are mine, and 1 of them computed this" in figure.texts[1].get_text()
     assert [*figure.axes[1].lines[0].get_ydata()] == [3.0, 2.0]
 
 
