@@ -30,8 +30,8 @@ from classroom.nbgrader.gradebook import GradebookWriter, with_first_words
 
 _STRUCTURE = os.path.join("{nbgrader_step}", "{student_id}", "{assignment_id}")
 _OPEN = (
-    "Graded in the open: the notebook ran in one process with its checks, and with the rights of "
-    "the person who graded it."
+    "Graded in the open, without a sandbox: the notebook ran in one process with its checks, with "
+    "the rights of the person who graded it."
 )
 
 
@@ -42,11 +42,11 @@ class SealedAutograde(Autograde):
     grade` keeps them, so that either of the two commands goes on with what the other began.
     """
 
-    workers = Integer(1, min=1, help="Submissions to grade at a time.").tag(config=True)
-    seconds_per_cell = Integer(60, min=1, help="Time after which a cell is interrupted.").tag(
+    workers = Integer(1, min=1, help="Submissions to grade at once.").tag(config=True)
+    seconds_per_cell = Integer(60, min=1, help="Seconds after which a cell is stopped.").tag(
         config=True
     )
-    seconds_per_submission = Integer(300, min=1, help="Time for all of a submission.").tag(
+    seconds_per_submission = Integer(300, min=1, help="Seconds for a whole submission.").tag(
         config=True
     )
     allow_weaker = Bool(
@@ -66,7 +66,7 @@ class SealedAutograde(Autograde):
         except (OSError, ValueError) as error:
             self._fail(str(error))
         if failed:
-            self._fail(f"not graded, because the grader failed: {', '.join(failed)}")
+            self._fail(f"the grader failed, so run it again for: {', '.join(failed)}")
 
     @property
     def _course(self) -> CourseDirectory:

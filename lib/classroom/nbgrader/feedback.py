@@ -146,7 +146,9 @@ def page(notebook: NotebookNode, grades: Grades, reports: Mapping[str, Report]) 
         anchors=anchors,
         titles={name: report.title for name, report in reports.items()},
         written={exercise_of(cell) for cell in cells if _is_written(cell)},
-        comments=any(line.comment or line.by_hand for line in grades.lines),
+        comments=any(
+            line.comment or line.by_hand for line in grades.lines if line.points or line.earned
+        ),
         first_words=_plain(about.get(FIRST_WORDS_ID, "")),
         remarks=_plain(remarks),
         policy=_policy(),
@@ -244,7 +246,7 @@ class _Allowance:
         beginning = plain[:limit]
         self.left["texts"] -= len(beginning)
         is_all = len(text) <= 4 * limit and len(plain) <= limit
-        return beginning, "" if is_all else f"\n… cut here, of {len(text):,} characters"
+        return beginning, "" if is_all else f"\n… cut here: {len(text):,} characters in all"
 
 
 def exercise_of(cell: NotebookNode) -> str:
@@ -266,7 +268,7 @@ def _cell(number: int, cell: NotebookNode, anchors: Mapping[str, str], left: _Al
         outputs = cell.get("outputs", [])
         about["outputs"] = [_output(each, number, left) for each in outputs[:MAX_OUTPUTS]]
         if len(outputs) > MAX_OUTPUTS:
-            more = f"… cut here, {len(outputs) - MAX_OUTPUTS} more outputs"
+            more = f"… cut here: {len(outputs) - MAX_OUTPUTS} more outputs are not shown"
             about["outputs"].append(_preformatted(more, left))
     elif cell.cell_type == "markdown":
         about["html"] = _markdown(cell.source, left)

@@ -50,17 +50,17 @@ class UpdateCells(SaveCells):
     """
 
     counted = Dict(
-        help="The exercises that count, by assignment: names or numbers. All, if it is not listed."
+        help="By assignment, the exercises that count: names or numbers. If not listed, all count."
     ).tag(config=True)
     written = Bool(
         False,
-        help="Whether written answers count, too, where `counted` does not list an assignment.",
+        help="Whether written answers count, too, if `counted` does not list the assignment.",
     ).tag(config=True)
 
     core = Bool(
         False,
         help="Whether students get the core alone, the exercises above the line of each notebook, "
-        "and only they count where `counted` does not list an assignment.",
+        "and only they count if `counted` does not list the assignment.",
     ).tag(config=True)
 
     def preprocess(
@@ -153,7 +153,7 @@ class UpdateCells(SaveCells):
             copy = f"{file}.{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
             shutil.copy(file, copy)
             self.log.warning(
-                "Points or comments given by hand go with their exercise; see %s", copy
+                "An exercise with points or comments given by hand is removed; %s keeps them", copy
             )
 
 

@@ -201,9 +201,10 @@ class GradebookWriter:
             BlockingIOError: If another program keeps the gradebook locked.
 
         """
-        words = f"Graded in a sandbox ({', '.join(verdict.layers)}); the checks ran outside of it."
+        layers = ", ".join(verdict.layers) or "no layer of which was active"
+        words = f"Graded in a sandbox ({layers}); the checks ran outside it."
         if verdict.allow_weaker:
-            words += " It was allowed to lack layers."
+            words += " The person who graded it allowed layers to be missing."
         reports = {report.exercise: report for report in verdict.reports}
         marked = with_scores(with_first_words(notebook, words), reports, self._left_out)
         student, received = verdict.student, datetime.fromisoformat(verdict.received)
@@ -290,6 +291,9 @@ class GradebookWriter:
                 ):
                     exercise = _exercise(name)
                     comment = comments.get((who, exercise)) or comments.get((who, name)) or ""
+                    # nbgrader says so of a blank cell, even if the answer is in another one.
+                    if name != exercise and comment == "No response.":
+                        comment = ""
                     is_by_hand = by_hand is not None or bool(extra)
                     is_open = name == exercise and auto is None and by_hand is None
                     line = Line(exercise, earned, points, is_by_hand, comment, is_open)
@@ -506,7 +510,7 @@ def _unlocked() -> Iterator[None]:
         if "locked" not in str(error):
             raise
         raise BlockingIOError(
-            "another program keeps the gradebook locked: close it and run this again to continue"
+            "another program keeps the gradebook locked: close it, and run this again to continue"
         ) from None
 
 

@@ -191,7 +191,7 @@ def test_stock_nbgrader_says_that_it_graded_in_the_open(course):
     notebook = nbformat.read(graded, as_version=4)
     nbformat.validate(notebook)
     sources = [cell.source.split(":")[0] for cell in notebook.cells]
-    assert sources[0] == "Graded in the open" and sources.count(sources[0]) == 1
+    assert sources[0] == "Graded in the open, without a sandbox" and sources.count(sources[0]) == 1
 
 
 # One process
@@ -287,14 +287,14 @@ def test_what_it_does_not_do_it_refuses(course, autograde):
 def test_without_a_sandbox_nothing_is_graded(course, autograde, monkeypatch):
     hand_in(course, "ada")
     monkeypatch.setattr(run, "probe", lambda: ())
-    lacking = ValueError("this machine cannot seal a submission in")
+    lacking = ValueError("this machine cannot isolate a submission")
 
     def require(layers, allow_weaker=False):
         if not allow_weaker:
             raise lacking
 
     monkeypatch.setattr(run, "require", require)
-    with pytest.raises(NbGraderException, match="cannot seal a submission in"):
+    with pytest.raises(NbGraderException, match="cannot isolate a submission"):
         autograde()
     assert not (course / "autograded").exists()
     assert autograde(SealedAutograde__allow_weaker=True) == ["ada"]
@@ -307,7 +307,7 @@ def test_a_submission_at_which_the_grader_failed_fails_the_command(course, autog
         return [(e, run.grader_failed(grader.settings, e.student, "no")) for e in submissions]
 
     monkeypatch.setattr(run, "side_by_side", side_by_side)
-    with pytest.raises(NbGraderException, match="not graded, because the grader failed: ada"):
+    with pytest.raises(NbGraderException, match="the grader failed, so run it again for: ada"):
         autograde()
 
 
