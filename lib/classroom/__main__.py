@@ -69,7 +69,8 @@ def _release(args: argparse.Namespace) -> int:
         for sentence in found:
             print(sentence)
         print(
-            "run `classroom release` and commit the files that it writes"
+            "make edits in solutions/, not in exercises/, then run `classroom release` "
+            "and commit the files that it writes"
             if found
             else "exercises/ is exactly what solutions/ gives"
         )
@@ -92,7 +93,7 @@ def _handout(args: argparse.Namespace) -> int:
     from classroom.author.student_copy import student_copy
 
     names = student_copy(args.root, args.to)
-    print(f"wrote {', '.join(names)} and what students need for it to {args.to}")
+    print(f"wrote {', '.join(names)} to {args.to}, with what students need for them")
     print("forks of public repositories are public: let students work in private copies")
     return 0
 
@@ -108,7 +109,8 @@ def _start(args: argparse.Namespace) -> int:
     if not named:
         there = ", ".join(each.parent.name for each in notebooks)
         raise ValueError(f"no assignment is called {args.assignment}; there are: {there}")
-    print(f"your notebooks are in {args.root / WORK}; begin with {named[0]}")
+    begin = f"; begin with {named[0]}" if is_first or args.assignment else ""
+    print(f"your notebooks are in {args.root / WORK}{begin}")
     if args.no_lab:
         return 0
     from jupyterlab.labapp import LabApp
@@ -225,6 +227,7 @@ def _is_something_new(submitted: Path, assignment: str, kept: Path) -> bool:
 
 def _graded(args: argparse.Namespace, assignment, submitted: Path, kept: Path, progress, started):
     """Grade here or on a cluster, as the command says; return also what counts, by student."""
+    from classroom.exercise.run import load_checks
     from classroom.grader.run import ThisMachine, grade_folder
     from classroom.grader.submission import students_in
     from classroom.grader.verdicts import Grades
@@ -234,7 +237,10 @@ def _graded(args: argparse.Namespace, assignment, submitted: Path, kept: Path, p
     if unknown := sorted(set(args.student or ()) - set(there)):
         raise ValueError(f"there is no submission of {assignment.name} by {', '.join(unknown)}")
     exercises = assignment.master.exercises
-    if unknown := sorted(set(args.exercise or ()) - set(exercises)):
+    checks = load_checks(assignment.folder)
+    by_number = {checks[name][0].number: name for name in exercises}
+    wanted = [by_number.get(one, one) for one in args.exercise or ()]
+    if unknown := sorted(set(wanted) - set(exercises)):
         raise ValueError(
             f"{assignment.name} has no exercise {', '.join(unknown)}; there are: "
             f"{', '.join(exercises)}"
@@ -258,8 +264,8 @@ def _graded(args: argparse.Namespace, assignment, submitted: Path, kept: Path, p
             allow_weaker=args.allow_weaker,
             progress=progress,
             students=args.student,
-            again=(args.student or there) if args.again or args.exercise else (),
-            exercises=args.exercise or (),
+            again=(args.student or there) if args.again or wanted else (),
+            exercises=wanted,
             engine=engine,
         )
         grades = {verdict.student: Grades.of(verdict) for verdict in result.verdicts}
@@ -311,12 +317,14 @@ def _report(args: argparse.Namespace) -> int:
         for mistake in load_answers(folder_for(assignment, "") / "mistakes.py")
     }
     found = summarise(verdicts, known)
-    print(f"{assignment.name}: {len(verdicts)} submissions\n\n{to_text(found)}")
+    num_read = sum(not verdict.problem for verdict in verdicts)
+    others = f" ({len(verdicts) - num_read} could not be graded)" * (num_read < len(verdicts))
+    print(f"{assignment.name}: {num_read} submissions{others}\n\n{to_text(found)}")
     if found:
         page = args.html or kept / "summary.html"
-        picture = to_svg(found, len(verdicts))
+        picture = to_svg(found, num_read)
         page.with_suffix(".svg").write_text(picture, encoding="utf-8")
-        page.write_text(to_html(assignment.name, len(verdicts), found, picture), encoding="utf-8")
+        page.write_text(to_html(assignment.name, num_read, found, picture), encoding="utf-8")
         print(f"\nas a page: {page}; the figure alone: {page.with_suffix('.svg')}")
     return 0
 
@@ -417,7 +425,7 @@ def _roster(args: argparse.Namespace) -> int:
     submitted = args.submitted or args.root / "submitted"
     people = read_roster(args.file).students(uploads(submitted))
     add_people(args.root, people)
-    print(f"{len(people)} people are in the gradebook")
+    print(f"people added or updated in the gradebook: {len(people)}")
     return 0
 
 
@@ -429,7 +437,8 @@ def _return(args: argparse.Namespace) -> int:
 
     assignment, roster = _assignment(args), read_roster(args.roster)
     if roster.platform != args.to:
-        raise ValueError(f"{args.roster} is a file of {roster.platform}, not of {args.to}")
+        came_from = roster.platform.capitalize()
+        raise ValueError(f"{args.roster} comes from {came_from}: use --to {roster.platform}")
     submitted = args.submitted or args.root / "submitted"
     came = uploads(submitted, assignment.name)
     kept = (args.kept or args.root / "graded") / assignment.name
@@ -452,7 +461,8 @@ def _return(args: argparse.Namespace) -> int:
     if num_open := sum(each.num_open for each in earned.values()):
         print(f"{num_open} written answers are still to grade and count 0 so far", file=sys.stderr)
     missing = sorted(set(graded) - set(people.values()))
-    for what, students in (("not on the roster", missing), ("not in the archive", unnamed)):
+    elsewhere = "not in the archive, as they did not come in the platform's own download"
+    for what, students in (("not on the roster", missing), (elsewhere, unnamed)):
         if students:
             names = ", ".join(map(ascii, students))
             print(f"classroom return: {what}: {names}", file=sys.stderr)
@@ -498,7 +508,7 @@ def _doctor(args: argparse.Namespace) -> int:
         if not layer.active and layer.name == "control groups":
             print(
                 f"    {'':<{width}}  without them, memory in sockets and pipes is estimated, all "
-                "memory is measured 20 times a second, and CPU time is divided by priorities"
+                "memory is measured 20 times a second, and priorities divide the CPU time"
             )
     if lacking:
         names = ", ".join(layer.name for layer in lacking)
@@ -528,7 +538,8 @@ def _inventory(args: argparse.Namespace) -> int:
         )
         for exercise in assignment["exercises"]:
             print(
-                f"  {exercise['number']:<4} {exercise['title']}: {exercise['points']} points, "
+                f"  {exercise['number']:<4} {exercise['title']}: {exercise['points']} point"
+                f"{'s' * (exercise['points'] != 1)}, "
                 f"{exercise['minutes']} minutes, difficulty {exercise['difficulty']} of 5, "
                 f"{len(exercise['mistakes'])} named mistakes, {len(exercise['variants'])} variants"
                 + ", goes deeper"
@@ -613,12 +624,16 @@ def _parser() -> argparse.ArgumentParser:
     option("name", help="name of the assignment, such as 11_topic")
 
     option = add("handout", _handout, "write the repository that students get", "--root")
-    option("--to", type=Path, required=True, help="an empty folder, or an earlier handout")
+    option("--to", type=Path, required=True, help="a new or empty folder, or an earlier handout")
 
     option = add(
         "start", _start, "copy the exercises into work/ and open them in JupyterLab", "--root"
     )
-    option("assignment", nargs="?", help="assignment to open; the first by default")
+    option(
+        "assignment",
+        nargs="?",
+        help="assignment to open; by default the first, and later what was open last",
+    )
     option("--no-lab", action="store_true", help="do not start JupyterLab")
 
     option = add("check", _check, "run a notebook and report which checks pass")
@@ -635,7 +650,7 @@ def _parser() -> argparse.ArgumentParser:
     option(
         "--exercise",
         action="append",
-        help="grade again, but update only the points of this exercise; may be repeated",
+        help="grade again, but update only the points of an exercise, such as 1.4; may be repeated",
     )
     option("--again", action="store_true", help="regrade unchanged submissions as well")
     option(
@@ -691,7 +706,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "feedback",
         _feedback,
-        "write a page for each student: points, what the checks found, the notebook",
+        "write a page per student into feedback/: points, what the checks found, the notebook",
         *("assignment", "--student", "--submitted", "--root"),
     )
 
@@ -740,7 +755,7 @@ def _parser() -> argparse.ArgumentParser:
     option(
         "--column",
         default="",
-        help="column for grades; by default Grade in Moodle, the assignment's name in Canvas",
+        help="column for grades; by default Grade for Moodle, the assignment's name for Canvas",
     )
     option("--zeros", action="store_true", help="write 0 for students who submitted nothing")
 

@@ -44,9 +44,7 @@ def text_file(folder: Path) -> Path:
     """
     number, _, topic = folder.name.partition("_")
     if not number.isdigit() or not topic:
-        raise ValueError(
-            f"the folder of an assignment is called like 01_attention, got {folder.name!r}"
-        )
+        raise ValueError(f"an assignment must have a name like 01_attention, got {folder.name!r}")
     return folder / f"{topic}.py"
 
 

@@ -120,7 +120,8 @@ def test_a_release_can_be_made_and_verified(course, capsys):
         "solutions/07_averages/averages.ipynb is missing",
         "solutions/07_averages/made_from.json is missing",
         "solutions/07_averages/prepared.zip is missing",
-        "run `classroom release` and commit the files that it writes",
+        "make edits in solutions/, not in exercises/, then run `classroom release` and commit the "
+        "files that it writes",
     ]
     assert not (course / "exercises").exists()
     status, out, err = run(capsys, "release", "--root", course)

@@ -177,7 +177,7 @@ def a_cell_of_zero_bytes(work):
     work.insert(1, "\0")
 
 
-@attack(ALL, "pictures that were put into text are not kept")
+@attack(ALL, "pictures that were pasted into text are not kept")
 def script_in_a_picture(work):
     attached = {"a.svg": {"image/svg+xml": "<svg onload=alert(1)>"}}
     work.insert(1, "![a](attachment:a.svg)", kind="markdown", attachments=attached)
@@ -206,7 +206,7 @@ def empty(work):
     work.text("")
 
 
-@attack(NOTHING, "is of version 3 of the notebook format")
+@attack(NOTHING, "has version 3 of the notebook format")
 def old_format(work):
     work.text(json.dumps({"nbformat": 3, "worksheets": [{"cells": work.notebook["cells"]}]}))
 

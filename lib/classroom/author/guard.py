@@ -139,7 +139,7 @@ def _answers(folder: Path) -> Iterator[str]:
                 there = ", ".join(exercises)
                 yield f"{who} answers {answer.exercise!r}; the exercises are: {there}"
             if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", answer.name):
-                yield f"{who} must be called like NoScale, in words with capitals"
+                yield f"{who} must have a name like NoScale, with a capital for each word"
             if (answer.exercise, answer.title) in names:
                 yield f"{who} is there twice for {answer.exercise}"
             names.add((answer.exercise, answer.title))
@@ -173,7 +173,7 @@ def _imports(who: str, cell: str) -> Iterator[str]:
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for name in names:
             if name.partition(".")[0] in HIDDEN_PACKAGES:
-                yield f"{who} imports {name}, which is hidden when grades count"
+                yield f"{who} imports {name}, which is not available during grading"
 
 
 # Runs ------------------------------------------------------------------------------------------

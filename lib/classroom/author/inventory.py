@@ -30,7 +30,10 @@ def inventory(root: Path | str = ".") -> dict[str, Any]:
     """
     folders = assignments(Path(root) / "solutions")
     if not folders:
-        raise FileNotFoundError(f"there are no assignments under {Path(root) / 'solutions'}")
+        raise FileNotFoundError(
+            f"there are no assignments under {Path(root) / 'solutions'}: "
+            "specify with --root where the course is"
+        )
     return {"assignments": [_assignment(folder) for folder in folders]}
 
 

@@ -156,7 +156,10 @@ def measure(
 
     folders = assignments(root / "solutions")
     if not folders:
-        raise FileNotFoundError(f"there are no assignments under {root / 'solutions'}")
+        raise FileNotFoundError(
+            f"there are no assignments under {root / 'solutions'}: "
+            "specify with --root where the course is"
+        )
     known = {}
     if before and before["seeds"] == list(seeds):
         known = {_key(row): row for row in before["exercises"]}

@@ -29,7 +29,10 @@ def new_assignment(root: Path, name: str) -> list[Path]:
     folder = root / "solutions" / name
     text = text_file(folder)
     if not text.stem.isidentifier() or text.name in FILES:
-        raise ValueError(f"the topic must be a name in Python, and not {FILES}, got {text.stem!r}")
+        taken = ", ".join(Path(file).stem for file in FILES)
+        raise ValueError(
+            f"the topic must be a valid name in Python other than {taken}, got {text.stem!r}"
+        )
     number = int(name.partition("_")[0])
     for other in (*assignments(root / "solutions"), *folder.parent.glob(name)):
         if other == folder or int(other.name.partition("_")[0]) == number:

@@ -134,7 +134,10 @@ def differences(root: Path) -> list[str]:
 def _chosen(root: Path, names: list[str] | None) -> list[Path]:
     folders = {folder.name: folder for folder in assignments(root / "solutions")}
     if not folders:
-        raise ReleaseError(f"there are no assignments under {root / 'solutions'}")
+        raise ReleaseError(
+            f"there are no assignments under {root / 'solutions'}: "
+            "specify with --root where the course is"
+        )
     unknown = [name for name in names or () if name not in folders]
     if unknown:
         raise ReleaseError(

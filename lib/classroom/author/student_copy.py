@@ -25,28 +25,29 @@ _README = """\
 
 {table}
 
-Python 3.11 or newer, an environment of its own (on Windows `.venv\\Scripts\\activate`), and what
-belongs in it. On Linux without a GPU, add
-`--extra-index-url https://download.pytorch.org/whl/cpu`, which saves gigabytes:
+You need Python 3.11 or newer. Make an environment (on Windows, activate it by
+`.venv\\Scripts\\activate`) and install what the exercises need. On Linux without a GPU, add
+`--extra-index-url https://download.pytorch.org/whl/cpu` to the second line, which saves gigabytes:
 
 ```
 python -m venv .venv && . .venv/bin/activate
 python -m pip install -r requirements.txt
 ```
 
-Then open a notebook, fill in a cell, run it, and run the check under it:
+Then start:
 
 ```
 classroom start
 ```
 
-It copies the notebooks into `work/` and opens them in JupyterLab. Type it again after an update of
-this folder: what you have written stays. Without JupyterLab, `classroom start --no-lab` copies
+This copies the notebooks into `work/` and opens the first one in JupyterLab. Fill in a cell, run
+it, and run the check below it. Type the command again after an update of this folder: what you have
+written stays. Without JupyterLab, `classroom start --no-lab` copies
 them, and `classroom check work/{first}` checks one in a terminal.
 
 **A fork of a public repository is public**, and so is what you push to it. Work in a copy
-of your own that is private: download the folder, or make a private repository from it. Submit by
-the way that your instructor named.
+of your own that is private: download the folder, or make a private repository from it. Submit
+as your instructor specified.
 """
 
 _WORKFLOW = """\
@@ -101,7 +102,7 @@ def student_copy(root: Path, target: Path) -> list[str]:
     if not names:
         raise ValueError(f"there is nothing in {root / 'exercises'}: see `classroom release`")
     if target.resolve() == root.resolve() or root.resolve() in target.resolve().parents:
-        raise ValueError(f"what students get must lie outside of the course, got {target}")
+        raise ValueError(f"--to must lie outside the course, got {target}")
     there = {path.name for path in target.iterdir()} if target.exists() else set()
     if there - {".git"} and "exercises" not in there or "solutions" in there:
         raise ValueError(f"{target} holds something else: name an empty folder")

@@ -62,7 +62,7 @@ def read_file(folder: Path, name: str) -> File:
                 data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         if (folder / name).is_symlink():
-            return File(problem=f"{shown(name)} is a link: hand in the file itself")
+            return File(problem=f"{shown(name)} is a link: submit the file itself")
         return File(problem=f"{shown(name)} cannot be opened: {error.strerror}")
     if len(data) > MAX_FILE_BYTES:
         remedy = ": clear its outputs and save it again" if name.lower().endswith(".ipynb") else ""

@@ -192,7 +192,7 @@ def content(name: str, file: File | None) -> bytes:
     """
     if file is None:
         raise NotHandedIn(
-            f"`{name}` is not beside the notebook: save it there under this name, and hand both in"
+            f"`{name}` is not beside the notebook: save it there under this name, and submit both"
         )
     if file.problem:
         raise NotHandedIn(file.problem)

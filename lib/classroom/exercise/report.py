@@ -54,7 +54,7 @@ class CheckResult:
     @property
     def score(self) -> str:
         """The points earned and those it is worth."""
-        waits = ", waits for another check" if self.is_waiting else ""
+        waits = ", counts once another check passes" if self.is_waiting else ""
         return f"{self.earned}/{self.points}{waits}"
 
 

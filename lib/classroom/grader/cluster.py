@@ -66,7 +66,7 @@ class Cluster:
             from distributed import Client
         except ImportError:
             raise ValueError(
-                "grading on a cluster takes Dask: python -m pip install distributed"
+                "grading on a cluster needs Dask: python -m pip install distributed"
             ) from None
         self._address = address
         try:
@@ -143,7 +143,7 @@ class Cluster:
             raise ConnectionError(
                 f"the scheduler at {self._address} is gone: run the command again to continue"
             )
-        return grader_failed(settings, student, "workers of the cluster were ended at it")
+        return grader_failed(settings, student, "workers were killed while they graded it")
 
 
 def _order(settings: Settings) -> bytes:
@@ -211,8 +211,8 @@ class _Bench:
         if assignment.digest != run["digest"]:
             self._files.cleanup()
             raise Refused(
-                "a worker of the cluster has another version of Python, torch or this package "
-                "than this machine: scores would not be comparable"
+                "a worker of the cluster and this machine have different versions of Python, torch "
+                "or this package, and scores would not be comparable: install the same versions"
             )
         self._settings = Settings(
             assignment=assignment,

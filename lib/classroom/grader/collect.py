@@ -249,7 +249,7 @@ def _entries(source: Path) -> Iterator[list[_Entry]]:
                 members = [info for info in archive.infolist() if not info.is_dir()]
                 found = [_of_member(archive, info) for info in members]
             except (zipfile.BadZipFile, NotImplementedError) as error:
-                why = f"this is no folder, no notebook and no ZIP archive ({error})"
+                why = f"this is not a folder, a notebook or a ZIP archive ({error})"
                 found = [_Entry(source.name, lambda limit: b"", problem=why)]
         yield found
 
@@ -332,7 +332,7 @@ def _of_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
         problem = "it is encrypted"
     elif info.compress_type not in _METHODS:
         # Other methods may unpack a few bytes into any number at once.
-        problem = "it is compressed in an unusual way"
+        problem = "it is compressed in an unusual way: pack it again as an ordinary ZIP archive"
     elif info.file_size > max(_SMALL, _MAX_RATIO * info.compress_size):
         problem = f"it unpacks to more than {_MAX_RATIO} times its size: clear its outputs"
 
@@ -367,9 +367,9 @@ def _compiled(pattern: str | None) -> list[re.Pattern[str]]:
     try:
         compiled = [re.compile(each) for each in ([pattern] if pattern else PATTERNS)]
     except re.error as error:
-        raise ValueError(f"the pattern is no regular expression: {error}, got {pattern}") from None
+        raise ValueError(f"--pattern is not a regular expression: {error}, got {pattern}") from None
     if any("student" not in each.groupindex for each in compiled):
-        raise ValueError(f"the pattern must have a group (?P<student>…), got {pattern}")
+        raise ValueError(f"--pattern must have a group (?P<student>…), got {pattern}")
     return compiled
 
 
@@ -414,7 +414,7 @@ def _assigned(
         num_files[student] += 1
         if num_files[student] > MAX_FILES:
             if num_files[student] == MAX_FILES + 1:
-                why = f"there are more than {MAX_FILES:,} files: this one and all others after it"
+                why = f"there are more than {MAX_FILES:,} files: all from this one on are refused"
                 rows.append(Row(entry.path, student, "refused", why))
             continue
         called, id_ = groups.get("file") or name, groups.get("id") or ""
@@ -424,7 +424,7 @@ def _assigned(
         elif found := [each for each in wanted if _is_called(called, each)]:
             yield _File(entry, student, id_, found[0], as_given)
         elif not entry.path.lower().endswith(".ipynb"):
-            rows.append(Row(entry.path, student, "left out", "it is no notebook"))
+            rows.append(Row(entry.path, student, "left out", "it is not a notebook"))
         else:
             yield _File(entry, student, id_, _plain(called), as_given)
 
@@ -461,21 +461,21 @@ def _why_refused(entry: _Entry, student: str, as_given: str, id_: str) -> str:
     if entry.problem:
         return entry.problem
     if not id_ and as_given != as_given.strip():
-        return "its student's name begins or ends with a space, like that of somebody else"
+        return "the student's name begins or ends with a space: it could be taken for another's"
     if entry.path.startswith(_BAD_NAME):
         return "its name says that it is UTF-8, and it is not"
     if entry.path.startswith("/") or ".." in entry.path.split("/") or "\0" in entry.path:
-        return "its name leads elsewhere"
+        return "its path leads out of the folder or archive"
     if entry.path.lower().endswith(_ARCHIVES):
         return "it is an archive itself: unpack it"
     if not student:
         return "its name does not show whose it is: see --pattern"
     if len(student) > MAX_NAME or not student.isprintable() or "/" in student:
-        return "its student's name cannot be that of a folder"
+        return "the student's name cannot be the name of a folder"
     if student.startswith(".") or student == LEDGER:
-        return "its student's name cannot be that of a folder"
+        return "the student's name cannot be the name of a folder"
     if student.startswith(FORMULA):
-        return f"a spreadsheet would compute its student's name, which begins with {student[0]}"
+        return f"the student's name begins with {student[0]}, as formulas in a spreadsheet do"
     return ""
 
 
@@ -563,7 +563,7 @@ class _NewSubmission:
             return "there already", ""
         latest = max((self.before[d] for d in there if d in self.before), default=None)
         if is_from_archive and latest is not None and latest > time:
-            return "refused", f"what is there is later, of {latest:%F %T} UTC"
+            return "refused", f"a later submission is there, from {latest:%F %T} UTC"
         made = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=self.submitted))
         try:
             for file in self.files:

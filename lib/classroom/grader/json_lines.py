@@ -54,5 +54,5 @@ def read(path: Path, parse: Callable[[Any], T], what: str) -> Iterator[T]:
         try:
             found = parse(json.loads(line))
         except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path}, line {number}: this is no {what}") from None
+            raise ValueError(f"{path}, line {number}: this is not a {what}") from None
         yield found

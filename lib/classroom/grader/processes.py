@@ -132,7 +132,7 @@ class Process:
         if not self._is_ready:
             why_not = self._receive(EndedAtStart)
             if why_not:
-                raise ChildProcessError(f"a process that grades did not start: {why_not}")
+                raise ChildProcessError(f"a grading process did not start: {why_not}")
             self._is_ready = True
         return self._receive(Ended)
 
@@ -320,7 +320,7 @@ def side_by_side(
                     again.extend(given.pop(process))
                     bad_starts += 1
                     if bad_starts == _STARTS:
-                        why = f"{_STARTS} processes that grade were ended while they started"
+                        why = f"{_STARTS} grading processes were killed while they started"
                         raise ChildProcessError(f"{why}, the last one {how}") from None
                 except Ended as how:
                     again.extend(list(given.pop(process))[1:])

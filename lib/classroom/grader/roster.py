@@ -175,7 +175,10 @@ def read_roster(path: Path) -> Roster:
         ValueError: If it has no columns that one of them writes.
 
     """
-    text = path.read_text(encoding="utf-8-sig")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path.name} is not UTF-8: download it again, unchanged") from None
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
     lines = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if any(row)]
     heads, rows = lines[0] if lines else [], lines[1:]
@@ -183,8 +186,8 @@ def read_roster(path: Path) -> Roster:
     is_moodle = "Full name" in heads or any(head in heads for head in _FIRST_NAMES)
     if not is_canvas and not is_moodle:
         raise ValueError(
-            f"{path.name} is no file of Moodle's (a grading worksheet, participants or grades) and "
-            f"no gradebook of Canvas's: its columns are {', '.join(heads) or 'none'}"
+            f"{path.name} is neither Moodle's grading worksheet, participants or grades nor "
+            f"Canvas's gradebook, in English: its columns are {', '.join(heads) or 'none'}"
         )
     found = []
     for number, row in enumerate(rows):

@@ -221,7 +221,7 @@ class Execution:
         exercise = self._answers.cells[self._at].checks
         if exercise:
             self.leave_unchecked(
-                "This check was ended, because with what your code returned or asked for it took "
+                "This check was stopped: with what your code returned or asked for, it took "
                 f"more than {_JUDGING_BYTES // 2**20:,} MiB or {_JUDGING_SECONDS:g} s ({how}).",
                 [exercise],
             )
@@ -560,7 +560,7 @@ def grade(
         problem = str(reason)
         answers = Answers.blank(assignment.master, submission.received)
         execution = Execution(assignment, answers)
-        execution.leave_unchecked(f"{problem[0].upper()}{problem[1:]}.")
+        execution.leave_unchecked(f"Nothing was checked: {problem}.")
     verdict = Verdict(
         assignment=assignment.name,
         student=submission.student,
@@ -584,7 +584,7 @@ def grade(
 def grader_failed(settings: Settings, student: str, why: str) -> Graded:
     """Return a verdict that is not final: the grader failed, and the next run tries again."""
     assignment = settings.assignment
-    problem = f"the grader failed, which is not its author's fault ({shown(why, 200)})"
+    problem = f"the grader failed, which is not the student's fault ({shown(why, 200)})"
     execution = Execution(assignment, Answers.blank(assignment.master, datetime.now(UTC)))
     execution.leave_unchecked(problem)
     verdict = Verdict(
@@ -798,7 +798,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BlockingIOError(f"another run is at work in {folder}") from None
+            raise BlockingIOError(f"another run is at work in {folder}: wait for it") from None
         yield
 
 
@@ -808,7 +808,7 @@ def _in_gradebook(verdict: Verdict, notebook: str, gradebook: Gradebook) -> tupl
         gradebook(verdict, nbformat.reads(notebook, as_version=4))
     except ValueError as error:
         why = shown(str(error), 200)
-        note = f"this is not in the gradebook: {why}"
+        note = f"this submission is not in the gradebook: {why}"
         return replace(verdict, notes=(*verdict.notes, note)), why
     return replace(verdict, in_gradebook=True), ""
 

@@ -134,7 +134,7 @@ def to_text(found: Sequence[LookAlike], titles: Mapping[str, str]) -> str:
     lines = []
     for each in found:
         first, second = map(ascii, each.students)
-        lines.append(f"{first} and {second}: {each.bits:.1f} bits")
+        lines.append(f"{first} and {second}: {each.bits:.1f} bits of evidence")
         for exercise in each.exercises:
             note = ": the same wrong answer, no known mistake" if exercise in each.wrong else ""
             lines.append(f"  {titles.get(exercise, exercise)}{note}")

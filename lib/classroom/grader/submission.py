@@ -199,7 +199,7 @@ class Submission:
         try:
             received = _arrived(folder)
             if folder.parent.is_symlink():
-                raise Unreadable("the student's folder is a link: hand in the files themselves")
+                raise Unreadable("the student's folder is a link: submit the files themselves")
             files = names_in(folder)
             # What a grader adds is passed over: it would change when the submission arrived.
             times = [_arrived(folder / name) for name in files if name not in _COMES_WITH_IT]
@@ -268,6 +268,8 @@ def students_in(submitted: Path, assignment: str) -> list[str]:
         FileNotFoundError: If there is no folder `submitted`.
 
     """
+    if not submitted.is_dir():
+        raise FileNotFoundError(f"there is no folder {submitted}: see `classroom collect`")
     with os.scandir(submitted) as entries:
         return sorted(
             entry.name
@@ -337,7 +339,7 @@ def names_in(folder: Path) -> list[str]:
             names = [entry.name for entry in itertools.islice(entries, MAX_FILES + 1)]
     except OSError as error:
         if folder.is_symlink():
-            raise Unreadable("the folder is a link: hand in the files themselves") from None
+            raise Unreadable("the folder is a link: submit the files themselves") from None
         raise Unreadable(f"the folder cannot be opened: {error.strerror}") from None
     if len(names) > MAX_FILES:
         raise Unreadable(f"the folder holds more than {MAX_FILES} files")
@@ -381,13 +383,13 @@ def _raw_cells(data: bytes, name: str, notes: list[str]) -> list[_Raw]:
     except ValueError:
         raise Unreadable(_no_json(data, name)) from None
     if not isinstance(notebook, dict):
-        raise Unreadable(f"{shown(name)} is no notebook")
+        raise Unreadable(f"{shown(name)} is not a notebook")
     version, cells = notebook.get("nbformat"), notebook.get("cells")
     if version != 4:
         which = f"version {version}" if type(version) is int and 0 < version < 10 else "no version"
         raise Unreadable(
-            f"{shown(name)} is of {which} of the notebook format, version 4 is expected: save it "
-            "with JupyterLab"
+            f"{shown(name)} has {which} of the notebook format, and version 4 is expected: save "
+            "it with JupyterLab"
         )
     if not isinstance(cells, list):
         raise Unreadable(f"{shown(name)} has no list of cells")
@@ -397,14 +399,14 @@ def _raw_cells(data: bytes, name: str, notes: list[str]) -> list[_Raw]:
     if sum(len(cell.source) for cell in found if cell and cell.type == "code") > MAX_CODE_LENGTH:
         raise Unreadable(f"{shown(name)} holds more than {MAX_CODE_LENGTH:,} characters of code")
     if any(isinstance(cell, dict) and cell.get("attachments") for cell in cells):
-        notes.append("pictures that were put into text are not kept")
+        notes.append("pictures that were pasted into text are not kept")
     return [cell for cell in found if cell is not None]
 
 
 def _no_json(data: bytes, name: str) -> str:
     if not data.strip():
         return f"{shown(name)} is empty"
-    return f"{shown(name)} is damaged: it is no JSON, which a notebook is written in"
+    return f"{shown(name)} is damaged: it is not JSON, the format of notebooks"
 
 
 def _raw_cell(cell: Any, number: int, notes: list[str]) -> _Raw | None:
@@ -592,13 +594,13 @@ def _the_one_that_counts(
         if len(answers) > 1:
             notes.append(
                 f"there are {len(answers)} cells of `{role.exercise}`: all of them ran, in order, "
-                "and what was defined last before the check was checked"
+                "and the last definition before the check was checked"
             )
         if origin not in counted:
             continue
         if len(all_of[origin]) > 1:
             notes.append(
-                f"the check of `{role.exercise}` was there more than once: the last counts"
+                f"the check of `{role.exercise}` was there more than once: only the last one counts"
             )
         written = [
             number
@@ -652,7 +654,7 @@ def _put_back(
             notes.append(f"the cell of `{role.exercise}` was missing: it was put back, blank")
         if role.kind == "check":
             notes.append(
-                f"the check of `{role.exercise}` was missing or above its answer: it ran after it"
+                f"the check of `{role.exercise}` was missing or above the answer: it ran below it"
             )
             index = _index_after_answer(arranged, role.exercise) or index
             while index < len(arranged) and arranged[index].origin is None:
@@ -691,7 +693,7 @@ def _notes_on_files(
     notes = []
     if not best.is_proper:
         notes.append(
-            f"{shown(best.name)} was graded, found by its exercises: it should be called "
+            f"{shown(best.name)} was graded, recognised by its exercises: it should be called "
             f"{master.name}"
         )
     if others := [shown(c.name) for c in found if c is not best]:

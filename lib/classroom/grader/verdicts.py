@@ -349,7 +349,7 @@ def to_table(verdicts: Sequence[Verdict], grades: Mapping[str, Grades] | None = 
 
     """
     if not verdicts:
-        return "there are no submissions"
+        return "there are no submissions: see `classroom collect`"
     found = [(grades or {}).get(each.student) or Grades.of(each) for each in verdicts]
     counts = {line.exercise for line in found[0].lines if line.points}
     reports = [report for report in verdicts[0].reports if report.exercise in counts]

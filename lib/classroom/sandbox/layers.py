@@ -135,10 +135,10 @@ def probe() -> tuple[Layer, ...]:
     found = [
         ("bubblewrap", "files, network and processes of this machine out of sight", outside),
         ("namespaces", "submissions out of each other's sight", _explained(inside["namespaces"])),
-        ("Landlock", "files out of reach that should be out of sight", inside["landlock"]),
-        ("seccomp", "system calls away that no exercise needs", filter_),
+        ("Landlock", "hidden files out of reach, even if one becomes visible", inside["landlock"]),
+        ("seccomp", "system calls that no exercise needs out of reach", filter_),
     ]
-    counted = "memory, processes and CPU time of a job within what the kernel itself counts"
+    counted = "memory, processes and CPU time of a job within limits that the kernel enforces"
     groups = _try_control_groups()
     return (
         *(Layer(name, keeps, not why, why) for name, keeps, why in found),
@@ -160,7 +160,7 @@ def require(layers: Sequence[Layer], allow_weaker: bool = False) -> None:
     lacking = [layer for layer in layers if layer.is_required and not layer.active]
     if lacking and not allow_weaker:
         raise TooWeak(
-            "this machine cannot seal a submission in: "
+            "this machine cannot isolate a submission: "
             + "; ".join(f"{layer.name} is not active ({layer.why_not})" for layer in lacking)
         )
 

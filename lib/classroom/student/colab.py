@@ -41,7 +41,7 @@ def begin(assignment: str, archive: str) -> None:
     work.prepare(course)
     os.chdir(course / work.WORK / assignment)
     print(
-        "The course is installed. To keep your work, choose File, Save a copy in Drive. To make "
-        f'what you have written so far a library:  !classroom mine --root "{course}"',
+        "The course is installed. To keep your work, choose File, Save a copy in Drive. To make a "
+        f'library of what you have written so far, run:  !classroom mine --root "{course}"',
         file=sys.stderr,
     )

@@ -126,7 +126,7 @@ def _full_names(imports: str) -> dict[str, str]:
 
 
 WHERE = {
-    "text": "what `groundup train --library mine` trains",
+    "text": "what `groundup train --library mine` trains and then generates with",
     "learned": "the same, and --set positions=learned --set activation=gelu_tanh",
     "alibi": "the same, and --set positions=alibi",
     "llama": "`groundup generate lib/groundup/pretrained/llama --library mine`",
@@ -195,7 +195,7 @@ class Library:
             changed: Assignments whose notebooks are no longer what was read.
 
         """
-        rows = [("exercise", "whose", "piece", "called in")]
+        rows = [("exercise", "whose", "function", "called in")]
         for one in self.outcomes:
             place = f"{one.assignment} {one.number}".strip()
             for name in one.names:
@@ -208,10 +208,11 @@ class Library:
         if self.num_yours:
             lines += ["", *(f"{name:<8} {about}" for name, about in WHERE.items())]
             said = self.said.get("dates", "").splitlines()
-            lines += ["", *(row for line in said for row in textwrap.wrap(line, 96))]
+            lines += ["", *(["What `dates` generates with your functions:"] if said else [])]
+            lines += [row for line in said for row in textwrap.wrap(line, 96)]
             next_step = "groundup train --library mine"
         else:
-            next_step = "solve an exercise, then `classroom mine`: no piece is yours yet"
+            next_step = "solve an exercise of this list, then run `classroom mine` again"
         about = f"{self.num_yours} of {len(self.outcomes)} exercises are yours"
         return "\n".join(
             [
@@ -707,9 +708,9 @@ def _write(
 
 _INIT = '''"""Your own library, made by `classroom mine` from your notebooks.
 
-A piece that did not pass its checks is borrowed from the reference; `BORROWED` says why. One that
-passed, but gives a model other numbers, stays out of models; `REFUSED` says why.
-`DecoderOnly` is a whole model that computes with your pieces. It takes the weights of any
+A function that did not pass its checks is borrowed from the course; `BORROWED` says why. One that
+passed, but gives a model other numbers, is not used in models; `REFUSED` says why.
+`DecoderOnly` is a whole model that computes with your functions. It takes the weights of any
 trained model of its kind.
 """
 
@@ -764,7 +765,7 @@ def _try_in_models(package: Path, names: Iterable[str], seconds: float) -> _Foun
         )
         return _Found(**json.loads(answer.stdout.splitlines()[-1]))
     except subprocess.TimeoutExpired:
-        why = f"a model with your pieces did not answer within {limit:.0f} s"
+        why = f"a model with your functions did not answer within {limit:.0f} s"
     except (IndexError, ValueError):
         *_, why = ["it ended without a message", *answer.stderr.strip().splitlines()]
     return _Found(refused=dict.fromkeys(names, why))

@@ -82,7 +82,7 @@ def check_notebook(
 
     """
     if not path.is_file():
-        raise FileNotFoundError(f"there is no notebook {path}")
+        raise FileNotFoundError(f"there is no notebook {path}, and no folder of this name")
     try:
         notebook = nbformat.read(path, as_version=4)
     except Exception as error:

@@ -46,9 +46,9 @@ def test_it_holds_one_of_each_that_an_author_writes(started):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("topic", "is called like 01_attention, got 'topic'"),
-        ("11_early stopping", "the topic must be a name in Python"),
-        ("11_checks", "the topic must be a name in Python, and not ('checks.py', 'mist"),
+        ("topic", "must have a name like 01_attention, got 'topic'"),
+        ("11_early stopping", "the topic must be a valid name in Python"),
+        ("11_checks", "the topic must be a valid name in Python other than checks, mist"),
         ("07_averages", "solutions/07_averages is there already"),
         ("7_other", "solutions/07_averages is there already"),
     ],

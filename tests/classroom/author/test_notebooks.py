@@ -162,7 +162,7 @@ def refused(folder, said):
 
 def test_a_folder_of_another_name_is_refused(tmp_path):
     for name in ("attention", "attention_01", "01", "01_"):
-        with pytest.raises(ValueError, match=f"is called like 01_attention, got '{name}'"):
+        with pytest.raises(ValueError, match=f"must have a name like 01_attention, got '{name}'"):
             text_file(tmp_path / name)
 
 

@@ -315,7 +315,7 @@ def test_a_solution_that_would_be_handed_out_is_refused(course, assignment):
             'exercise="thrice"):\n    """The number is sq',
             "Squared answers 'thrice'; the ex",
         ),
-        ("mistakes.py", "class Squared", "class squared", "squared must be called like NoScale"),
+        ("mistakes.py", "class Squared", "class squared", "squared must have a name like NoScale"),
         ("mistakes.py", "class MeanOfEachRow", "class NotMoved", "NotMoved is there twice for cen"),
         (
             "variants.py",

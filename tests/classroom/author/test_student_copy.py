@@ -96,6 +96,6 @@ def test_a_folder_of_something_else_is_left_alone(released, tmp_path):
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match="holds something else: name an empty folder"):
         student_copy(released, tmp_path)
-    with pytest.raises(ValueError, match="must lie outside of the course"):
+    with pytest.raises(ValueError, match="must lie outside the course"):
         student_copy(released, released / "handout")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

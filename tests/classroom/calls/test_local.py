@@ -710,7 +710,7 @@ def test_a_file_that_cannot_be_read_is_told_in_a_sentence(tmp_path, monkeypatch)
     with pytest.raises(NotHandedIn, match="not beside the notebook"):
         student("", files={}).file("weights")
     (tmp_path / "weights").symlink_to("elsewhere")
-    with pytest.raises(NotHandedIn, match="^weights is a link: hand in the file itself$"):
+    with pytest.raises(NotHandedIn, match="^weights is a link: submit the file itself$"):
         student("").file("weights")
     (tmp_path / "weights").unlink()
     with (tmp_path / "weights").open("wb") as file:

@@ -112,7 +112,9 @@ def test_a_property_earns_its_point_only_with_what_it_is_a_property_of(
     assert [result.is_waiting for result in report.results] == [False, waits]
     if waits:
         assert report.results[1].message == "2.5 should become 3"
-        assert "– nothing stays in between (0/1, waits for another check)" in report.to_text()
+        assert (
+            "– nothing stays in between (0/1, counts once another check passes)" in report.to_text()
+        )
 
 
 def test_a_check_that_another_one_needs_must_be_there(write_checks):

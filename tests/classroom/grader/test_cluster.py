@@ -101,4 +101,4 @@ def test_a_worker_of_another_version_refuses(handout, hand_in):
     settings = Settings(assignment=here, limits=Limits(), allow_weaker=False, seed="secret")
     submission = pickle.dumps(Submission.read(hand_in("ada"), handout.master))
     answer = json.loads(cluster.grade_on_worker(cluster._order(settings), submission))
-    assert "another version of Python, torch or this package" in answer["refused"]
+    assert "different versions of Python, torch or this package" in answer["refused"]

@@ -133,7 +133,9 @@ def test_a_process_that_is_killed_while_it_starts_is_replaced(start, num_killed,
 
     monkeypatch.setattr(Process, "__init__", kill_some)
     if num_killed == 3:
-        with pytest.raises(ChildProcessError, match="3 processes .* the last one by the signal S"):
+        with pytest.raises(
+            ChildProcessError, match="3 grading processes .* the last one by the signal S"
+        ):
             list(side_by_side(start(), ["1", "2"], 1))
     else:
         found = list(side_by_side(start(), ["1", "2"], 1))

@@ -96,7 +96,7 @@ def test_a_class_is_graded_again_after_a_check_was_mended(course, classroom, han
     checks = course / "exercises" / NAME / "checks.py"
     checks.write_text(checks.read_text().replace("return n + n", "return n * n"))
     # Of one exercise, for one student.
-    said = classroom("grade", NAME, "--student", "bo", "--exercise", "twice", "--feedback")
+    said = classroom("grade", NAME, "--student", "bo", "--exercise", "7.2", "--feedback")
     assert "bo       twice          0  ->      2" in said
     assert points(course)[-1] == ("bo", [3, 2]) and len(points(course)) == 4
     page = (course / "feedback" / "bo" / NAME / "averages.html").read_text()
@@ -145,7 +145,7 @@ def test_a_class_from_moodle_is_graded_and_returned_with_its_absentees(course, c
     )
     (course / "class.csv").write_text(worksheet)
     classroom("collect", "uploads.zip", "--assignment", NAME)
-    assert "2 people are in the gradebook" in classroom("roster", "class.csv")
+    assert "updated in the gradebook: 2" in classroom("roster", "class.csv")
     classroom("grade", NAME)
     scores = (course / "graded" / NAME / "scores.csv").read_text().splitlines()
     assert scores[1].startswith('"Bo van_der Berg",3,2,0,5,5,')
@@ -164,4 +164,4 @@ def test_a_class_from_moodle_is_graded_and_returned_with_its_absentees(course, c
         assert name == "Bo van der Berg_97_assignfeedback_file_/averages.html"
         assert b"5 of 5 points" in archive.read(name)
     said = classroom("return", NAME, "--to", "canvas", "--roster", "class.csv", status=2)
-    assert "class.csv is a file of moodle, not of canvas" in said
+    assert "class.csv comes from Moodle: use --to moodle" in said

@@ -140,7 +140,7 @@ def test_semicolons_are_kept_and_another_file_is_refused(write):
     roster = write("First name;Last name;Email address\nAda;Lovelace;ada@x.org\n")
     text = roster.with_grades({roster.people[0]: grades("ada", 3)}, NAME)
     assert text.splitlines()[1] == "Ada;Lovelace;ada@x.org;3"
-    with pytest.raises(ValueError, match="roster.csv is no file of Moodle's .* are a, b"):
+    with pytest.raises(ValueError, match="roster.csv is neither Moodle's .* are a, b"):
         write("a,b\n1,2\n")
 
 

@@ -335,7 +335,7 @@ def test_what_cannot_be_read_earns_nothing_and_is_told_why(judged, hand_in):
     verdict, notebook = judged()
     assert verdict.problem.startswith("averages.ipynb is damaged")
     assert [(r.earned, r.points) for r in verdict.reports] == [(0, 3), (0, 2)]
-    assert verdict.reports[0].messages[0].startswith("Averages.ipynb is damaged")
+    assert verdict.reports[0].messages[0].startswith("Nothing was checked: averages.ipynb is")
     notebook = nbformat.reads(notebook, as_version=4)
     assert "is damaged" in notebook.cells[0].source
     assert "raise NotImplementedError" in cell_of(notebook, "centre").source
@@ -502,7 +502,7 @@ def test_the_gradebook_is_told_before_a_verdict_is_finished(
     summary = grade_folder(handout, submitted, kept, gradebook)
     assert told == [("ada", 5, False), ("bo", 5, True)]
     assert [v.in_gradebook for v in summary.verdicts] == [True, False]
-    assert summary.verdicts[1].notes == ("this is not in the gradebook: no such name",)
+    assert summary.verdicts[1].notes == ("this submission is not in the gradebook: no such name",)
     assert summary.unrecorded == {"bo": "no such name"}
     grade_folder(handout, submitted, kept, gradebook)
     assert [name for name, *_ in told] == ["ada", "bo", "bo"]
@@ -528,7 +528,7 @@ def test_a_grader_that_fails_is_no_verdict(
     summary = grade_folder(handout, submitted, kept)
     assert summary.failed == ("ada",) and summary.verdicts[0].earned == 0
     assert summary.verdicts[0].problem == (
-        "the grader failed, which is not its author's fault (MemoryError: \\x1b[2J)"
+        "the grader failed, which is not the student's fault (MemoryError: \\x1b[2J)"
     )
     assert not (kept / VERDICTS).exists() and summary.report is None
 
@@ -698,7 +698,8 @@ def test_a_command_that_cannot_go_on_says_so_in_a_sentence(handout, course, caps
     grading = ("grade", "07_averages", "--root", course, "--no-gradebook")
     status, out, err = command(capsys, *grading)
     assert (status, out) == (2, "")
-    assert err == f"classroom grade: {course / 'submitted'}: No such file or directory\n"
+    folder = course / "submitted"
+    assert err == f"classroom grade: there is no folder {folder}: see `classroom collect`\n"
     status, _, err = command(capsys, "grade", "08_more", "--root", course)
     assert status == 2
     assert err == "classroom grade: no assignment is called 08_more; there are: 07_averages\n"
@@ -707,6 +708,6 @@ def test_a_command_that_cannot_go_on_says_so_in_a_sentence(handout, course, caps
     monkeypatch.setattr(run, "probe", lambda: weak)
     status, _, err = command(capsys, *grading)
     assert status == 2 and not (course / "graded").exists()
-    assert err.startswith("classroom grade: this machine cannot seal a submission in: bubblewrap")
+    assert err.startswith("classroom grade: this machine cannot isolate a submission: bubblewrap")
     status, out, _ = command(capsys, *grading, "--allow-weaker")
-    assert status == 0 and out.startswith("there are no submissions")
+    assert status == 0 and out.startswith("there are no submissions: see `classroom collect`")

@@ -208,7 +208,7 @@ def test_a_check_above_its_answer_runs_behind_it(read, cells, master):
     answers = read(cells)
     assert order(answers, master) == USUAL
     assert answers.notes == (
-        "the check of `twice` was missing or above its answer: it ran after it",
+        "the check of `twice` was missing or above the answer: it ran below it",
     )
 
 
@@ -247,7 +247,9 @@ def test_of_copies_of_a_check_the_last_counts(read, cells, master):
     better = own("def twice(x):\n    return 2 * x")
     answers = read([*cells[:5], better, cells[4], *cells[5:]])
     assert order(answers, master)[1:4] == [TWICE, better["source"], "check twice"]
-    assert answers.notes == ("the check of `twice` was there more than once: the last counts",)
+    assert answers.notes == (
+        "the check of `twice` was there more than once: only the last one counts",
+    )
 
 
 def test_a_changed_check_runs_as_it_was_handed_out(read, cells, master):
@@ -352,7 +354,7 @@ def test_half_a_character_becomes_a_mark_and_whole_ones_stay(read, cells, master
 def test_pictures_in_text_are_dropped_and_the_author_is_told(read, cells, master):
     cells[0]["attachments"] = {"a.png": {"image/png": "AAAA"}}
     answers = read(cells)
-    assert answers.notes == ("pictures that were put into text are not kept",)
+    assert answers.notes == ("pictures that were pasted into text are not kept",)
     assert "attachments" not in rebuild(master, answers).cells[0]
 
 
@@ -363,7 +365,8 @@ def test_a_renamed_notebook_is_found_by_its_exercises(read, cells, master):
     answers = read(cells, name="numbers (1).ipynb")
     assert order(answers, master) == USUAL
     assert answers.notes == (
-        "numbers (1).ipynb was graded, found by its exercises: it should be called numbers.ipynb",
+        "numbers (1).ipynb was graded, recognised by its exercises: it should be called "
+        "numbers.ipynb",
     )
 
 
@@ -387,8 +390,8 @@ def test_answers_go_before_the_right_name_and_later_copies_before_earlier(read, 
 
 def test_a_copy_is_graded_if_the_notebook_is_damaged(read, cells):
     (note, why) = (read(cells, name="copy.ipynb"), read(b"{", name="numbers.ipynb"))[1].notes
-    assert note.startswith("copy.ipynb was graded, found by its exercises")
-    assert why == "numbers.ipynb is damaged: it is no JSON, which a notebook is written in"
+    assert note.startswith("copy.ipynb was graded, recognised by its exercises")
+    assert why == "numbers.ipynb is damaged: it is not JSON, the format of notebooks"
 
 
 def test_what_the_exchange_adds_is_no_news_but_says_when_something_came(read, cells, folder):
@@ -467,14 +470,14 @@ def nothing(folder):
         (nothing, "there is no notebook in the folder: numbers.ipynb is expected"),
         (text(""), "numbers.ipynb is empty"),
         (text(" \n"), "numbers.ipynb is empty"),
-        (text("{"), "numbers.ipynb is damaged: it is no JSON"),
+        (text("{"), "numbers.ipynb is damaged: it is not JSON"),
         (text("\x00" * 7), "numbers.ipynb is damaged"),
         (text("[" + "1" * 5000 + "]"), "numbers.ipynb is damaged"),
-        (text("[]"), "numbers.ipynb is no notebook"),
-        (text('"cells"'), "numbers.ipynb is no notebook"),
-        (text("{}"), "numbers.ipynb is of no version of the notebook format"),
-        (text('{"nbformat": 3, "worksheets": []}'), "is of version 3 of the notebook format"),
-        (text('{"nbformat": "4"}'), "is of no version of the notebook format"),
+        (text("[]"), "numbers.ipynb is not a notebook"),
+        (text('"cells"'), "numbers.ipynb is not a notebook"),
+        (text("{}"), "numbers.ipynb has no version of the notebook format"),
+        (text('{"nbformat": 3, "worksheets": []}'), "has version 3 of the notebook format"),
+        (text('{"nbformat": "4"}'), "has no version of the notebook format"),
         (text('{"nbformat": 4}'), "numbers.ipynb has no list of cells"),
         (text('{"nbformat": 4, "cells": {}}'), "numbers.ipynb has no list of cells"),
         (text('{"nbformat": 4, "cells": []}'), "holds no exercise of numbers.ipynb"),
@@ -484,8 +487,8 @@ def nothing(folder):
         (many_commas, "numbers.ipynb holds too much to be a notebook"),
         (sparse, "numbers.ipynb is larger than 32 MB: clear its outputs and save it again"),
         (pipe, "numbers.ipynb is not a regular file"),
-        (link, "numbers.ipynb is a link: hand in the file itself"),
-        (dangling, "numbers.ipynb is a link: hand in the file itself"),
+        (link, "numbers.ipynb is a link: submit the file itself"),
+        (dangling, "numbers.ipynb is a link: submit the file itself"),
         (a_folder, "numbers.ipynb is not a regular file"),
         (many_files, "the folder holds more than 1000 files"),
     ],
@@ -499,7 +502,7 @@ def test_what_cannot_be_graded_is_refused_in_a_sentence(folder, master, lay, sai
 
 def test_a_folder_that_is_a_link_or_none_is_refused(folder, master, tmp_path):
     (tmp_path / "link").symlink_to(folder)
-    with pytest.raises(Unreadable, match="^the folder is a link: hand in the files themselves$"):
+    with pytest.raises(Unreadable, match="^the folder is a link: submit the files themselves$"):
         answers_in(tmp_path / "link", master)
     with pytest.raises(Unreadable, match="^the folder cannot be opened: No such file"):
         answers_in(tmp_path / "nowhere", master)
@@ -635,7 +638,7 @@ def test_a_wanted_file_that_is_a_link_a_pipe_or_too_large_is_not_read(
     files = [others["model.safetensors"] for others in found]
     assert [file.data for file in files] == [b""] * 3
     assert [file.problem for file in files] == [
-        "model.safetensors is a link: hand in the file itself",
+        "model.safetensors is a link: submit the file itself",
         "model.safetensors is not a regular file",
         "model.safetensors is larger than 32 MB",
     ]

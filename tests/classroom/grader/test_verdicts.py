@@ -80,7 +80,7 @@ def test_a_damaged_line_is_not_passed_over(tmp_path, line):
     append_line(path, CLASS[0])
     with path.open("a") as file:
         file.write(f"{line}\n")
-    with pytest.raises(ValueError, match="verdicts.jsonl, line 2: this is no verdict"):
+    with pytest.raises(ValueError, match="verdicts.jsonl, line 2: this is not a verdict"):
         read_lines(path)
 
 
@@ -147,7 +147,7 @@ def test_the_table_shows_numbers_of_exercises_points_and_what_there_is_to_say():
         "bo         0    2  2 of 5  it is damaged",
         "cy         3    2  5 of 5  1 remark",
     ]
-    assert to_table([]) == "there are no submissions"
+    assert to_table([]) == "there are no submissions: see `classroom collect`"
 
 
 def test_a_terminal_does_not_obey_a_name():

@@ -90,7 +90,7 @@ def test_a_course_from_blank_to_solved_to_mistaken_is_what_the_library_says(
     assert main(["mine", "--root", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert f"0 of {len(PIECES)} exercises are yours" in said
-    assert said.endswith("next: solve an exercise, then `classroom mine`: no piece is yours yet\n")
+    assert said.endswith("next: solve an exercise of this list, then run `classroom mine` again\n")
     assert "04_blocks 4.1          borrowed  layer_norm\n" in said
     assert said.count("is not written yet") == len(PIECES)
     library = imported(tmp_path)
@@ -110,7 +110,7 @@ def test_a_course_from_blank_to_solved_to_mistaken_is_what_the_library_says(
     assert set(Parts.names()) <= asked
     assert asked - runs.keys() == {"softplus", "tanh_by_sigmoid"}, "in no model"
     assert runs["CrossAttention"] == ["dates"] and runs["cached_attention"] == ["text"]
-    assert all("writes the same" in sentence for sentence in built.said.values())
+    assert all("generates the same" in sentence for sentence in built.said.values())
     assert "\n3. Mai 2031 → 2031-05-03\n" in built.to_table()
     assert built.to_table().endswith("\nnext: groundup train --library mine")
     library = imported(tmp_path)
