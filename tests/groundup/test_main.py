@@ -492,7 +492,7 @@ def test_a_field_of_the_preset_may_be_set_and_stays(run, refusal, text_path, tmp
     out = tmp_path / "out"
     train = ["train", "--data", text_path, *SHORT, "--steps", 1, "--out", out]
     assert (
-        run(*train, "--set", "num_kv_heads=2", "--set", "bias=false", "--set", "norm=rms")[0] == 0
+        run(*train, "--set", "num_kv_heads=2", "--set", "bias=False", "--set", "norm=rms")[0] == 0
     )
     config = json.loads((out / "config.json").read_text())
     assert config["notes"]["set"] == {"num_kv_heads": 2, "bias": False, "norm": "rms"}
@@ -503,7 +503,7 @@ def test_a_field_of_the_preset_may_be_set_and_stays(run, refusal, text_path, tmp
     train[-1] = tmp_path / "other"
     for field, message in (
         ("max_len=5", "max_len must not be set: it follows from the data and the context"),
-        ("width=5", "DecoderOnlyConfig has no field width"),
+        ("width=5", "DecoderOnlyConfig has no field width; it has vocab_size, "),
         ("bias=0", "bias must be True or False, got bias=0"),
         ("dropout=much", "dropout must be a number, got dropout='much'"),
         ("window=few", "window must be an integer or None, got window='few'"),

@@ -129,6 +129,11 @@ def test_a_class_is_graded_again_after_a_check_was_mended(course, classroom, han
     assert "has no exercise thrice" in classroom("grade", NAME, "--exercise", "thrice", status=2)
     assert "wrote 1 page" in classroom("feedback", NAME, "--student", "ada")
 
+    (course / "submitted" / "ada" / NAME / "averages.ipynb").write_text("{")
+    classroom("grade", NAME)
+    said = classroom("report", NAME)
+    assert said.startswith(f"{NAME}: 2 submissions (1 could not be graded)\n")
+
 
 def test_a_class_from_moodle_is_graded_and_returned_with_its_absentees(course, classroom):
     """Its people, grades and pages go back as they came; a name is the same everywhere."""

@@ -144,6 +144,12 @@ def test_semicolons_are_kept_and_another_file_is_refused(write):
         write("a,b\n1,2\n")
 
 
+def test_a_file_that_a_spreadsheet_has_saved_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "roster.csv").write_text(WORKSHEET, encoding="utf-16")
+    with pytest.raises(ValueError, match="roster.csv is not UTF-8: download it again, unchanged"):
+        read_roster(tmp_path / "roster.csv")
+
+
 def owner_in_moodle(path):
     """Take a participant's number and the file's name from a path as Moodle's importer does."""
     parts = path.split("/")

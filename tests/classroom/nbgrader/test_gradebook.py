@@ -311,6 +311,17 @@ def test_a_page_tells_points_and_comments_of_people_and_they_outlive_a_regrade(
     assert due.graded_students() == ["ada"]
 
 
+def test_an_answer_in_a_cell_of_ones_own_is_a_response(course, writer, notebook):
+    """To nbgrader it is none: the cell that was handed out is unchanged."""
+    writer.write(verdict(), notebook)
+    with opened(course) as gradebook:
+        names = ("averages", "07_averages", "ada")
+        gradebook.find_comment("centre", *names).auto_comment = "No response."
+        gradebook.db.commit()
+    assert [line.comment for line in writer.grades("ada").lines] == ["", ""]
+    assert "No response" not in writer.write_feedback("ada").read_text()
+
+
 def test_a_page_needs_a_submission(writer):
     assert writer.graded_students() == []
     with pytest.raises(
