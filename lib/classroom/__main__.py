@@ -109,14 +109,14 @@ def _start(args: argparse.Namespace) -> int:
     if not named:
         there = ", ".join(each.parent.name for each in notebooks)
         raise ValueError(f"no assignment is called {args.assignment}; there are: {there}")
-    begin = f"; begin with {named[0]}" if is_first or args.assignment else ""
+    opens_one = is_first or args.assignment  # else all that was open the last time
+    begin = f"; begin with {named[0]}" if opens_one else ""
     print(f"your notebooks are in {args.root / WORK}{begin}")
     if args.no_lab:
         return 0
     from jupyterlab.labapp import LabApp
 
-    page = f"/tree/{named[0].relative_to(args.root).as_posix()}"
-    opened = page if is_first or args.assignment else ""  # else all that was open the last time
+    opened = f"/tree/{named[0].relative_to(args.root).as_posix()}" if opens_one else ""
     LabApp.launch_instance(
         [f"--ServerApp.root_dir={args.root.resolve()}", f"--LabApp.default_url=/lab{opened}"]
     )
@@ -241,10 +241,8 @@ def _graded(args: argparse.Namespace, assignment, submitted: Path, kept: Path, p
     by_number = {checks[name][0].number: name for name in exercises}
     wanted = [by_number.get(one, one) for one in args.exercise or ()]
     if unknown := sorted(set(wanted) - set(exercises)):
-        raise ValueError(
-            f"{assignment.name} has no exercise {', '.join(unknown)}; there are: "
-            f"{', '.join(exercises)}"
-        )
+        known = ", ".join(f"{number} {name}" for number, name in by_number.items())
+        raise ValueError(f"{assignment.name} has no exercise {', '.join(unknown)}; it has {known}")
     with contextlib.ExitStack() as stack:
         engine = ThisMachine(args.workers, started)
         if args.scheduler:
@@ -318,8 +316,8 @@ def _report(args: argparse.Namespace) -> int:
     }
     found = summarise(verdicts, known)
     num_read = sum(not verdict.problem for verdict in verdicts)
-    others = f" ({len(verdicts) - num_read} could not be graded)" * (num_read < len(verdicts))
-    print(f"{assignment.name}: {num_read} submissions{others}\n\n{to_text(found)}")
+    others = f", and {len(verdicts) - num_read} that could not be" * (num_read < len(verdicts))
+    print(f"{assignment.name}: {num_read} graded submissions{others}\n\n{to_text(found)}")
     if found:
         page = args.html or kept / "summary.html"
         picture = to_svg(found, num_read)
@@ -525,6 +523,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _inventory(args: argparse.Namespace) -> int:
     from classroom.author.inventory import inventory
+    from classroom.calls.subject import count
 
     found = inventory(args.root)
     if args.json:
@@ -538,8 +537,8 @@ def _inventory(args: argparse.Namespace) -> int:
         )
         for exercise in assignment["exercises"]:
             print(
-                f"  {exercise['number']:<4} {exercise['title']}: {exercise['points']} point"
-                f"{'s' * (exercise['points'] != 1)}, "
+                f"  {exercise['number']:<4} {exercise['title']}: "
+                f"{count(exercise['points'], 'point')}, "
                 f"{exercise['minutes']} minutes, difficulty {exercise['difficulty']} of 5, "
                 f"{len(exercise['mistakes'])} named mistakes, {len(exercise['variants'])} variants"
                 + ", goes deeper"

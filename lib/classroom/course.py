@@ -30,6 +30,21 @@ def assignments(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.glob("[0-9]*_*/checks.py"))
 
 
+def all_solutions(root: Path) -> list[Path]:
+    """Return the folders of all assignments of a course with solutions, in order.
+
+    Raises:
+        FileNotFoundError: If there are none.
+
+    """
+    if found := assignments(root / "solutions"):
+        return found
+    raise FileNotFoundError(
+        f"there are no assignments under {root / 'solutions'}: "
+        "specify with --root where the course is"
+    )
+
+
 def is_line(cell: Any) -> bool:
     """Return whether a cell of a notebook is the line between the core and what goes deeper."""
     return DEEPER in cell.metadata.get("tags", ())

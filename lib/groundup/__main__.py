@@ -13,6 +13,9 @@ from typing import Any
 
 NAMED_DATA = ("dates", "python-reference", "python-source", "tiny-shakespeare")
 """What `--data` may name; anything else is the path of a text file."""
+FOR_TEXT = "tiny, modern, llama, gpt2_small or gpt2_xl"
+FOR_DATES = "tiny or paper_base"
+"""What `--preset` may name."""
 
 
 def _positive(text: str) -> int:
@@ -93,9 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--vocab-size", type=_positive, help="number of bpe tokens (default: 1024)")
     what.add_argument(
         "--preset",
-        help="size and architecture of the model: for text, tiny, modern, llama, gpt2_small or "
-        "gpt2_xl; for dates, tiny or paper_base (default: modern for text, tiny for dates or with "
-        "--library)",
+        help=f"size and architecture of the model: for text, {FOR_TEXT}; for dates, {FOR_DATES} "
+        "(default: modern for text, tiny for dates or with --library)",
     )
     what.add_argument(
         "--set",
@@ -212,13 +214,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=0, help="for sampling (default: 0)")
     _add_library(command)
 
-    command = commands.add_parser(
-        "bench",
-        help="measure how fast this machine trains a model and generates with it",
-        description="Measure how fast this machine trains a model and generates with it.",
-    )
-    presets = "tiny, modern, llama, gpt2_small or gpt2_xl (default: tiny)"
-    command.add_argument("--preset", default="tiny", help=presets)
+    about = "measure how fast this machine trains a model and generates with it"
+    command = commands.add_parser("bench", help=about, description=f"{about.capitalize()}.")
+    about = f"decoder-only model: {FOR_TEXT} (default: tiny)"
+    command.add_argument("--preset", default="tiny", help=about)
     for name, default, about in (
         ("--vocab-size", 256, "tokens in the vocabulary"),
         ("--context", 128, "tokens per sequence"),

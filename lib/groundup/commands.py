@@ -381,7 +381,7 @@ def evaluate(args: argparse.Namespace) -> int:
     _use_threads(args.threads, saved.model)
     if "data" not in saved.notes:
         raise ValueError(
-            "evaluate needs a model that `train` has made, with its data, got an imported one, "
+            "evaluate needs a model made by `train`, which records its data, got an imported one: "
             f"{args.folder}"
         )
     task = recall_task(saved.notes["data"], saved.tokenizers)

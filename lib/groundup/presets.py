@@ -222,8 +222,7 @@ def from_dict(kind: type[Config], values: dict[str, Any]) -> Config:
     unknown = sorted(values.keys() - {field.name for field in fields(kind)})
     if unknown:
         known = ", ".join(field.name for field in fields(kind))
-        message = f"{kind.__name__} has no field {', '.join(unknown)}; it has {known}"
-        raise ValueError(message)
+        raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}; it has {known}")
     required = {field.name for field in fields(kind) if field.default is MISSING}
     missing = sorted(required - values.keys())
     if missing:

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 
 from groundup import commands, presets
-from groundup.__main__ import NAMED_DATA, main
+from groundup.__main__ import FOR_DATES, FOR_TEXT, NAMED_DATA, _field, main
 from groundup.core.models import DecoderOnly
 from groundup.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from groundup.files.checkpoint import load
@@ -488,6 +488,16 @@ def test_bench_refuses_what_it_cannot_measure(refusal):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("false", False), ("False", False), ("true", True), ("True", True)]
+    + [("null", None), ("None", None), ("8", 8), ("0.5", 0.5), ("rms", "rms")],
+)
+def test_a_value_of_a_field_is_read_as_in_json_or_in_python(text, value):
+    name, seen = _field(f"name={text}")
+    assert (name, seen, type(seen)) == ("name", value, type(value))
+
+
 def test_a_field_of_the_preset_may_be_set_and_stays(run, refusal, text_path, tmp_path):
     out = tmp_path / "out"
     train = ["train", "--data", text_path, *SHORT, "--steps", 1, "--out", out]
@@ -714,6 +724,8 @@ def test_help_does_not_wait_for_torch():
 
 def test_help_names_the_data_that_there_is():
     assert NAMED_DATA == commands.NAMED_DATA
+    for said, known in ((FOR_TEXT, presets.DECODER_ONLY), (FOR_DATES, presets.ENCODER_DECODER)):
+        assert re.split(", | or ", said) == list(known)
 
 
 def test_the_command_is_installed():

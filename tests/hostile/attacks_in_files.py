@@ -61,7 +61,7 @@ def skipped_answer(work):
     work.cell("attacked")["metadata"]["tags"] = ["skip-execution"]
 
 
-@attack(ALL, "the check of `attacked` was missing or above its answer")
+@attack(ALL, "the check of `attacked` was missing or above the answer")
 def deleted_check(work):
     work.notebook["cells"].remove(work.check())
 
@@ -135,7 +135,7 @@ def errors_are_allowed_at_the_check(work):
     work.check()["metadata"]["tags"] = ["raises-exception"]
 
 
-@attack(ALL, "the check of `attacked` was missing or above its answer")
+@attack(ALL, "the check of `attacked` was missing or above the answer")
 def check_above_its_answer(work):
     work.notebook["cells"].remove(check := work.check())
     work.notebook["cells"].insert(1, check)
@@ -404,7 +404,7 @@ def orders_to_the_terminal(work):
     pass
 
 
-@attack(ALL, "this is not in the gradebook", student=os.fsdecode(b"\xff\xfe"))
+@attack(ALL, "this submission is not in the gradebook", student=os.fsdecode(b"\xff\xfe"))
 def no_text(work):
     pass
 

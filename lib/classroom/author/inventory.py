@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from classroom.course import assignments, text_file
+from classroom.course import all_solutions, text_file
 from classroom.exercise.answers import load_answers
 from classroom.exercise.run import list_checks, load_checks
 
@@ -28,13 +28,7 @@ def inventory(root: Path | str = ".") -> dict[str, Any]:
         FileNotFoundError: If there are no assignments under `root`.
 
     """
-    folders = assignments(Path(root) / "solutions")
-    if not folders:
-        raise FileNotFoundError(
-            f"there are no assignments under {Path(root) / 'solutions'}: "
-            "specify with --root where the course is"
-        )
-    return {"assignments": [_assignment(folder) for folder in folders]}
+    return {"assignments": [_assignment(folder) for folder in all_solutions(Path(root))]}
 
 
 def _assignment(folder: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from classroom.calls.files import File
 from classroom.calls.local import LocalSubject
-from classroom.course import PUBLISHED_SEED, assignments
+from classroom.course import PUBLISHED_SEED, all_solutions, assignments
 from classroom.exercise.answers import Answer, files_beside, load_answers
 from classroom.exercise.report import Report
 from classroom.exercise.run import list_checks, load_checks, run_checks
@@ -154,12 +154,7 @@ def measure(
     """
     import torch
 
-    folders = assignments(root / "solutions")
-    if not folders:
-        raise FileNotFoundError(
-            f"there are no assignments under {root / 'solutions'}: "
-            "specify with --root where the course is"
-        )
+    folders = all_solutions(root)
     known = {}
     if before and before["seeds"] == list(seeds):
         known = {_key(row): row for row in before["exercises"]}

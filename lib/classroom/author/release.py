@@ -18,7 +18,7 @@ from traitlets.config.loader import Config, PyFileConfigLoader
 from classroom.author.guard import FILES, require_sound
 from classroom.author.handout import prepare
 from classroom.author.notebooks import build_notebook, require_unedited, write_notebook
-from classroom.course import MADE_FROM, PREPARED, assignments, text_file
+from classroom.course import MADE_FROM, PREPARED, all_solutions, text_file
 
 CONFIG = "nbgrader_config.py"
 _TRACES = ("BEGIN SOLUTION", "END SOLUTION")
@@ -54,6 +54,7 @@ def release(
     Raises:
         ReleaseError: If there is no such assignment, a file is missing, the files of an assignment
             do not keep to the rules of `guard`, or nbgrader fails; nothing is written then.
+        FileNotFoundError: If there are no assignments.
 
     """
     folders = _chosen(root, names)
@@ -132,12 +133,7 @@ def differences(root: Path) -> list[str]:
 
 
 def _chosen(root: Path, names: list[str] | None) -> list[Path]:
-    folders = {folder.name: folder for folder in assignments(root / "solutions")}
-    if not folders:
-        raise ReleaseError(
-            f"there are no assignments under {root / 'solutions'}: "
-            "specify with --root where the course is"
-        )
+    folders = {folder.name: folder for folder in all_solutions(root)}
     unknown = [name for name in names or () if name not in folders]
     if unknown:
         raise ReleaseError(

@@ -15,7 +15,7 @@ ABSOLUTE_TOLERANCE = 1e-8
 _BUCKETS = 32
 # Of so few different numbers, some relation holds by chance.
 _FEW = 4
-# Relative to the largest number: what looks like rounding, and is too large for it.
+# Relative to the median size: what looks like rounding, and is too large for it.
 _NEARLY = 2e-3
 NEARLY_CORRECT = (
     "; nearly correct: is a small number added that should not be (an epsilon), something "
@@ -347,13 +347,11 @@ def _relation(
     shifted = f"{number(shift.abs())} {'more' if shift > 0 else 'less'} than what is expected"
     mended = {
         "every sign is wrong": -seen,
+        # Not where one entry is wrong, and the correct ones stay so within the tolerance.
         f"every entry is {number(factor)} times what is expected{_in_sizes(factor, sizes)}": (
-            seen / factor
+            seen / factor if _all_near(seen - expected, (factor - 1) * expected) else seen
         ),
-        # Not where a mean over one wrong entry and many correct ones is within the tolerance.
-        **(
-            {f"every entry is {shifted}": seen - shift} if _all_near(seen - expected, shift) else {}
-        ),
+        f"every entry is {shifted}": seen - shift if _all_near(seen - expected, shift) else seen,
         **{
             f"in reverse order along axis {n}, it is correct": seen.flip(n)
             for n in range(seen.dim())
@@ -374,8 +372,9 @@ def _relation(
     return _lost_sum(seen) if _sums_to_one(expected, -1) else ""
 
 
-def _all_near(differences: Tensor, mean: Tensor) -> bool:
-    return bool(((differences / mean - 1).abs() < 0.5).all())
+def _all_near(differences: Tensor, wanted: Tensor) -> bool:
+    rest = (differences - wanted).abs()
+    return bool((rest <= 0.5 * wanted.abs() + ABSOLUTE_TOLERANCE).all())
 
 
 _UNDONE: dict[str, Callable[[Tensor], Tensor]] = {

@@ -836,7 +836,7 @@ def expect_any_sizes(subject: Subject, call: Call, is_wrong_elsewhere: bool = Fa
     Args:
         subject: The code under test.
         call: A call that was right.
-        is_wrong_elsewhere: Whether another check has failed, which is reason enough to be wrong.
+        is_wrong_elsewhere: Whether another check has failed: then no cause is suggested here.
 
     Raises:
         CheckFailed: If it is not.
@@ -865,17 +865,17 @@ def expect_any_sizes(subject: Subject, call: Call, is_wrong_elsewhere: bool = Fa
         if isinstance(error, (Died, TooSlow)):
             raise error
         if not others or wrong:
-            said = "some numbers, but not for others of the same sizes"
+            said, which = "some numbers, but not for others of the same sizes", "For those others"
             asked = "is a case forgotten, or does it keep state between calls?"
         else:
-            said = "some sizes, but not for "
+            said, which = "some sizes, but not for ", "With those sizes"
             said += ", ".join(f"{axis} {size}" for axis, size in others.items())
             asked = "does it rely on one of them, or keep state from an earlier call?"
         said += "." if is_wrong_elsewhere else f": {asked}"
         name, judge, oracle = call.name, call.judge, call.oracle
         alike = mistakes_alike(subject, case, name, inputs, judge, call.tolerance)
         example = smallest_example(subject, case, name, earlier, inputs, judge, oracle)
-        return f"`{name}` is correct for {said} In that call: {problem}", alike, example
+        return f"`{name}` is correct for {said} {which}: {problem}", alike, example
 
     raise CheckFailed(f"`{call.name}` is correct for some inputs only: {problem}", explain=explain)
 

@@ -117,11 +117,10 @@ def _fail_what_passed(
     For a gradient or a change in place, it is the check that is worth least, and only if all passed
     that call the function: of wrong numbers the gradient is wrong as well.
     """
-    called = memory.get(CALLS, {})
+    called, is_wrong_elsewhere = memory.get(CALLS, {}), any(problems.values())
     for calls in called.values():
         test = calls[0].seed.removeprefix(seeds)
         try:
-            is_wrong_elsewhere = any(problems.values())
             expect_any_sizes(asking[test], calls[0], is_wrong_elsewhere)
         except CheckFailed as failed:
             problems[test] = problems[test] or failed

@@ -332,6 +332,6 @@ def _is_nan(result: Any, which: Callable[[Iterable[Any]], bool]) -> bool:
     """Say whether any or all numbers of a result are NaN: being the same says little then."""
     parts = result if isinstance(result, tuple | list) else [result]
     return which(
-        isinstance(part, float | Tensor) and which(torch.as_tensor(part).isnan().flatten())
+        isinstance(part, float | Tensor) and which(torch.as_tensor(part).isnan().flatten().tolist())
         for part in parts
     )

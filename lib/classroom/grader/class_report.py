@@ -114,7 +114,7 @@ def to_html(name: str, num_students: int, found: Sequence[ExerciseSummary], pict
 
     Args:
         name: Of the assignment.
-        num_students: How many submissions there are.
+        num_students: How many submissions were graded.
         found: As `summarise` returns it.
         picture: As `to_svg` returns it.
 

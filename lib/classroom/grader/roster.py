@@ -172,7 +172,7 @@ def read_roster(path: Path) -> Roster:
     """Read a CSV file that Moodle or Canvas wrote.
 
     Raises:
-        ValueError: If it has no columns that one of them writes.
+        ValueError: If it is not UTF-8, or has no columns that one of them writes.
 
     """
     try:
@@ -187,7 +187,8 @@ def read_roster(path: Path) -> Roster:
     if not is_canvas and not is_moodle:
         raise ValueError(
             f"{path.name} is neither Moodle's grading worksheet, participants or grades nor "
-            f"Canvas's gradebook, in English: its columns are {', '.join(heads) or 'none'}"
+            "Canvas's gradebook, or not in English, to which the platform must be set: its columns "
+            f"are {', '.join(heads) or 'none'}"
         )
     found = []
     for number, row in enumerate(rows):

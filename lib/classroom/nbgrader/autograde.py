@@ -30,8 +30,8 @@ from classroom.nbgrader.gradebook import GradebookWriter, with_first_words
 
 _STRUCTURE = os.path.join("{nbgrader_step}", "{student_id}", "{assignment_id}")
 _OPEN = (
-    "Graded in the open, without a sandbox: the notebook ran in one process with its checks, with "
-    "the rights of the person who graded it."
+    "Graded in the open, without a sandbox: the notebook ran in one process with its checks, and "
+    "with the rights of the person who graded it."
 )
 
 

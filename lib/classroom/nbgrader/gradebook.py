@@ -201,8 +201,9 @@ class GradebookWriter:
             BlockingIOError: If another program keeps the gradebook locked.
 
         """
-        layers = ", ".join(verdict.layers) or "no layer of which was active"
-        words = f"Graded in a sandbox ({layers}); the checks ran outside it."
+        words = "Graded without a sandbox: none of its layers was active."
+        if verdict.layers:
+            words = f"Graded in a sandbox ({', '.join(verdict.layers)}); the checks ran outside it."
         if verdict.allow_weaker:
             words += " The person who graded it allowed layers to be missing."
         reports = {report.exercise: report for report in verdict.reports}

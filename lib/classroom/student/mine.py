@@ -207,9 +207,9 @@ class Library:
         lines = [f"{row[0]:<{width}}  {row[1]:<8}  {row[2]:<28}  {row[3]}".rstrip() for row in rows]
         if self.num_yours:
             lines += ["", *(f"{name:<8} {about}" for name, about in WHERE.items())]
-            said = self.said.get("dates", "").splitlines()
-            lines += ["", *(["What `dates` generates with your functions:"] if said else [])]
-            lines += [row for line in said for row in textwrap.wrap(line, 96)]
+            if said := self.said.get("dates", ""):
+                lines += ["", "`dates` with your functions:"]
+                lines += [row for line in said.splitlines() for row in textwrap.wrap(line, 96)]
             next_step = "groundup train --library mine"
         else:
             next_step = "solve an exercise of this list, then run `classroom mine` again"

@@ -63,7 +63,7 @@ class Sample(NamedTuple):
         return (
             f"The course's code generates the same text from these weights for the first {same} of "
             f"{len(self.ours)} characters; its loss is {self.nats[1]:.3f} nats per token, and with "
-            f"your functions it is {self.nats[0]:.3f}."
+            f"these functions it is {self.nats[0]:.3f}."
         )
 
 
@@ -228,7 +228,8 @@ def _learn(library: ModuleType, task: Task, model: AnyModel) -> None:
 def borrowed(library: ModuleType) -> list[str]:
     """Say in a line per piece why ours is used instead."""
     reasons = getattr(library, "BORROWED", {}) | getattr(library, "REFUSED", {})
-    return [textwrap.shorten(f"{name}: the course's ({why})", 110) for name, why in reasons.items()]
+    lines = (f"{name} is the course's: {why}" for name, why in reasons.items())
+    return [textwrap.shorten(line, 110) for line in lines]
 
 
 def counted(library: ModuleType) -> list[str]:

@@ -50,7 +50,7 @@ ERRORS = {
         ": add one that does, and see whether the check can fail at all; a law that returns nothing"
         " accepts everything",
     ),
-    "a law that counts once another check passes returns None": (
+    "a law that needs another check returns None": (
         *("checks.py", f"{CHECK} if seen.mean(dim=0).abs().max() < 1e-9 else"),
         CHECK.replace("(2)", '(2, only_with="test_rows_are_moved_by_their_mean")') + " or None and",
         "checks.py: centre: no mistake in mistakes.py fails the check “the mean is zero” (2 points)"

@@ -263,7 +263,7 @@ def test_an_unknown_assignment_is_refused(course):
 
 
 def test_a_course_without_assignments_is_refused(tmp_path):
-    with pytest.raises(ReleaseError, match="there are no assignments under .*solutions"):
+    with pytest.raises(FileNotFoundError, match="there are no assignments under .*solutions"):
         release(tmp_path)
 
 

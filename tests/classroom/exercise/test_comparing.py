@@ -125,9 +125,10 @@ def test_wrong_numbers_say_what_would_make_them_right_if_it_is_simple(seen, said
     assert differs("weights", seen, WEIGHTS).endswith(said)
 
 
-def test_one_wrong_entry_among_correct_ones_is_not_called_every_entry():
+@pytest.mark.parametrize(("place", "by"), [((1, 2), 1.1e-3), ((0, 2), 1.8e-3)])
+def test_one_wrong_entry_among_correct_ones_is_not_called_every_entry(place, by):
     wrong = WEIGHTS.clone()
-    wrong[1, 2] += 1.1e-3
+    wrong[place] += by
     told = differs("weights", wrong, WEIGHTS, tolerance=1e-3)
     assert "wrong in 1 of 9 entries" in told and "every entry" not in told
 

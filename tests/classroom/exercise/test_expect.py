@@ -144,9 +144,9 @@ def test_of_a_result_that_depends_on_what_it_should_nothing_is_said_about_inputs
     assert "`" not in failure.problem
 
 
-def expect_sizes(subject, case, name, *asked):
+def expect_sizes(subject, case, name, *asked, **about):
     expect_agrees(subject, case, name, *asked)
-    expect_any_sizes(subject, case.memory[CALLS][name][0])
+    expect_any_sizes(subject, case.memory[CALLS][name][0], **about)
 
 
 class Keeping:
@@ -167,6 +167,16 @@ def test_what_is_kept_from_call_to_call_is_found_though_no_check_changes_the_siz
     assert said.startswith("`f` is correct for some sizes, but not for rows 4, width 2: does it")
     with pytest.raises(CheckFailed, match="correct in its first call, but wrong after a call"):
         expect_sizes(forked(Keeping()), Case("seed"), "f", inputs, oracle, PAIR)
+
+
+def test_no_cause_is_suggested_where_another_check_has_failed_too():
+    asked = inputs, oracle, PAIR
+    said = str(failed(expect_sizes, Keeping(), *asked, is_wrong_elsewhere=True))
+    sizes = "`f` is correct for some sizes, but not for rows 4, width 2"
+    assert said.startswith(f"{sizes}. With those sizes: ")
+    said = str(failed(expect_sizes, Keeping(), *asked))
+    assert said.startswith(f"{sizes}: does it rely on one of them, or keep state from an earlier ")
+    assert " call? With those sizes: " in said
 
 
 def test_what_is_kept_is_found_where_the_sizes_are_fixed():
@@ -214,7 +224,7 @@ def test_an_input_may_be_kept_from_a_right_call_that_was_to_do_the_same(uses_n, 
         return raised.value.problem
 
     assert problem(changes_sign=False).endswith(said)
-    assert "in each call" not in problem(changes_sign=True)
+    assert problem(changes_sign=True).endswith(said) is not uses_n
 
 
 def test_the_same_result_is_no_surprise_for_the_same_numbers_or_beside_nan():

@@ -126,13 +126,14 @@ def test_a_class_is_graded_again_after_a_check_was_mended(course, classroom, han
     assert f"no submission of {NAME} by nobody" in classroom(
         "grade", NAME, "--student", "nobody", status=2
     )
-    assert "has no exercise thrice" in classroom("grade", NAME, "--exercise", "thrice", status=2)
+    said = classroom("grade", NAME, "--exercise", "thrice", status=2)
+    assert "has no exercise thrice; it has 7.1 centre, 7.2 twice" in said
     assert "wrote 1 page" in classroom("feedback", NAME, "--student", "ada")
 
     (course / "submitted" / "ada" / NAME / "averages.ipynb").write_text("{")
     classroom("grade", NAME)
     said = classroom("report", NAME)
-    assert said.startswith(f"{NAME}: 2 submissions (1 could not be graded)\n")
+    assert said.startswith(f"{NAME}: 2 graded submissions, and 1 that could not be\n")
 
 
 def test_a_class_from_moodle_is_graded_and_returned_with_its_absentees(course, classroom):

@@ -109,6 +109,12 @@ def test_points_and_comments_come_first_then_what_was_found_then_the_notebook():
     assert "points given by a person" in text
 
 
+def test_a_comment_in_a_line_that_is_not_shown_makes_no_column():
+    hidden = Line("twice", 0, 0, comment="No response.")
+    assert ">comment</th>" in shown()
+    assert ">comment</th>" not in shown(lines=(Line("centre", 1, 3), hidden))
+
+
 def test_a_penalty_takes_no_more_than_was_earned():
     assert grades(penalty=11).earned == 0
 

@@ -111,7 +111,7 @@ def test_a_course_from_blank_to_solved_to_mistaken_is_what_the_library_says(
     assert asked - runs.keys() == {"softplus", "tanh_by_sigmoid"}, "in no model"
     assert runs["CrossAttention"] == ["dates"] and runs["cached_attention"] == ["text"]
     assert all("generates the same" in sentence for sentence in built.said.values())
-    assert "\n3. Mai 2031 → 2031-05-03\n" in built.to_table()
+    assert "\n`dates` with your functions:\n3. Mai 2031 → 2031-05-03\n" in built.to_table()
     assert built.to_table().endswith("\nnext: groundup train --library mine")
     library = imported(tmp_path)
     assert library.BORROWED == {}

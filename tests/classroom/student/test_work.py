@@ -100,13 +100,15 @@ def test_a_start_elsewhere_or_with_an_unknown_name_is_refused(root, capsys):
     ids=["first", "again", "named"],
 )
 def test_lab_is_rooted_at_the_course_and_opens_where_to_begin(
-    root, monkeypatch, times, words, page
+    root, monkeypatch, capsys, times, words, page
 ):
     opened = []
     monkeypatch.setattr("jupyterlab.labapp.LabApp.launch_instance", opened.append)
     for _ in range(times):
         assert main(["start", *words, "--root", str(root)]) == 0
     assert opened[-1] == [f"--ServerApp.root_dir={root}", f"--LabApp.default_url={page}"]
+    begin = page.replace("/lab/tree", f"; begin with {root}") if page != "/lab" else ""
+    assert capsys.readouterr().out.endswith(f"your notebooks are in {root / 'work'}{begin}\n")
 
 
 @pytest.mark.git

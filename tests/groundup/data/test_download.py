@@ -140,7 +140,9 @@ def test_a_server_that_does_not_have_it_is_named_with_its_answer(server, tmp_pat
 
 def test_without_a_server_the_way_out_is_said(server, tmp_path):
     server.stop()
-    message = rf"got ConnectionError from {server.url}; .* your own copy: `--data PATH`"
+    message = (
+        rf"got ConnectionError from {server.url}; .* your own copy: `--data PATH`, .*text_file\("
+    )
     with pytest.raises(ValueError, match=message) as caught:
         tiny_shakespeare(server.url, SHA256, tmp_path)
     assert "\n" not in str(caught.value)

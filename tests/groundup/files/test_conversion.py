@@ -607,7 +607,7 @@ def test_what_is_no_published_model_is_refused_in_a_sentence(publish, tmp_path, 
     assert main(["import", str(published), "--out", out, "--overwrite"]) == 0
     capsys.readouterr()
     assert main(["evaluate", out]) == 2
-    assert "the data that a model was trained on, got an imported" in capsys.readouterr().err
+    assert "needs a model made by `train`, which records its data, got" in capsys.readouterr().err
     publish(MistralConfig(**LLAMA, **NO_ENDS, sliding_window=5), num_letters=27)
     refused("tokenizer.json, got vocab_size=29 for 30 tokens", "--overwrite")
     (published / "tokenizer.json").unlink()

@@ -85,9 +85,9 @@ def test_the_command_trains_with_defaults_and_ends_with_text_and_a_picture(
     said = capfd.readouterr().out
     chosen = "chose --out runs/somebodys_own --data python-reference --preset tiny\n"
     assert said.startswith(
-        f"{chosen}swiglu: the course's (it is not written yet)\n"
-        "alibi_slopes: the course's (1 of 5 points: too steep)\n"
-        "apply_rotary: the course's (it is off by 2)\n"
+        f"{chosen}swiglu is the course's: it is not written yet\n"
+        "alibi_slopes is the course's: 1 of 5 points: too steep\n"
+        "apply_rotary is the course's: it is off by 2\n"
     )
     assert "\ncalls of your functions: " in said
     assert "clip_gradients 2" in said
@@ -149,6 +149,7 @@ def test_what_cannot_be_trained_ends_in_a_sentence(somebodys, capfd, yours, more
 def test_a_sample_says_where_two_texts_part():
     verdict = at_work.Sample("abcx", "abcd", (1.0, 2.0)).verdict
     assert "for the first 3 of 4 characters; its loss is 2.000 nats per token, and" in verdict
+    assert verdict.endswith("with these functions it is 1.000.")
     assert "for the first 3 of 4" in at_work.Sample("abc", "abcd", (1.0, 1.0)).verdict
     assert "for the first 4 of 4" in at_work.Sample("abcd", "abcd", (1.0, 2.0)).verdict
     assert "to the last character" in at_work.Sample("abcd", "abcd", (1.0, 1.0)).verdict
