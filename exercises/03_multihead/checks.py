@@ -464,8 +464,8 @@ def same_function(zero):
     number="3.8",
     title="The bias that does nothing",
     asks="`split_score_bias` returns what the biases add to the scores, per query and per key; "
-    "`drop_key_bias` and `move_value_bias` return weights that compute the same function with "
-    "that bias at zero.",
+    "`drop_key_bias` and `move_value_bias` return weights that compute the same function with the "
+    "key bias, or the value bias, at zero.",
     difficulty=3,
     importance=3,
     minutes=25,
@@ -705,7 +705,7 @@ class TestCheckMultiHead:
 
     @points(1)
     def test_a_mask_per_sequence_used_as_a_mask_per_head_is_caught(self, subject, case):
-        bug = "a mask per sequence is taken for one per head if there are as many of both"
+        bug = "masks per sequence are taken for masks per head if their numbers are equal"
         self.judge(subject, case, bug)
 
     @points(1)

@@ -295,8 +295,8 @@ def enough(width, d_ff, multiple):
     number="4.2",
     title="The feed-forward network, plain and gated",
     asks="`feed_forward` expands, applies an activation function, and projects back; `swiglu` "
-    "multiplies the expanded features by a gate; `gated_width` returns the width of a gated "
-    "network with at least as many weights.",
+    "multiplies the expanded features by a gate; `gated_width` returns the width, rounded up, at "
+    "which a gated network has as many weights as a plain one.",
     difficulty=2,
     importance=5,
     minutes=25,

@@ -418,7 +418,7 @@ def project_after_mixing(
 # %% [markdown]
 # {{exercise check_convex_hull}}
 #
-# Now the roles are reversed: you write the tests, and they are graded on the bugs that they catch. Each of your two functions takes `attention`, a function of `(query, key, value)` that returns only the output, calls it on inputs of your choice, and uses `assert`. Every function that averages the values must pass, however it chooses its weights and however it rounds, so do not compare with torch's attention. Wrong ones must fail.
+# Now the roles are reversed: you write the tests, and they are graded on the bugs that they catch. Each of your two functions takes `attention`, a function of `(query, key, value)` that returns only the output, calls it on inputs of your choice, and uses `assert`. Every function that averages the values must pass, however it computes the weights from queries, keys and positions, and however it rounds, so do not compare with torch's attention. Wrong ones must fail.
 #
 # 1. **An average stays inside.** An average with positive weights that sum to 1 cannot leave the convex hull of the values. Test it feature by feature, on features with different ranges: every output lies between the smallest and the largest value of that feature.
 # 2. **A linear map may be applied before or after.** Averaging projected values gives the same result as projecting averaged values: $A(VW) = (AV)W$. So for given weights attention is linear in the values; its nonlinearity is in the weights.

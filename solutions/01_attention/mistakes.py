@@ -451,7 +451,7 @@ ComparedWithTorch = CheckHull.but(
     "assert torch.allclose(output, expected, atol=1e-4)",
 )
 """The output is compared with torch's attention, but any average of the values should pass: assert
-only that each feature is between the smallest and the largest of the values."""
+only that the output lies, feature by feature, between the smallest and the largest value."""
 
 TooSmallOutputsPass = CheckHull.but(
     "2 * torch.randn(11, 4, generator=generator)", "torch.randn(5, 4, generator=generator)"

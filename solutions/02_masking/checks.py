@@ -576,12 +576,13 @@ def influence(model, x, output, source):
     """Say by how much one row of the output changes with one row of the input."""
     changed, before = x.clone(), model(x)[output]
     changed[source] = 2.0 - x[source].flip(0)
-    by = float((model(changed)[output] - before).abs().amax())
+    after = model(changed)[output]
+    by = float((after - before).abs().amax())
     said = (
         f"; a new row {source} of x changes row {output} of the output by up to {by:.2g} (its "
         f"largest entry is {float(before.abs().amax()):.2g})"
     )
-    if 1e-6 < by < 1e-5 * float(before.abs().amax()):
+    if by > 1e-6 and torch.allclose(after, before):
         said += ": more than a millionth, but less than torch.allclose notices by default"
     return said + ": that is rounding error" * (0 < by < 1e-9)
 

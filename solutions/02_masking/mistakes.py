@@ -232,8 +232,8 @@ still the same: compare the ids themselves."""
 CausalMaskCombinedToo = Combined.but(
     "allowed = …", "allowed = prefix_mask(prefix_lengths, length) & real & document_mask(documents)"
 ).but("return allowed …", "return (allowed & window_mask(length, window)).tril()")
-"""A causal mask is combined by “and”, with the prefix mask or in its place, which undoes the
-prefix: the prefix mask alone says which later keys are allowed."""
+"""A causal mask is used as well as the prefix mask, or instead of it, and hides the later keys of
+the prefix: the prefix mask alone says which later keys are allowed."""
 
 WindowForgotten = Combined.but(
     "allowed = …\nreturn …",
@@ -1112,7 +1112,7 @@ inputs."""
 
 TensorInFloat32 = Window.but(", dtype=query.dtype", "")
 """The mask, or `fade * distance`, is in float32, whatever the inputs are: scores in bfloat16
-become float32 when it is added, and then their dtype does not match that of the values."""
+then become float32, too, and their dtype does not match that of the values."""
 
 FadeInFloat32 = Window.but("(fade * distance).to(scores.dtype)", "fade * distance")
 """A float times an integer tensor is a float32 tensor: scores in bfloat16 become float32 when it is

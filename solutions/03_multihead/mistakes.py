@@ -66,8 +66,8 @@ NotLowEnough = Head.but("scores.masked_fill(~mask, -math.inf)", "scores - 1e4 * 
 more than that still gets weight: set them to minus infinity."""
 
 FillNotLowEnough = Head.but("-math.inf", "-1e4")
-"""Masked scores are set to a finite number, such as -10,000, and if the allowed scores are lower
-still, masked tokens get the weight: minus infinity is below every score."""
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower,
+masked tokens get all the weight: set masked scores to minus infinity."""
 
 ZeroTakenForMasked = Head.but("masked_fill(~mask, …", "masked_fill(scores * mask == 0, -math.inf)")
 """A score that is 0 after multiplication by the mask is taken for masked, but an allowed score can
@@ -192,8 +192,8 @@ LoopFillNotLowEnough = LoopRenormalised.but(
     "    scores = scores.masked_fill(~mask, -1e4)\n"
     "found.append(scores.softmax(dim=-1) @ (x @ v))",
 )
-"""Masked scores are set to a finite number, such as -10,000, and if the allowed scores are lower
-still, masked tokens get the weight: minus infinity is below every score."""
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower,
+masked tokens get all the weight: set masked scores to minus infinity."""
 
 CausalWithoutAMask = Loop.but("attn_mask=mask", "attn_mask=mask, is_causal=mask is None")
 """Without a mask, the heads are causal: no token sees a later one. No mask means that nothing is
@@ -387,8 +387,8 @@ MaskNotLowEnough = MultiHead.but(
 more than that still gets weight: set them to minus infinity."""
 
 MaskFillNotLowEnough = MultiHead.but("-math.inf", "-1e4")
-"""Masked scores are set to a finite number, such as -10,000, and if the allowed scores are lower
-still, masked tokens get the weight: minus infinity is below every score."""
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower,
+masked tokens get all the weight: set masked scores to minus infinity."""
 
 ScoresOfZeroMasked = MultiHead.but(
     "masked_fill(~mask.unsqueeze(-3)", "masked_fill(scores * mask.unsqueeze(-3) == 0"
@@ -426,13 +426,13 @@ MaskDecidedByItsSizes = MultiHead.but(
     "mask.unsqueeze(-3)", "(mask.unsqueeze(1) if len(mask) == len(x) else mask)"
 )
 """A mask is taken for one per sequence if its first size equals the batch size, but q_len may be
-the same: its number of axes decides, and `mask.unsqueeze(-3)` works for both kinds."""
+the same: the mask's number of axes decides, and `mask.unsqueeze(-3)` works for both kinds."""
 
 MaskSharedByItsSizes = MultiHead.but(
     "mask.unsqueeze(-3)", "(mask if len(mask) == x.shape[1] else mask.unsqueeze(-3))"
 )
 """A mask is taken for a shared one if its first size equals q_len, but the batch size may be the
-same: its number of axes decides, and `mask.unsqueeze(-3)` works for both kinds."""
+same: the mask's number of axes decides, and `mask.unsqueeze(-3)` works for both kinds."""
 
 
 # 3.6 ------------------------------------------------------------------------------------------
@@ -828,8 +828,8 @@ class CheckHeads(Correct, exercise="check_multi_head"):
 
 
 NoLayerPasses = CheckHeads.but('"output.weight"]', '"output.weight"].T')
-"""No layer passes this test, correct or wrong: what it expects is not multi-head attention. Compare
-its expected result with a layer that you know to be correct, such as `nn.MultiheadAttention`."""
+"""No layer passes this test, correct or wrong: what it expects is not multi-head attention, or it
+leaves no room for rounding. Compare its expected result with that of `torch_attention`."""
 
 
 class CannotFail(CheckHeads):
@@ -1176,7 +1176,7 @@ LatentMaskDecidedByItsSizes = Latent.but(
     "mask.unsqueeze(-3)", "(mask.unsqueeze(1) if len(mask) == len(x) else mask)"
 )
 """A mask is taken for one per sequence if its first size equals the batch size, but the length may
-be the same: its number of axes decides, and `mask.unsqueeze(-3)` works for both kinds."""
+be the same: the mask's number of axes decides, and `mask.unsqueeze(-3)` works for both kinds."""
 
 LatentMaskAfterSoftmax = Latent.but(
     "if mask is not None:…\nreturn …",
@@ -1206,8 +1206,8 @@ LatentMaskNotLowEnough = Latent.but(
 more than that still gets weight: set them to minus infinity."""
 
 LatentFillNotLowEnough = Latent.but("-math.inf", "-1e4")
-"""Masked scores are set to a finite number, such as -10,000, and if the allowed scores are lower
-still, masked tokens get the weight: minus infinity is below every score."""
+"""Masked scores are set to a number such as -100 or -1e4. Where the other scores are even lower,
+masked tokens get all the weight: set masked scores to minus infinity."""
 
 LatentZeroTakenForMasked = Latent.but(
     "masked_fill(~mask.unsqueeze(-3)", "masked_fill(scores * mask.unsqueeze(-3) == 0"

@@ -339,7 +339,7 @@ def pool_heads(w: torch.Tensor, num_heads: int, num_kv_heads: int) -> torch.Tens
 #
 # <details><summary>Answers, after you have tried</summary>
 #
-# Transposing a product reverses its factors. A row vector is multiplied from the right, so the matrix that it meets first is on the left: $x\,W_Q W_K^\top y^\top$, and $y\,W_V W_O$.
+# Each matrix here is the transpose of theirs. So $W_Q^\top W_K$ becomes $W_Q W_K^\top$, and the score of the rows $x$ and $y$ is $x\,W_Q W_K^\top y^\top$. A row vector is multiplied from the right, so the value projection, which comes first, is on the left: $y\,W_V W_O$.
 # </details>
 #
 # <details><summary>Hint: the slices</summary>

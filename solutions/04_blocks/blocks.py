@@ -286,7 +286,7 @@ without = logits_with(lambda x, weights: x, ids)
 print(f"without feed-forward: {nats_per_token(without, ids):.4f} nats per token")
 
 # %% [markdown]
-# Write `swapped_sublayer`: norm, feed-forward network and residual connection, with the given weights, of any width. If it replaces the model's own sub-layer in any block, the logits must be *the same*, up to rounding. Nearly the same is not enough, and neither is the same loss.
+# Write `swapped_sublayer`: norm, feed-forward network and residual connection, with the given weights, of any width. If it replaces the model's own sub-layer in any block, the logits must be *those of the original model*, up to rounding. It is not enough that they are close or that the loss is the same.
 #
 # *Before you code:* which of these mistakes would you notice in the loss: no residual connection, ReLU instead of GELU, the approximate GELU instead of the exact one, $d - 1$ instead of $d$ in the variance of 128 features?
 #
@@ -670,7 +670,7 @@ print("passes")
 # </details>
 # <details><summary>Hint: ε</summary>
 #
-# Choose `eps` and `x` yourself. With `eps = 1.0`, it makes a large difference where it is added.
+# Choose `eps` and `x` yourself. If `eps` is 1.0, a wrong place for it makes a large difference.
 # </details>
 
 

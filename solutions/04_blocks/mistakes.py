@@ -893,8 +893,8 @@ class CheckNorm(Correct, exercise="check_layer_norm"):
 
 
 NothingCaught = CheckNorm.but("assert …", "assert seen.shape == x.shape")
-"""No wrong norm is caught, as if only shapes were compared, results printed and not asserted, or
-the tolerance too large: `assert` that the numbers are close to correct ones."""
+"""No wrong norm is caught: perhaps only shapes are compared, results are printed and not asserted,
+or the tolerance is too large. `assert` that the numbers are close to correct ones."""
 
 GainOneBiasZero = CheckNorm.but("gain, bias = …", "gain, bias = torch.ones(4), torch.zeros(4)")
 """The gain is 1 and the bias 0 in all inputs, so a norm that omits them passes: draw them at
@@ -943,8 +943,8 @@ SequencesOfOneToken = CheckNorm.but("3, 5, 4, generator", "5, 1, 4, generator")
 sequences of several tokens."""
 
 ToleranceTooLarge = CheckNorm.but("1e-5, 0.5", "0.5,").but("eps), atol=1e-4", "eps), atol=0.5")
-"""The tolerance hides a division by d - 1 and a misplaced epsilon: use few features, and 0.001,
-which is enough for a norm that computes in float32."""
+"""The tolerance hides a division by d - 1 and a misplaced epsilon: use few features, and a tolerance
+of 0.001, which is enough for a norm that computes in float32."""
 
 ExactComparison = CheckNorm.but(
     "assert …", "assert torch.equal(seen, F.layer_norm(x, (4,), gain, bias, eps))"

@@ -592,8 +592,8 @@ for the power of two below and add every other slope for the power of two above.
 PowerStrictlyBelow = Alibi.but(
     "below = …", "below = 1\nwhile 2 * below < num_heads:\n    below *= 2"
 )
-"""The power of two is smaller than num_heads even if num_heads is one itself, so the heads get one
-another's slopes: take the largest power of two that is not above num_heads."""
+"""The power of two is below num_heads even if num_heads is itself a power of two, so the heads get
+one another's slopes: take the largest power of two that is not above num_heads."""
 
 SlopesCutFromThePowerAbove = Alibi.but(
     "below = …\nreturn …",

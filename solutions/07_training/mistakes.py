@@ -454,13 +454,13 @@ SquaresCorrectedWithBeta1 = AdamW.but("beta2**step", "beta1**step")
 CorrectionCountsFromZero = AdamW.but("beta2**step", "beta2 ** (step - 1)").but(
     "beta1**step", "beta1 ** (step - 1)"
 )
-"""The bias correction counts updates from 0, so the first one divides by 0: use `step` unchanged,
-it already counts from 1."""
+"""The bias correction counts updates from 0, so the first one divides by 0: use `step` as it is,
+because it counts from 1."""
 
 CorrectionOneUpdateLate = AdamW.but("beta2**step", "beta2 ** (step + 1)").but(
     "beta1**step", "beta1 ** (step + 1)"
 )
-"""The bias correction counts one update too many: use `step` unchanged, it already counts from
+"""The bias correction counts one update too many: use `step` as it is, because it counts from
 1."""
 
 EpsilonInsideTheRoot = AdamW.but(

@@ -216,7 +216,7 @@ def clip_gradients(
 # %% [markdown]
 # {{exercise accumulated_gradients}}
 #
-# A batch that does not fit in memory is split into parts. They go through the model one after another, their gradients are added up, and one update follows. This is gradient accumulation; done correctly, it gives the same gradient as the whole batch. The usual recipe was to divide the mean loss of each part by the number of parts. It gives a different gradient if the parts have different numbers of targets that count, that is, are not ignored. This was reported for a widely used library in 2023 ([transformers#24725](https://github.com/huggingface/transformers/issues/24725)) and fixed in October 2024 ([transformers#34191](https://github.com/huggingface/transformers/pull/34191)). The cell below shows it on a batch split in two.
+# A batch that does not fit in memory is split into parts. They go through the model one after another, their gradients are added up, and one update follows. This is gradient accumulation; done correctly, it gives the same gradient as the whole batch. The usual recipe was to divide the mean loss of each part by the number of parts. It gives a different gradient if the parts have different numbers of targets that count (those not ignored). This was reported for a widely used library in 2023 ([transformers#24725](https://github.com/huggingface/transformers/issues/24725)) and fixed in October 2024 ([transformers#34191](https://github.com/huggingface/transformers/pull/34191)). The cell below shows it on a batch split in two.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -631,7 +631,7 @@ def verdicts(runs: dict[str, dict[str, torch.Tensor]]) -> dict[str, str]:
 #
 # Naive attention keeps all scores in memory. Fast attention (FlashAttention) goes through the keys block by block and never stores all scores. A compiler may fuse, reorder and split operations. All of them promise the same numbers, up to rounding. Do they keep the promise?
 #
-# Write a test. `check_same_attention` gets a function `attention(query, key, value, mask)` and raises `AssertionError` if its results are not those of attention. Shapes are `(batch, heads, q_len, d_head)`, `(batch, heads, k_len, d_head)` and `(batch, heads, k_len, d_value)`; the scale is one over the square root of `d_head`. `mask` is `None`, or boolean and broadcastable to `(batch, heads, q_len, k_len)`, True where attention is allowed; every query can see at least one key. The functions work in float32 and are differentiable by `torch.autograd`. The inputs of one call may take at most 256 KiB, far more than you need.
+# Write a test. `check_same_attention` gets a function `attention(query, key, value, mask)` and raises `AssertionError` if its results are not those of attention. Shapes are `(batch, heads, q_len, d_head)`, `(batch, heads, k_len, d_head)` and `(batch, heads, k_len, d_value)`; the scale is one over the square root of `d_head`. `mask` is `None`, or boolean and broadcastable to `(batch, heads, q_len, k_len)`, True where attention is allowed; every query can see at least one key. The functions work in float32 and are differentiable by `torch.autograd`. The inputs of one call may take at most 256 KiB, and no axis may be longer than 256: far more than you need.
 #
 # Your test must reject eight wrong functions: one ignores the mask; one uses the mask of the first sequence for all; one scales by the width of the values; one reads only as many keys as there are queries; one omits the last block of four keys if it is not full; one does not rescale its running sum when a larger score comes; one rounds its inputs to bfloat16; and one has a correct forward pass and a wrong backward pass. It must accept five correct functions. For normally distributed inputs, the correct ones agree to about $10^{-6}$; the wrong ones differ by $10^{-3}$ or more.
 #
@@ -715,7 +715,7 @@ def check_same_attention(attention) -> None:
 #
 # <details><summary>Hint: words</summary>
 #
-# In a pattern for `re.findall`, `|` separates alternatives, tried from left to right. One of three is ` ?\w+`, an optional space and a run of letters, digits and underscores. A character that is neither of these nor white space is `[^\w\s]`.
+# In a pattern for `re.findall`, `|` separates alternatives, tried from left to right. One of three is ` ?\w+`, an optional space and a run of letters, digits and underscores. Any other visible character is `[^\w\s]`.
 # </details>
 # <details><summary>Hint: bytes</summary>
 #

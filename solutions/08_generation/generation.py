@@ -560,7 +560,7 @@ def speculative(
 # 2. Of *all* these candidates together, keep the `num_beams` with the highest sums.
 # 3. Those of them that end with `eos` are finished and set aside; they are no longer extended. The others are alive.
 #
-# Stop early if none is alive. Prefixes that are still alive at the end are results too. The **score** of a result is its sum divided by `length ** alpha`, where `length` is the number of generated tokens: with `eos`, without `bos`. Return the result with the best score, as a list of tokens, with `eos` if it has ended and without `bos`, and the score.
+# Stop early if none is alive. Prefixes that are still alive at the end are results too. The **score** of a result is its sum divided by `length ** alpha`, where `length` is the number of generated tokens: with `eos`, without `bos`. Return the result with the best score, and this score. The result is a list of tokens without `bos`; if it has ended, `eos` is its last token.
 #
 # Why divide? Every token makes the sum smaller, so the sum favours short sequences. With `alpha` 0 the score is the sum; with 1 it is the mean per token. (Other length penalties exist; Wu et al. 2016, [section 7](https://arxiv.org/abs/1609.08144), use `((5 + length) / 6) ** alpha`, and so does this course's library.)
 #
