@@ -298,9 +298,6 @@ def test_without_a_sandbox_nothing_is_graded(course, autograde, monkeypatch):
         autograde()
     assert not (course / "autograded").exists()
     assert autograde(SealedAutograde__allow_weaker=True) == ["ada"]
-    (graded,) = (course / "autograded").rglob("*.ipynb")
-    first = nbformat.read(graded, as_version=4).cells[0].source
-    assert first.startswith("Graded without a sandbox")
 
 
 def test_a_submission_at_which_the_grader_failed_fails_the_command(course, autograde, monkeypatch):

@@ -348,6 +348,7 @@ def test_the_stock_command_writes_the_same_page(course, writer, notebook):
     # nbgrader hands on no time.
     assert path.read_text() == ours.replace(", received on 5 March 2026 at 12:00 UTC", "")
     assert "<b>mine</b>" in ours and "<script" not in ours
+    assert "Graded without a sandbox" in ours  # this verdict has no layers
 
 
 def test_the_exchange_hands_back_what_the_stock_command_wrote(course, writer, notebook, tmp_path):
