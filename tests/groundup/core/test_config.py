@@ -6,6 +6,7 @@ from groundup import presets
 from groundup.core.config import DecoderOnlyConfig
 from groundup.presets import decoder_only, encoder_decoder, encoder_only
 
+FIELDS = ", ".join(field.name for field in dataclasses.fields(DecoderOnlyConfig))
 SIZES = {"source_vocab_size": 13, "vocab_size": 11, "source_max_len": 7, "max_len": 5}
 
 
@@ -101,7 +102,7 @@ REFUSED = [
         {"attention_dropout": -0.1},
         "attention_dropout must be at least 0 and below 1, got attention_dropout=-0.1",
     ),
-    ({"dropuot": 0.1}, "DecoderOnlyConfig has no field dropuot"),
+    ({"dropuot": 0.1}, f"DecoderOnlyConfig has no field dropuot; it has {FIELDS}"),
 ]
 
 
