@@ -101,7 +101,7 @@ def whole_notebook_pasted_twice(work):
     work.notebook["cells"] += copy.deepcopy(work.notebook["cells"])
 
 
-@attack(ALL, "above its answer")
+@attack(ALL, "above the answer")
 def reversed_order(work):
     work.notebook["cells"].reverse()
 
