@@ -227,17 +227,18 @@ def test_an_input_may_be_kept_from_a_right_call_that_was_to_do_the_same(uses_n, 
     assert problem(changes_sign=True).endswith(said) is not uses_n
 
 
-def test_the_same_result_is_no_surprise_for_the_same_numbers_or_beside_nan():
-    right = lambda x: x.sum(1)  # noqa: E731
-    same_numbers = lambda case: (torch.arange(15.0).reshape(5, 3),)  # noqa: E731
-    numbers = lambda case: (case.normal(5, 3),)  # noqa: E731
-    for f, given in [
-        (lambda x: x.mean(1), same_numbers),
-        (lambda x: torch.tensor([0, 0, torch.nan, 0, 0]), numbers),
-    ]:
-        assert "same result" not in failed(expect_agrees, f, given, right, {"s": "rows"}).problem
-    constant = lambda x: torch.zeros(5)  # noqa: E731
-    assert "same result" in failed(expect_agrees, constant, numbers, right, {"s": "rows"}).problem
+@pytest.mark.parametrize(
+    ("wrong", "given", "is_said"),
+    [
+        (lambda x: torch.zeros(5), lambda case: (case.normal(5, 3),), True),
+        (lambda x: torch.tensor([0, torch.nan, 0, 0, 0]), lambda case: (case.normal(5, 3),), False),
+        (lambda x: x.mean(1), lambda case: (torch.arange(15.0).reshape(5, 3),), False),
+    ],
+    ids=["a constant", "one beside NaN", "always asked the same"],
+)
+def test_the_same_result_is_no_surprise_for_the_same_numbers_or_beside_nan(wrong, given, is_said):
+    told = failed(expect_agrees, wrong, given, lambda x: x.sum(1), {"total": "rows"}).problem
+    assert ("with other numbers, it returned the same result" in told) is is_said
 
 
 class KeepingAll:
